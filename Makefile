@@ -1,0 +1,62 @@
+# Every target builds what it needs: a plain checkout, Python >= 3.11 and PyPI are enough.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+RUNTIME := $(VENV)/.installed-runtime
+DEV     := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format types unit slow docs clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+demo: $(RUNTIME) ## plan an embedded example and draw its noise table and plot
+	@echo "==> hush demo"
+	@$(BIN)/hush demo
+
+test: lint types unit docs ## everything a change must pass
+	@echo "==> all checks passed"
+
+lint: $(DEV) ## style and formatting
+	@echo "==> ruff check, ruff format --check"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(DEV) ## rewrite the sources in the house format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(DEV) ## static types, strict for the mathematics
+	@echo "==> basedpyright"
+	@$(BIN)/basedpyright
+
+unit: $(DEV) ## tests, doctests and documentation snippets
+	@echo "==> pytest"
+	@$(BIN)/pytest
+
+slow: $(DEV) ## the long randomised sweeps that test leaves out
+	@echo "==> pytest -m slow"
+	@$(BIN)/pytest -m slow
+
+docs: $(DEV) ## build the documentation into site/, any warning is an error
+	@echo "==> mkdocs build --strict"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+clean: ## remove everything that can be rebuilt
+	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Two stamps, so that the demo does not wait for the developer tools.
+$(RUNTIME): pyproject.toml constraints.txt
+	@echo "==> installing hush into $(VENV) (first time, or its dependencies changed)"
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"hush needs Python >= 3.11 but $(PYTHON) is {v[0]}.{v[1]}; run make PYTHON=python3.11 (or newer)")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable .
+	@touch $@
+
+$(DEV): $(RUNTIME)
+	@echo "==> installing the developer tools into $(VENV)"
+	@$(PIP) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,173 @@
+"""The tight bound: the blow-up function of T rounds at the prior, from above, by a lattice that dominates.
+
+B(p) = max{P(E) : Q(E) <= p} = min over t of t p + H(t), H(t) = E_Q[(R - t)+], R the likelihood ratio of the whole
+run. So one upper bound on H at one t is already an upper bound on B, and the best t is only a matter of tightness.
+H grows when R is spread with its mean kept, and that is all the discretisation ever does (docs/proofs).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hush.accounting.compose import Composed, Indices, compose
+from hush.accounting.counts import EPS, Array, CountLaw
+from hush.accounting.one_round import LEFT, Round, discretise, log_ratio, right_end, spread
+from hush.accounting.tilt import depth, find_tilt
+
+LARGEST_SIZE = 1 << 23  # entries of the T-fold lattice
+FEWEST_CELLS, MOST_CELLS = 512, 1 << 15
+PILOT = 512  # points of the rough round that steers the discretisation
+STEEPEST = 600.0  # exponents beyond this are left out of the search for the best threshold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """How finely to cut, and where to look. Steers tightness and speed; no guarantee rests on it."""
+
+    end: float
+    cells: int
+    step: float
+    tilt: float
+    depth: float
+
+
+def blowup_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
+    """Upper bounds on the best success probability from each prior. Guarantee: never below the true value.
+
+    One composition serves every prior at which its round-off is negligible; the others get their own.
+    """
+    best = np.ones_like(priors)
+    waiting = np.argsort(priors, kind="stable")
+    while waiting.size:
+        resolution = choose_resolution(law, sigma, rounds, float(priors[waiting[0]]), accuracy=accuracy)
+        cells = discretise(law, sigma, end=resolution.end, cells=resolution.cells)
+        bounds, slack = _bounds(cells, resolution, rounds, priors[waiting])
+        best[waiting] = np.minimum(best[waiting], bounds)
+        served = slack <= 1e-2 * accuracy
+        served[0] = True
+        waiting = waiting[~served]
+    return best
+
+
+def choose_resolution(law: CountLaw, sigma: float, rounds: int, prior: float, *, accuracy: float) -> Resolution:
+    """Cells, lattice step and tilt for a relative excess of about `accuracy` (docs/proofs, "How fine").
+
+    Spreading adds variance to the log ratio; an extra variance v raises log B by about v/2 * max(tilt - 1, 1/S), S
+    the deviation of the tilted log ratio of the whole run.
+    """
+    end = right_end(prior, rounds)
+    u = np.linspace(LEFT, end, PILOT)
+    value = log_ratio(law, sigma, u, end=end)
+    log_q = -0.5 * u * u
+    log_q -= np.log(np.exp(log_q).sum())
+    tilt = find_tilt(value, log_q, rounds, depth(prior))
+    weight = np.exp(log_q + tilt * value - float((log_q + tilt * value).max()))
+    weight /= weight.sum()
+    mean = float(weight @ value)
+    deviation = max(float(np.sqrt(rounds * (weight @ (value - mean) ** 2))), 1e-300)
+    sensitivity = max(tilt - 1.0, 1.0 / deviation)
+    allowed = 2 * accuracy * min(1.0, deviation * max(tilt * deviation, 1.0)) / sensitivity
+    slope = np.gradient(value, u)
+    width = np.sqrt(0.25 * 6 * allowed / max(rounds * float(weight @ (slope * slope)), 1e-300))
+    cells = int(np.clip((end - LEFT) / min(width, 1.0), FEWEST_CELLS, MOST_CELLS))
+    step = _lattice_step(value, weight, 0.75 * allowed / rounds)
+    return Resolution(end=end, cells=cells, step=step, tilt=tilt, depth=depth(prior))
+
+
+def retilt(index: Indices, mass: Array, step: float, resolution: Resolution, rounds: int) -> float:
+    """The tilt for the lattice law itself, which may differ from the pilot's where one round has two modes."""
+    used = mass > 0
+    return find_tilt(index[used] * step, np.log(mass[used]), rounds, resolution.depth, guess=resolution.tilt)
+
+
+def _lattice_step(value: Array, weight: Array, variance: float) -> float:
+    """Largest step whose split adds at most this variance a round: at most step |v| near 0, step^2 / 6 elsewhere."""
+    low, high = 1e-18, 10.0
+    size = np.abs(value)
+    while high > 1.02 * low:
+        middle = np.sqrt(low * high)
+        added = float(weight @ np.minimum(middle * size, middle * middle / 6))
+        low, high = (middle, high) if added <= variance else (low, middle)
+    return low
+
+
+def split(q_mass: Array, value: Array, step: float) -> tuple[Indices, Array]:
+    """Move atoms to the lattice points around them, keeping both the Q-mass and the P-mass of each."""
+    below = np.floor(value / step)
+    index = below.astype(np.int64)
+    weight = np.clip(np.expm1(value - below * step) / np.expm1(step), 0.0, 1.0)
+    return np.concatenate([index, index + 1]), np.concatenate([q_mass * (1 - weight), q_mass * weight])
+
+
+def _bounds(cells: Round, resolution: Resolution, rounds: int, priors: Array) -> tuple[Array, Array]:
+    """Upper bounds at each prior, and how much of each is allowance for round-off (relative)."""
+    atom_mass, atom_value = spread(cells)
+    step, composed = resolution.step, None
+    while composed is None:
+        index, mass = split(atom_mass, atom_value, step)
+        tilt = retilt(index, mass, step, resolution, rounds)
+        composed = compose(index, mass, step=step, tilt=tilt, rounds=rounds, largest_size=LARGEST_SIZE)
+        step *= 2  # a coarser lattice is looser, never wrong
+    total_p = float(mass @ np.exp(index * composed.step))
+    conceded = -float(np.expm1(rounds * np.log1p(-cells.conceded))) if cells.conceded < 1 else 1.0
+    inflate = float(np.exp(rounds * (cells.q_error + 4 * EPS * (2 + np.abs(atom_value).max()))))
+    threshold, excess, error, q_tail = hockey_stick(composed, total_p, rounds)
+    position = np.searchsorted(-q_tail, -priors)  # first threshold whose Q-tail is at most the prior
+    near = np.clip(position[:, None] + np.arange(-1, 2)[None, :], 0, threshold.size - 1)
+    with np.errstate(over="ignore"):  # a threshold too high for the prior is merely a useless candidate
+        candidates = np.exp(threshold[near] + np.log(priors)[:, None]) + inflate * (excess + error)[near]
+    pick = candidates.argmin(axis=1)
+    rows = np.arange(priors.size)
+    bounds = np.minimum(1.0, conceded + candidates[rows, pick])
+    slack = inflate * error[near[rows, pick]] / bounds
+    return bounds, slack
+
+
+def hockey_stick(composed: Composed, total_p: float, rounds: int) -> tuple[Array, Array, Array, Array]:
+    """Thresholds log t, H(t) as computed, a bound on its error, and Q(log R > log t), all for the lattice pair.
+
+    For tilt >= 1 both tails are summed from the right, where the weights fall; for tilt < 1 the P-tail is the total
+    less the left part, since exp((1 - tilt) v) would amplify round-off far to the right.
+    """
+    tilt, size = composed.tilt, composed.tilted.size
+    value = composed.values
+    centre = float(value[int(composed.tilted.argmax())])
+    u = value - centre
+    steep = max(tilt, 1.0)
+    near = np.flatnonzero(np.abs(u) * steep <= STEEPEST)
+    begin, end = int(near[0]), int(near[-1]) + 1
+    tilted = np.maximum(composed.tilted, 0.0)
+    scale = np.exp(composed.log_norm + (1 - tilt) * centre)
+    with np.errstate(under="ignore", over="ignore"):
+        p_weight = np.exp((1 - tilt) * u[begin:])
+        q_weight = np.exp(-tilt * u[begin:])
+        q_right = _right_sums(tilted[begin:] * q_weight)[: end - begin]
+        local = np.exp((1 - tilt) * u[begin:end])
+        ratio = np.exp(u[begin:end])
+    right = ratio * q_right
+    if tilt >= 1.0:
+        p_right = _right_sums(tilted[begin:] * p_weight)[: end - begin]
+        excess = scale * (p_right - right)
+        spill = composed.entry_error * _geometric(tilt - 1.0, composed.step, size) + composed.wrapped
+        error = scale * (spill * local + (4 * EPS * size + composed.growth) * p_right)
+    else:
+        p_left = np.cumsum(tilted[:end] * np.exp((1 - tilt) * u[:end]))[begin:]
+        whole = np.exp(rounds * (np.log(total_p) + EPS * (64 + STEEPEST)))
+        excess = whole - scale * (p_left + right)
+        terms = _geometric(1.0 - tilt, composed.step, size) + 1 + _geometric(tilt, composed.step, size)
+        spill = 2 * composed.entry_error * terms + composed.wrapped
+        error = scale * (spill * local + (4 * EPS * size + composed.growth) * (p_left + right)) + 4 * EPS * whole
+    q_tail = np.exp(composed.log_norm - tilt * centre) * q_right
+    return value[begin:end], np.maximum(excess, 0.0), error, q_tail
+
+
+def _right_sums(terms: Array) -> Array:
+    """Sums of all terms strictly to the right of each position."""
+    sums = np.cumsum(terms[::-1])[::-1]
+    return np.append(sums[1:], 0.0)
+
+
+def _geometric(rate: float, step: float, size: int) -> float:
+    """Sum over n >= 1 of exp(-rate * step * n), at most `size` terms."""
+    exponent = min(rate * step, STEEPEST)
+    return min(float(size), 1.0 / float(np.expm1(exponent))) if exponent > 0 else float(size)

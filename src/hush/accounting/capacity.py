@@ -1,0 +1,104 @@
+"""How often a secret may be drawn: the largest expected count per round that a promise allows at a given noise."""
+
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hush.accounting.counts import Array, poisson_law
+from hush.accounting.inputs import Bound, checked_accuracy, checked_choice, checked_noise, checked_rounds
+from hush.accounting.secret import ACCURACY, count_tail, upper_posterior
+from hush.protection import promise_arrays
+
+MOST_COUNT = 1e6  # no secret is drawn more often than this in one round
+LEAST_COUNT = 1e-12
+GRID = 256  # points of the table that many ceilings share
+FEW = 16  # up to so many ceilings are searched one by one
+TOLERANCE = 1e-3
+
+
+def capacity(
+    prior: ArrayLike,
+    ceiling: ArrayLike,
+    *,
+    noise_multiplier: float,
+    rounds: SupportsIndex,
+    bound: Bound = "blowup",
+    accuracy: float = ACCURACY,
+) -> Array:
+    """Largest s such that a Poisson(s) number of the secret's examples per round keeps the promise, for each secret.
+
+    prior and ceiling as in `calibrate`: one number, one per secret, or several points per secret (all must hold; the
+    smallest capacity counts). The answer has one entry per secret (one in all for two plain numbers), at most 1e6.
+
+    Guarantee: a secret whose rates satisfy sum of -log(1 - rate) <= s keeps its promise, since its count is then
+    dominated by the Poisson law. The answer errs downwards, by about 0.1 % (1 % where many ceilings share a table).
+
+    >>> round(float(capacity(1e-10, 1e-3, noise_multiplier=2.0, rounds=2000)[0]), 3)
+    0.137
+    """
+    sigma, count = checked_noise(noise_multiplier), checked_rounds(rounds)
+    checked_choice("bound", bound, Bound)
+    sizes = [np.shape(values)[0] for values in (prior, ceiling) if np.ndim(values)]
+    prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, sizes[0] if sizes else 1)
+    accuracy = checked_accuracy(accuracy)
+    points, where = np.unique(np.stack([prior_SQ.ravel(), ceiling_SQ.ravel()]), axis=1, return_inverse=True)
+    answer = np.empty(points.shape[1])
+    for p in np.unique(points[0]):
+        rows = points[0] == p
+        table = _Curve(prior=float(p), sigma=sigma, rounds=count, bound=bound, accuracy=accuracy)
+        answer[rows] = table.largest(points[1, rows])
+    return answer[where.ravel()].reshape(prior_SQ.shape).min(axis=1)
+
+
+class _Curve:
+    """Posterior as a function of the expected count, for one prior."""
+
+    def __init__(self, *, prior: float, sigma: float, rounds: int, bound: Bound, accuracy: float) -> None:
+        self._prior, self._sigma, self._rounds = prior, sigma, rounds
+        self._bound: Bound = bound
+        self._accuracy = accuracy
+
+    def posterior(self, mean: float) -> float:
+        """Upper bound on the posterior for a Poisson count with this mean."""
+        law = poisson_law(mean, tail=count_tail(self._prior, self._rounds))
+        priors = np.array([self._prior])
+        found = upper_posterior(law, self._sigma, self._rounds, priors, bound=self._bound, accuracy=self._accuracy)
+        return float(found[0])
+
+    def largest(self, ceilings: Array) -> Array:
+        """For each ceiling a mean proven safe, close to the largest one; 0 where none is."""
+        if ceilings.size <= FEW:
+            return np.array([self._search(float(r)) for r in ceilings])
+        low, high = self._search(float(ceilings.min())), self._search(float(ceilings.max()))
+        if low <= 0.0:
+            return (
+                np.array([self._search(float(r)) for r in ceilings])
+                if ceilings.size < GRID
+                else self._table(LEAST_COUNT, high, ceilings)
+            )
+        return self._table(low, high, ceilings)
+
+    def _table(self, low: float, high: float, ceilings: Array) -> Array:
+        means = np.geomspace(low, max(high, low), GRID)
+        means[0], means[-1] = low, high
+        posteriors = np.array([self.posterior(float(mean)) for mean in means])
+        reached = np.searchsorted(np.maximum.accumulate(posteriors), ceilings, side="right")
+        return np.where(reached > 0, means[np.maximum(reached - 1, 0)], 0.0)
+
+    def _search(self, ceiling: float) -> float:
+        safe, unsafe = 0.0, 1e-3
+        while self.posterior(unsafe) <= ceiling:
+            safe, unsafe = unsafe, 4 * unsafe
+            if safe >= MOST_COUNT:
+                return MOST_COUNT
+        if safe == 0.0:
+            safe = unsafe / 4
+            while self.posterior(safe) > ceiling:
+                safe, unsafe = safe / 4, safe
+                if safe < LEAST_COUNT:
+                    return 0.0
+        while unsafe > safe * (1 + TOLERANCE):
+            middle = float(np.sqrt(safe * unsafe))
+            safe, unsafe = (middle, unsafe) if self.posterior(middle) <= ceiling else (safe, middle)
+        return safe  # proven safe; never the midpoint

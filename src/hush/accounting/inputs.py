@@ -1,0 +1,80 @@
+"""What the accountant is asked, checked once: rates, noise, rounds, priors."""
+
+import operator
+from typing import Literal, SupportsIndex, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hush.accounting.counts import Array
+from hush.errors import InvalidInput
+
+Bound = Literal["blowup", "renyi", "kl"]
+Side = Literal["upper", "lower"]
+MOST_ROUNDS = 10**9
+
+
+def checked_rates(rates: ArrayLike, *, length: int | None = None) -> Array:
+    """Sampling probabilities as a flat array; a single number stands for `length` equal ones."""
+    try:
+        array = np.asarray(rates, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("rates must be numbers, one sampling probability for each example") from error
+    if array.ndim == 0:
+        array = np.full(1 if length is None else length, float(array))
+    if array.ndim != 1 or (length is not None and array.size != length):
+        wanted = "a flat sequence" if length is None else f"one number or {length} of them, one for each example"
+        raise InvalidInput(f"rates has shape {array.shape}; pass {wanted}")
+    wrong = ~((array >= 0) & (array <= 1))  # written so that NaN is wrong
+    if wrong.any():
+        where = int(wrong.argmax())
+        raise InvalidInput(f"rates[{where}]={array[where]} is not a probability; every rate must lie in [0, 1]")
+    return array
+
+
+def checked_noise(noise_multiplier: float) -> float:
+    """A noise multiplier, finite and at least 0."""
+    try:
+        sigma = float(noise_multiplier)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"noise_multiplier={noise_multiplier!r} is not a number") from error
+    if not 0 <= sigma < np.inf:
+        raise InvalidInput(f"noise_multiplier={sigma}; pass a finite number >= 0 (0 means no noise)")
+    return sigma
+
+
+def checked_rounds(rounds: SupportsIndex) -> int:
+    """A whole number of rounds, at least 1."""
+    try:
+        count = operator.index(rounds)
+    except TypeError as error:
+        raise InvalidInput(f"rounds={rounds!r} is not a whole number") from error
+    if isinstance(rounds, bool) or not 1 <= count <= MOST_ROUNDS:
+        raise InvalidInput(f"rounds={rounds!r}; pass a whole number from 1 to {MOST_ROUNDS}")
+    return count
+
+
+def checked_priors(prior: ArrayLike) -> Array:
+    """Priors strictly between 0 and 1, in the shape they were given."""
+    try:
+        array = np.asarray(prior, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("prior must be a number or an array of numbers") from error
+    wrong = ~((array > 0) & (array < 1))
+    if wrong.any():
+        raise InvalidInput(f"prior={array[wrong].flat[0]} is not strictly between 0 and 1")
+    return array
+
+
+def checked_accuracy(accuracy: float) -> float:
+    """The relative excess to aim for; it steers how fine the computation is, never whether it is safe."""
+    if not 1e-6 <= accuracy <= 0.1:
+        raise InvalidInput(f"accuracy={accuracy!r}; pass a relative excess between 1e-6 and 0.1")
+    return float(accuracy)
+
+
+def checked_choice(name: str, value: str, choices: object) -> None:
+    """One of the strings of a Literal type."""
+    allowed = get_args(choices)
+    if value not in allowed:
+        raise InvalidInput(f"{name}={value!r}; choose one of {', '.join(map(repr, allowed))}")

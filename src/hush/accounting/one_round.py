@@ -1,0 +1,167 @@
+"""One round of training as a finite table: what a test can learn about one secret from one noisy sum.
+
+With the secret's examples the round's output is N(K, sigma^2), K their count (law P); with their gradients zeroed it
+is N(0, sigma^2) (law Q). In units u = x / sigma the likelihood ratio R(u) = sum_k pi_k exp(u m_k - m_k^2 / 2),
+m_k = k / sigma, increases in u. The line is cut into cells; each keeps its exact Q-mass and the exact mean of R over
+it. Beyond the right end Q has next to no mass: there success is conceded, which costs next to nothing and keeps the
+table short whatever sigma is. Left of the table all Q-mass is lifted to the first edge.
+
+`spread` turns the cells into atoms that dominate the round; the cells themselves are an exact coarsening of it, on
+which an explicit attack is built (attack.py).
+
+Legend: U edges of cells, K counts.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from hush.accounting.counts import EPS, Array, CountLaw
+
+LEFT = -9.0  # Q-mass 1e-19 lies below; it is lifted, not dropped
+FARTHEST = 37.5  # Q-mass 5e-308 lies above: the last point where normal tails and exp(u^2 / 2) are ordinary doubles
+UNDERFLOW = 1e-310  # more P-mass than underflow can lose in any table
+CHUNK = 1 << 20  # entries of a (count, cell) matrix worked on at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round, cut into cells. Every `…_error` and `conceded` errs upwards, `attainable` downwards.
+
+    q_mass is each cell's Q-mass, good to a relative q_error; log_mean the log of the mean ratio over the cell and
+    log_ratio_U the log ratio at the edges, good to ratio_error (one per cell). conceded is the P-mass beyond the
+    right end or marked certain, attainable a lower bound on what of it lies beyond, beyond its Q-mass.
+    """
+
+    log_ratio_U: Array
+    q_mass: Array
+    log_mean: Array
+    ratio_error: Array
+    q_error: float
+    q_left: float
+    beyond: float
+    conceded: float
+    attainable: float
+
+
+def right_end(prior: float, rounds: int) -> float:
+    """Where success may be conceded: beyond it, Q-mass of at most 1e-9 of the prior over all rounds together."""
+    return float(np.clip(-ndtri(max(1e-9 * prior / rounds, 1e-307)), 6.0, FARTHEST))
+
+
+def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:
+    """Cut the line from LEFT to `end` into equal cells."""
+    edge_U = np.linspace(LEFT, end, cells + 1)
+    step = (end - LEFT) / cells
+    q_mass = _cell_masses(edge_U)
+    shifts = _shifts(law, sigma, end)
+    log_ratio_U, share_U = _log_ratio_at(shifts, edge_U)
+    # A normal tail is good to (2 z^2 + 10) half-ulps and a shifted edge to (2 end + 9); against a cell of this width,
+    # and with a factor 2 to spare, that is (docs/proofs, "Rounding"):
+    q_error = (12 * end + 128) * EPS / step
+    # Only the part of R that comes from counts above 0 carries an error: relative to R that part is share_U.
+    counted = 2 * q_error + law.relative_error + EPS * (8 + 2 * end * end)
+    ratio_error = counted * share_U[1:] + 4 * EPS * np.maximum(np.abs(log_ratio_U[:-1]), np.abs(log_ratio_U[1:]))
+    past_end = float(shifts.mass_K @ ndtr(shifts.mean_K - end))
+    return Round(
+        log_ratio_U=log_ratio_U,
+        q_mass=q_mass,
+        log_mean=_log_mean_over(shifts, edge_U, q_mass),
+        ratio_error=ratio_error,
+        q_error=q_error,
+        q_left=float(ndtr(LEFT)) * (1 + 1e-12),
+        beyond=float(ndtr(-end)) * (1 + 1e-12),
+        conceded=min(1.0, (shifts.outside + past_end) * (1 + law.relative_error + 1e-12) + UNDERFLOW),
+        attainable=(past_end + shifts.dropped * float(ndtr(9.0))) * (1 - law.relative_error - 1e-12),
+    )
+
+
+def spread(cells: Round, *, away: bool = False) -> tuple[Array, Array]:
+    """Atoms (Q-mass, log ratio) that dominate the round, two for each cell.
+
+    Each cell's mean ratio is written as a mixture of the ratios at its two ends: a mean-preserving spread, so every
+    convex functional of the ratio only grows. The mean is first moved by its error bound, upwards, or with `away`
+    away from 1 for divergences, which are smallest there; the ends are widened by the same bound.
+    """
+    error = cells.ratio_error
+    low, high = cells.log_ratio_U[:-1] - error, cells.log_ratio_U[1:] + error
+    shift = np.where(cells.log_mean < 0, -error, error) if away else error
+    moved = np.where(np.isfinite(cells.log_mean), cells.log_mean + shift, high)  # an underflown mean: up
+    weight = np.clip(np.expm1(np.clip(moved, low, high) - low) / np.expm1(high - low), 0.0, 1.0)
+    upper = cells.q_mass * weight
+    lower = cells.q_mass - upper
+    lower[0] += cells.q_left  # everything left of the table is lifted to its first edge
+    return np.concatenate([lower, upper]), np.concatenate([low, high])
+
+
+def log_ratio(law: CountLaw, sigma: float, u: Array, *, end: float) -> Array:
+    """log R(u) without the counts that are conceded for this `end`."""
+    shifts = _shifts(law, sigma, end)
+    return _log_ratio_at(shifts, u)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shifts:
+    """The counts kept, as shifts m = k / sigma with their masses; `outside` is the mass of all others."""
+
+    mean_K: Array
+    mass_K: Array
+    outside: float
+    dropped: float
+
+    @property
+    def mostly_idle(self) -> bool:
+        """Most rounds leave the secret alone: R is best computed through R - 1."""
+        return self.mean_K.size > 0 and self.mean_K[0] == 0.0 and self.mass_K[0] > 0.5
+
+    def chunks(self, columns: int) -> Iterator[tuple[Array, Array]]:
+        """Shifts as a column and their masses, a bounded number at a time; count 0 is left out when mostly idle."""
+        rows = max(1, CHUNK // columns)
+        for start in range(int(self.mostly_idle), self.mean_K.size, rows):
+            yield self.mean_K[start : start + rows, None], self.mass_K[start : start + rows]
+
+
+def _shifts(law: CountLaw, sigma: float, end: float) -> _Shifts:
+    mean_K = law.counts / sigma
+    keep = mean_K <= end + 9.0  # of a larger count all but 1e-19 lies beyond: conceded as a whole
+    dropped = float(law.mass[~keep].sum())
+    return _Shifts(mean_K=mean_K[keep], mass_K=law.mass[keep], outside=law.certain + dropped, dropped=dropped)
+
+
+def _log_ratio_at(shifts: _Shifts, u: Array) -> tuple[Array, Array]:
+    """log R at the points u, and the share of R that comes from counts above 0."""
+    if shifts.mostly_idle:
+        excess, counted = np.zeros_like(u), float(shifts.mass_K[1:].sum())
+        for mean_k, mass_k in shifts.chunks(u.size):
+            excess += mass_k @ np.expm1(mean_k * (u - 0.5 * mean_k))
+        log_r = np.log1p(excess - shifts.outside)
+        return log_r, np.clip((excess + counted) * np.exp(-log_r), 0.0, 1.0)
+    log_r = np.full_like(u, -np.inf)
+    with np.errstate(divide="ignore"):
+        for mean_k, mass_k in shifts.chunks(u.size):
+            terms = np.log(mass_k)[:, None] + mean_k * (u - 0.5 * mean_k)
+            peak = terms.max(axis=0)
+            log_r = np.logaddexp(log_r, peak + np.log(np.exp(terms - peak).sum(axis=0)))
+    return log_r, np.ones_like(u)
+
+
+def _log_mean_over(shifts: _Shifts, edge_U: Array, q_mass: Array) -> Array:
+    """log of the mean of R over each cell; -inf where the mass under P underflows."""
+    total = np.zeros_like(q_mass)
+    if shifts.mostly_idle:
+        for mean_k, mass_k in shifts.chunks(edge_U.size):
+            total += mass_k @ (_cell_masses(edge_U - mean_k) - q_mass)
+        return np.log1p(total / q_mass - shifts.outside)
+    for mean_k, mass_k in shifts.chunks(edge_U.size):
+        total += mass_k @ _cell_masses(edge_U - mean_k)
+    with np.errstate(divide="ignore"):
+        return np.log(total / q_mass)
+
+
+def _cell_masses(edge: Array) -> Array:
+    """Standard normal mass between neighbouring edges (last axis), each from the tail on its own side of 0."""
+    tail = ndtr(-np.abs(edge))
+    signed = np.where(edge < 0, tail, -tail)
+    return np.diff(signed, axis=-1) + ((edge[..., :-1] < 0) & (edge[..., 1:] >= 0))

@@ -1,0 +1,229 @@
+"""Which example contains which secret, between the scan and everything after it.
+
+The graph is public in the threat model (that a secret exists, and where, is not hidden), so it may be stored, hashed
+and printed. Shapes: N examples, S secrets.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hush.errors import InvalidInput
+from hush.indexing import checked_indices, checked_size, chosen_indices
+from hush.storage import read_table, write_table
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["Incidence"]
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Incidence:
+    """A frozen sparse 0/1 matrix, examples × secrets, stored by secret.
+
+    The examples of secret j are ``example_of_entry[offset_S[j]:offset_S[j + 1]]``, strictly increasing; the arrays
+    are read-only. Build one with ``from_pairs``, ``from_scipy`` or ``from_parquet``.
+
+    >>> incidence = Incidence.from_pairs([0, 2, 2], [0, 0, 1], num_examples=3, num_secrets=2)
+    >>> incidence
+    Incidence(3 examples, 2 secrets, 3 entries)
+    >>> incidence.examples_of(0).tolist()
+    [0, 2]
+    """
+
+    num_examples: int
+    offset_S: NDArray[np.int64]
+    example_of_entry: NDArray[np.integer]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_examples", checked_size("num_examples", self.num_examples))
+        example_of_entry = checked_indices("example_of_entry", self.example_of_entry, self.num_examples)
+        entries = len(example_of_entry)
+        offset_S = checked_indices("offset_S", self.offset_S, entries + 1)
+        if len(offset_S) == 0 or offset_S[0] != 0 or offset_S[-1] != entries or (np.diff(offset_S) < 0).any():
+            raise InvalidInput(f"offset_S must rise from 0 to the {entries} entries; build with Incidence.from_pairs")
+        falls = np.flatnonzero(np.diff(example_of_entry) <= 0) + 1
+        if not np.isin(falls, offset_S).all():  # an entry may be below the one before it only where a secret begins
+            raise InvalidInput("the examples of a secret must be sorted and distinct; build with Incidence.from_pairs")
+        for name, array, dtype in (
+            ("offset_S", offset_S, np.int64),
+            ("example_of_entry", example_of_entry, _index_type(self.num_examples)),
+        ):
+            frozen = np.array(array, dtype=dtype)  # a copy: the caller keeps theirs, and cannot change this one
+            frozen.flags.writeable = False
+            object.__setattr__(self, name, frozen)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        example_index: ArrayLike,
+        secret_index: ArrayLike,
+        *,
+        num_examples: SupportsIndex,
+        num_secrets: SupportsIndex,
+    ) -> Self:
+        """Entry k says that example ``example_index[k]`` contains secret ``secret_index[k]``; duplicates are merged."""
+        n, m = checked_size("num_examples", num_examples), checked_size("num_secrets", num_secrets)
+        example = checked_indices("example_index", example_index, n)
+        secret = checked_indices("secret_index", secret_index, m)
+        if len(example) != len(secret):
+            raise InvalidInput(
+                f"example_index has {len(example)} entries and secret_index {len(secret)}; pass them pairwise"
+            )
+        if n * m >= 2**63:
+            raise InvalidInput(f"{n} examples × {m} secrets exceed 2**63 cells; split the secrets into several graphs")
+        # One number per pair, so that a single sort puts the pairs in order and equal ones side by side.
+        key = secret * n
+        key += example
+        key.sort()
+        key = key[np.diff(key, prepend=-1) > 0]
+        offset_S = np.searchsorted(key, np.arange(m + 1) * n)
+        key %= max(n, 1)
+        return cls(n, offset_S, key)
+
+    @classmethod
+    def from_scipy(cls, matrix: Any) -> Self:
+        """From any scipy.sparse matrix or array, examples × secrets: a positive value means "contains"."""
+        from scipy.sparse import csc_array, sparray, spmatrix
+
+        if getattr(matrix, "ndim", 0) != 2 or not isinstance(matrix, sparray | spmatrix):
+            raise InvalidInput(f"expected a 2-D scipy.sparse matrix, got {type(matrix).__name__}; wrap it in csr_array")
+        csc = csc_array(matrix, copy=True)  # a copy, since merging duplicates works in place
+        csc.sum_duplicates()
+        if len(csc.data) and not (csc.data.min() >= 0 and np.isfinite(csc.data).all()):
+            raise InvalidInput("the matrix holds negative or non-finite values; use 1 where an example has the secret")
+        csc.eliminate_zeros()
+        csc.sort_indices()
+        return cls(csc.shape[0], np.asarray(csc.indptr, dtype=np.int64), csc.indices)
+
+    def to_scipy(self) -> "csr_array":
+        """The same matrix as a scipy.sparse CSR array of int8 ones, examples × secrets."""
+        from scipy.sparse import csc_array
+
+        ones = np.ones(self.num_entries, dtype=np.int8)
+        csc = csc_array((ones, self.example_of_entry, self.offset_S), shape=(self.num_examples, self.num_secrets))
+        return csc.tocsr()
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write the pairs (columns example, secret), sizes and fingerprint; the file appears whole or not at all."""
+        import pyarrow as pa
+
+        sizes = {"num_examples": str(self.num_examples), "num_secrets": str(self.num_secrets)}
+        columns = {"example": self.example_of_entry, "secret": self._secret_of_entry()}
+        write_table(pa.table(columns), path, kind="incidence", metadata=sizes | {"fingerprint": self.fingerprint})
+
+    @classmethod
+    def from_parquet(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what ``to_parquet`` wrote. Guarantee: the graph has the fingerprint that was written with it."""
+        table, labels = read_table(path, kind="incidence", columns=("example", "secret"))
+        try:
+            sizes = {name: int(labels[name]) for name in ("num_examples", "num_secrets")}
+        except (KeyError, ValueError) as error:
+            raise InvalidInput(f"{path} does not state its sizes; write it again with Incidence.to_parquet") from error
+        example, secret = (table.column(name).to_numpy() for name in ("example", "secret"))
+        incidence = cls.from_pairs(example, secret, **sizes)
+        if incidence.fingerprint != labels.get("fingerprint"):
+            raise InvalidInput(
+                f"{path} has fingerprint {incidence.fingerprint} but says {labels.get('fingerprint')}: it was changed "
+                "after it was written; write it again with Incidence.to_parquet"
+            )
+        return incidence
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of the sizes and the sorted pairs: equal exactly for equal graphs.
+
+        A plain hash is right here because the graph is public and holds no text. Private content needs a keyed one
+        (HMAC): with a plain hash anyone could test guesses of a secret against it.
+        """
+        digest = hashlib.sha256(b"hush incidence 1\n")
+        for array in ([self.num_examples, self.num_secrets, self.num_entries], self.offset_S, self.example_of_entry):
+            digest.update(np.ascontiguousarray(array, dtype="<i8").data)  # the same bytes on every machine
+        return digest.hexdigest()
+
+    @property
+    def num_secrets(self) -> int:
+        """Columns of the matrix."""
+        return len(self.offset_S) - 1
+
+    @property
+    def num_entries(self) -> int:
+        """Pairs (example, secret)."""
+        return len(self.example_of_entry)
+
+    @property
+    def density(self) -> float:
+        """The share of all cells that are 1; 0 for a matrix without cells."""
+        return self.num_entries / max(self.num_examples * self.num_secrets, 1)
+
+    @property
+    def examples_per_secret(self) -> NDArray[np.int64]:
+        """How many examples contain each secret, shape (S,)."""
+        return np.diff(self.offset_S)
+
+    @property
+    def secrets_per_example(self) -> NDArray[np.int64]:
+        """How many secrets each example contains, shape (N,)."""
+        return np.bincount(self.example_of_entry, minlength=self.num_examples)
+
+    def examples_of(self, secret: SupportsIndex) -> NDArray[np.integer]:
+        """The examples that contain this secret, ascending; a read-only view."""
+        index = checked_size("secret", secret)
+        if index >= self.num_secrets:
+            raise InvalidInput(f"secret={index} is outside [0, {self.num_secrets}); indices count from 0")
+        return self.example_of_entry[self.offset_S[index] : self.offset_S[index + 1]]
+
+    def select(self, *, examples: ArrayLike | None = None, secrets: ArrayLike | None = None) -> Self:
+        """The graph of these examples and secrets only, renumbered in the order given.
+
+        Each argument is a boolean mask or distinct indices; ``None`` keeps all.
+        """
+        example, num_examples = _renumbered("examples", examples, self.example_of_entry, self.num_examples)
+        secret, num_secrets = _renumbered("secrets", secrets, self._secret_of_entry(), self.num_secrets)
+        kept = (example >= 0) & (secret >= 0)
+        return self.from_pairs(example[kept], secret[kept], num_examples=num_examples, num_secrets=num_secrets)
+
+    def _secret_of_entry(self) -> NDArray[np.integer]:
+        return np.repeat(np.arange(self.num_secrets, dtype=_index_type(self.num_secrets)), self.examples_per_secret)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Incidence):
+            return NotImplemented
+        return (
+            self.num_examples == other.num_examples
+            and np.array_equal(self.offset_S, other.offset_S)
+            and np.array_equal(self.example_of_entry, other.example_of_entry)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        sizes = f"{self.num_examples} examples, {self.num_secrets} secrets, {self.num_entries} entries"
+        return f"Incidence({sizes})"
+
+    def __reduce__(self) -> tuple[object, ...]:  # through the constructor, which makes the arrays read-only again
+        return Incidence, (self.num_examples, self.offset_S, self.example_of_entry)
+
+
+def _index_type(size: int) -> type[np.signedinteger]:
+    return np.int32 if size <= np.iinfo(np.int32).max else np.int64
+
+
+def _renumbered(
+    name: str, chosen: ArrayLike | None, index: NDArray[np.integer], size: int
+) -> tuple[NDArray[np.integer], int]:
+    """New numbers for ``index`` under a selection, -1 for what it leaves out, and how many rows it keeps."""
+    if chosen is None:
+        return index, size
+    kept = chosen_indices(name, chosen, size)
+    new_of_old = np.full(size, -1, dtype=np.int64)
+    new_of_old[kept] = np.arange(len(kept))
+    return new_of_old[index], len(kept)

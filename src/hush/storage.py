@@ -1,0 +1,77 @@
+"""How tables reach disk, below every stage: Parquet files that say what they are and appear whole or not at all."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from hush.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["read_table", "write_table"]
+
+
+def write_table(
+    table: "pa.Table",
+    path: str | os.PathLike[str],
+    *,
+    kind: str,
+    metadata: Mapping[str, str] | None = None,
+    owner_only: bool = False,
+) -> None:
+    """Write a table and its labels to ``path``, replacing what is there in one step.
+
+    The file is complete before it gets its name, so a reader or a crash never meets half of one. With ``owner_only``
+    it is readable by its owner alone from the moment it exists.
+    """
+    import pyarrow.parquet as pq
+
+    labels = {f"hush.{key}": value for key, value in (metadata or {}).items()} | {"hush.kind": kind}
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{token_hex(8)}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            pq.write_table(table.replace_schema_metadata(labels), file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_table(
+    path: str | os.PathLike[str], *, kind: str, columns: tuple[str, ...]
+) -> tuple["pa.Table", dict[str, str]]:
+    """Read back a table that ``write_table`` wrote as this ``kind``, with its labels.
+
+    A missing file stays a ``FileNotFoundError``; anything else that is not such a table is an ``InvalidInput``.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    remedy = f"pass a file that hush wrote as {kind}"
+    with Path(path).open("rb") as file:
+        try:
+            table = pq.read_table(file)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidInput(f"{path} is not a readable Parquet file; {remedy}") from error
+    raw: dict[bytes, bytes] = table.schema.metadata or {}
+    labels = {
+        key.removeprefix(b"hush.").decode(errors="replace"): value.decode(errors="replace")
+        for key, value in raw.items()
+        if key.startswith(b"hush.")
+    }
+    if labels.get("kind") != kind:
+        raise InvalidInput(f"{path} is not a hush {kind} file (its kind is {labels.get('kind')!r}); {remedy}")
+    missing = [name for name in columns if name not in table.column_names]
+    if missing:
+        raise InvalidInput(f"{path} lacks the columns {missing}; {remedy}")
+    holes = [name for name in columns if table.column(name).null_count]
+    if holes:
+        raise InvalidInput(f"{path} has empty cells in the columns {holes}; {remedy}")
+    return table, labels

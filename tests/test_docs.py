@@ -1,0 +1,71 @@
+"""What the documentation shows is what happens: its Python blocks and its ``$ hush`` lines run, in order, per page.
+
+A block right after ``<!-- no-test -->`` is not run. Blocks of one page share their names and an empty folder.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+BLOCK = re.compile(
+    r"^(?P<skip><!-- no-test -->\s*\n)?(?P<indent> *)```(?P<language>python|console|bash)\b[^\n]*\n"
+    r"(?P<body>.*?)^(?P=indent)```\s*$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def steps(page: str) -> Iterator[tuple[int, str, str]]:
+    """(line, language, source) of each block that is to run; a console block gives one step per ``$ hush`` line."""
+    for block in BLOCK.finditer(page):
+        if block["skip"]:
+            continue
+        line = page.count("\n", 0, block.start("body")) + 1
+        body = re.sub(f"^{block['indent']}", "", block["body"], flags=re.MULTILINE)
+        if block["language"] == "python":
+            yield line, "python", body
+            continue
+        for command in re.findall(r"^\$ (hush .*)$", body.replace("\\\n", " "), flags=re.MULTILINE):
+            yield line, "command", command
+
+
+def run_command(command: str, where: str) -> None:
+    program, *arguments = shlex.split(command, comments=True)
+    done = subprocess.run([Path(sys.executable).with_name(program), *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, f"{where}: `{command}` ended with {done.returncode}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_documentation_runs_as_it_reads(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    names: dict[str, object] = {"__name__": "__main__"}
+    for line, kind, source in steps(page.read_text()):
+        where = f"{page.relative_to(ROOT)}:{line}"
+        if kind == "command":
+            run_command(source, where)
+        else:
+            # Blank lines in front, so that a traceback points at the line of the page.
+            exec(compile("\n" * (line - 1) + source, str(page), "exec"), names)
+
+
+def test_the_reader_of_pages_finds_what_runs_and_skips_what_is_marked() -> None:
+    page = (
+        "```python\na = 1\n```\n<!-- no-test -->\n```python\nboom\n```\n"
+        "```console\n$ hush demo \\\n    --json\nsome output\n$ ls\n```\n"
+        "    ```python\n    b = 2\n    ```\n```json\n{}\n```\n"
+    )
+    assert [(kind, " ".join(source.split())) for _, kind, source in steps(page)] == [
+        ("python", "a = 1"),
+        ("command", "hush demo --json"),
+        ("python", "b = 2"),
+    ]
