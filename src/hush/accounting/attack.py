@@ -7,11 +7,14 @@ without the secret, are composed separately from exact cell masses, and every er
 """
 
 import numpy as np
+from scipy.special import ndtr
 
-from hush.accounting.blowup import LARGEST_SIZE, STEEPEST, choose_resolution, retilt
-from hush.accounting.compose import Composed, Indices, compose
-from hush.accounting.counts import EPS, Array, CountLaw
-from hush.accounting.one_round import Round, discretise
+from hush.accounting.blowup import LARGEST_SIZE, choose_resolution, retilt
+from hush.accounting.compose import Composed, compose
+from hush.accounting.counts import EPS, Array, CountLaw, without_lifted
+from hush.accounting.one_round import CLEAR, Round, discretise, gives_away, right_end
+
+SMALLEST, LARGEST = 700.0, 600.0  # weights stay between exp(-SMALLEST) and exp(LARGEST)
 
 
 def blowup_lower(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
@@ -20,57 +23,41 @@ def blowup_lower(law: CountLaw, sigma: float, rounds: int, priors: Array, *, acc
 
 
 def _one_prior(law: CountLaw, sigma: float, rounds: int, prior: float, accuracy: float) -> float:
+    end = right_end(prior, rounds)
+    if gives_away(law, sigma, end=end):  # the test "is any output beyond the table?", and a guess if none is
+        drawn = max(0.0, -float(np.expm1(law.log_idle)) - law.certain) * float(ndtr(CLEAR)) * (1 - 1e-9)
+        caught = -float(np.expm1(rounds * np.log1p(-drawn))) if drawn < 1 else 1.0
+        return max(prior, caught + (1 - caught) * max(0.0, prior - rounds * float(ndtr(-end)) * (1 + 1e-9)))
+    law = without_lifted(law)  # an attack may only count on mass that is really there
     resolution = choose_resolution(law, sigma, rounds, prior, accuracy=accuracy)
     cells = discretise(law, sigma, end=resolution.end, cells=resolution.cells)
     finite = np.isfinite(cells.log_mean)
     q_mass, log_mean = cells.q_mass[finite], cells.log_mean[finite]
     p_mass = q_mass * np.exp(log_mean)
-    false_tail, hit_tail, step = None, None, resolution.step
-    while false_tail is None or hit_tail is None:
+    step = resolution.step
+    while True:
         index = np.rint(log_mean / step).astype(np.int64)
         tilt = retilt(index, q_mass, step, resolution, rounds)
-        false_tail = _tail(index, q_mass, step, tilt, rounds)
-        hit_tail = _tail(index, p_mass, step, max(tilt - 1.0, 0.0), rounds)
-        step *= 2
-    return max(prior, _best_test(cells, finite, false_tail, hit_tail, law.lifted, rounds, prior))
+        false = compose(index, q_mass, step=step, tilt=tilt, rounds=rounds, largest_size=LARGEST_SIZE)
+        hit = compose(index, p_mass, step=step, tilt=max(tilt - 1, 0.0), rounds=rounds, largest_size=LARGEST_SIZE)
+        if false is not None and hit is not None:
+            break
+        step *= 2  # coarser scores make a weaker test
+    return max(prior, _best_test(cells, false, hit, rounds, prior))
 
 
-def _tail(index: Indices, mass: Array, step: float, tilt: float, rounds: int) -> tuple[int, Array, Array] | None:
-    """Sums of the composed masses at and above each lattice point of the window, and their error bounds."""
-    composed = compose(index, mass, step=step, tilt=tilt, rounds=rounds, largest_size=LARGEST_SIZE)
-    return None if composed is None else (composed.first, *_untilted_tail(composed))
-
-
-def _untilted_tail(composed: Composed) -> tuple[Array, Array]:
-    value = composed.values
-    centre = float(value[int(composed.tilted.argmax())])
-    exponent = np.clip(-composed.tilt * (value - centre), -STEEPEST, STEEPEST)
-    scale = np.exp(composed.log_norm - composed.tilt * centre)
-    weight = np.exp(exponent)
-    at_least = np.cumsum((np.maximum(composed.tilted, 0.0) * weight)[::-1])[::-1]
-    error = composed.entry_error * np.cumsum(weight[::-1])[::-1] + composed.wrapped * weight
-    error += (4 * EPS * value.size + composed.growth) * at_least
-    return scale * at_least, scale * error
-
-
-def _best_test(
-    cells: Round,
-    finite: np.ndarray,
-    false_tail: tuple[int, Array, Array],
-    hit_tail: tuple[int, Array, Array],
-    lifted: float,
-    rounds: int,
-    prior: float,
-) -> float:
+def _best_test(cells: Round, false: Composed, hit: Composed, rounds: int, prior: float) -> float:
     """Largest proven success among threshold tests whose false-alarm probability is proven to be at most the prior."""
+    false_tail, false_error = _tail(false)
+    hit_tail, hit_error = _tail(hit)
     inflate = float(np.exp(rounds * (cells.q_error + 4 * EPS)))
-    deflate = float(np.exp(-rounds * (cells.q_error + float(cells.ratio_error[finite].max()) + 4 * EPS)))
-    caught = -float(np.expm1(rounds * np.log1p(-min(cells.attainable, 1.0)))) if cells.attainable < 1 else 1.0
+    deflate = float(np.exp(-rounds * (cells.q_error + float(cells.ratio_error.max()) + 4 * EPS)))
+    caught = -float(np.expm1(rounds * np.log1p(-cells.attainable))) if cells.attainable < 1 else 1.0
     # Thresholds run over the window of the false alarms; below its own window the hit tail is whole, above it 0.
-    hits = np.append(np.maximum(hit_tail[1] - hit_tail[2], 0.0), 0.0)
-    where = np.clip(false_tail[0] - hit_tail[0] + np.arange(false_tail[1].size + 1), 0, hits.size - 1)
-    false_alarm = inflate * np.append(false_tail[1] + false_tail[2], false_tail[2][-1]) + rounds * cells.beyond
-    success = caught + deflate * hits[where] - rounds * lifted
+    hits = np.append(np.maximum(hit_tail - hit_error, 0.0), 0.0)
+    where = np.clip(false.first - hit.first + np.arange(false_tail.size + 1), 0, hits.size - 1)
+    false_alarm = inflate * np.append(false_tail + false_error, false_error[-1]) + rounds * cells.beyond
+    success = caught + deflate * hits[where]
     false_alarm, success = np.minimum(false_alarm[::-1], 1.0), np.minimum(success[::-1], 1.0)
     allowed = int(np.searchsorted(np.maximum.accumulate(false_alarm), prior, side="right"))
     if allowed == 0:
@@ -80,3 +67,18 @@ def _best_test(
         share = (prior - false_alarm[allowed - 1]) / (false_alarm[allowed] - false_alarm[allowed - 1])
         best = max(best, float(success[allowed - 1] + share * (success[allowed] - success[allowed - 1])))
     return best
+
+
+def _tail(composed: Composed) -> tuple[Array, Array]:
+    """Mass at and above each lattice point of the window, and a bound on its error."""
+    value = composed.values
+    centre = float(value[int(composed.tilted.argmax())])
+    exponent = -composed.tilt * (value - centre)
+    weight = np.where(exponent < -SMALLEST, 0.0, np.exp(np.clip(exponent, -SMALLEST, LARGEST)))
+    exponent_error = SMALLEST + abs(composed.log_norm) + abs(composed.tilt * centre)
+    scale = np.exp(composed.log_norm - composed.tilt * centre)
+    at_least = np.cumsum((np.maximum(composed.tilted, 0.0) * weight)[::-1])[::-1]
+    floor = np.exp(-SMALLEST)  # what the weights set to 0 could have added
+    error = composed.entry_error * np.cumsum(weight[::-1])[::-1] + composed.wrapped * np.maximum(weight, floor)
+    error += (4 * EPS * (value.size + exponent_error) + composed.growth) * at_least + floor
+    return scale * at_least, scale * error

@@ -11,7 +11,7 @@ import numpy as np
 
 from hush.accounting.compose import Composed, Indices, compose
 from hush.accounting.counts import EPS, Array, CountLaw
-from hush.accounting.one_round import LEFT, Round, discretise, log_ratio, right_end, spread
+from hush.accounting.one_round import LEFT, Round, discretise, gives_away, log_ratio, right_end, spread
 from hush.accounting.tilt import depth, find_tilt
 
 LARGEST_SIZE = 1 << 23  # entries of the T-fold lattice
@@ -31,22 +31,27 @@ class Resolution:
     depth: float
 
 
-def blowup_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
-    """Upper bounds on the best success probability from each prior. Guarantee: never below the true value.
+def blowup_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> tuple[Array, Array]:
+    """Upper bounds on the best success probability from each prior, and the share of each that is mere allowance
+    for round-off. Guarantee: never below the true value.
 
-    One composition serves every prior at which its round-off is negligible; the others get their own.
+    One composition serves every prior at which that allowance is negligible; the others get their own.
     """
-    best = np.ones_like(priors)
+    best, allowance = np.ones_like(priors), np.ones_like(priors)
     waiting = np.argsort(priors, kind="stable")
     while waiting.size:
-        resolution = choose_resolution(law, sigma, rounds, float(priors[waiting[0]]), accuracy=accuracy)
+        prior = float(priors[waiting[0]])
+        if gives_away(law, sigma, end=right_end(prior, rounds)):
+            break  # from this prior and from all larger ones
+        resolution = choose_resolution(law, sigma, rounds, prior, accuracy=accuracy)
         cells = discretise(law, sigma, end=resolution.end, cells=resolution.cells)
         bounds, slack = _bounds(cells, resolution, rounds, priors[waiting])
-        best[waiting] = np.minimum(best[waiting], bounds)
+        better = bounds <= best[waiting]
+        best[waiting[better]], allowance[waiting[better]] = bounds[better], slack[better]
         served = slack <= 1e-2 * accuracy
         served[0] = True
         waiting = waiting[~served]
-    return best
+    return best, allowance
 
 
 def choose_resolution(law: CountLaw, sigma: float, rounds: int, prior: float, *, accuracy: float) -> Resolution:
@@ -77,7 +82,9 @@ def choose_resolution(law: CountLaw, sigma: float, rounds: int, prior: float, *,
 def retilt(index: Indices, mass: Array, step: float, resolution: Resolution, rounds: int) -> float:
     """The tilt for the lattice law itself, which may differ from the pilot's where one round has two modes."""
     used = mass > 0
-    return find_tilt(index[used] * step, np.log(mass[used]), rounds, resolution.depth, guess=resolution.tilt)
+    return find_tilt(
+        index[used].astype(np.float64) * step, np.log(mass[used]), rounds, resolution.depth, guess=resolution.tilt
+    )
 
 
 def _lattice_step(value: Array, weight: Array, variance: float) -> float:
@@ -102,29 +109,36 @@ def split(q_mass: Array, value: Array, step: float) -> tuple[Indices, Array]:
 def _bounds(cells: Round, resolution: Resolution, rounds: int, priors: Array) -> tuple[Array, Array]:
     """Upper bounds at each prior, and how much of each is allowance for round-off (relative)."""
     atom_mass, atom_value = spread(cells)
-    step, composed = resolution.step, None
-    while composed is None:
-        index, mass = split(atom_mass, atom_value, step)
-        tilt = retilt(index, mass, step, resolution, rounds)
-        composed = compose(index, mass, step=step, tilt=tilt, rounds=rounds, largest_size=LARGEST_SIZE)
-        step *= 2  # a coarser lattice is looser, never wrong
-    total_p = float(mass @ np.exp(index * composed.step))
+    composed, total_p = _lattice_law(atom_mass, atom_value, resolution, rounds)
     conceded = -float(np.expm1(rounds * np.log1p(-cells.conceded))) if cells.conceded < 1 else 1.0
-    inflate = float(np.exp(rounds * (cells.q_error + 4 * EPS * (2 + np.abs(atom_value).max()))))
-    threshold, excess, error, q_tail = hockey_stick(composed, total_p, rounds)
-    position = np.searchsorted(-q_tail, -priors)  # first threshold whose Q-tail is at most the prior
-    near = np.clip(position[:, None] + np.arange(-1, 2)[None, :], 0, threshold.size - 1)
-    with np.errstate(over="ignore"):  # a threshold too high for the prior is merely a useless candidate
-        candidates = np.exp(threshold[near] + np.log(priors)[:, None]) + inflate * (excess + error)[near]
-    pick = candidates.argmin(axis=1)
-    rows = np.arange(priors.size)
-    bounds = np.minimum(1.0, conceded + candidates[rows, pick])
-    slack = inflate * error[near[rows, pick]] / bounds
+    inflate_q = float(np.exp(rounds * cells.q_error))  # Q-masses are a factor of H
+    inflate_p = float(np.exp(rounds * 4 * EPS * (2 + float(np.abs(atom_value).max()))))  # ratios are one of B
+    threshold, excess, error = hockey_stick(composed, total_p, rounds)
+    height = inflate_q * (excess + error)
+    bounds, slack = np.empty_like(priors), np.empty_like(priors)
+    for i, log_prior in enumerate(np.log(priors)):
+        with np.errstate(over="ignore"):  # a threshold too high for the prior is merely a useless candidate
+            candidates = np.exp(threshold + log_prior) + height
+        best = int(candidates.argmin())
+        bounds[i] = min(1.0, conceded + inflate_p * float(candidates[best]))
+        slack[i] = inflate_q * error[best] / bounds[i]
     return bounds, slack
 
 
-def hockey_stick(composed: Composed, total_p: float, rounds: int) -> tuple[Array, Array, Array, Array]:
-    """Thresholds log t, H(t) as computed, a bound on its error, and Q(log R > log t), all for the lattice pair.
+def _lattice_law(mass: Array, value: Array, resolution: Resolution, rounds: int) -> tuple[Composed, float]:
+    """The T-fold law of the atoms on the lattice, and the P-mass of one round."""
+    step = resolution.step
+    while True:
+        index, split_mass = split(mass, value, step)
+        tilt = retilt(index, split_mass, step, resolution, rounds)
+        composed = compose(index, split_mass, step=step, tilt=tilt, rounds=rounds, largest_size=LARGEST_SIZE)
+        if composed is not None:
+            return composed, float(split_mass @ np.exp(index * step))
+        step *= 2  # a coarser lattice is looser, never wrong
+
+
+def hockey_stick(composed: Composed, total_p: float, rounds: int) -> tuple[Array, Array, Array]:
+    """Thresholds log t, H(t) as computed, and a bound on its error, all for the lattice pair.
 
     For tilt >= 1 both tails are summed from the right, where the weights fall; for tilt < 1 the P-tail is the total
     less the left part, since exp((1 - tilt) v) would amplify round-off far to the right.
@@ -145,20 +159,20 @@ def hockey_stick(composed: Composed, total_p: float, rounds: int) -> tuple[Array
         local = np.exp((1 - tilt) * u[begin:end])
         ratio = np.exp(u[begin:end])
     right = ratio * q_right
+    loss = 4 * EPS * (size + 4 * STEEPEST + abs(composed.log_norm) + abs(tilt * centre)) + composed.growth
     if tilt >= 1.0:
         p_right = _right_sums(tilted[begin:] * p_weight)[: end - begin]
         excess = scale * (p_right - right)
         spill = composed.entry_error * _geometric(tilt - 1.0, composed.step, size) + composed.wrapped
-        error = scale * (spill * local + (4 * EPS * size + composed.growth) * p_right)
+        error = scale * (spill * local + loss * p_right)
     else:
         p_left = np.cumsum(tilted[:end] * np.exp((1 - tilt) * u[:end]))[begin:]
         whole = np.exp(rounds * (np.log(total_p) + EPS * (64 + STEEPEST)))
         excess = whole - scale * (p_left + right)
         terms = _geometric(1.0 - tilt, composed.step, size) + 1 + _geometric(tilt, composed.step, size)
         spill = 2 * composed.entry_error * terms + composed.wrapped
-        error = scale * (spill * local + (4 * EPS * size + composed.growth) * (p_left + right)) + 4 * EPS * whole
-    q_tail = np.exp(composed.log_norm - tilt * centre) * q_right
-    return value[begin:end], np.maximum(excess, 0.0), error, q_tail
+        error = scale * (spill * local + loss * (p_left + right)) + 4 * EPS * whole
+    return value[begin:end], np.maximum(excess, 0.0), error
 
 
 def _right_sums(terms: Array) -> Array:

@@ -8,7 +8,7 @@ digits. All functions take arrays and broadcast.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hush.accounting.counts import EPS, Array
 
@@ -90,7 +90,7 @@ def _renyi_start(alpha: Array, p: Array, level: Array) -> Array:
     return p * d * (1 + 1e-9)
 
 
-def _above(p: Array, rise: Array, always: Array) -> Array:
+def _above(p: Array, rise: Array, always: NDArray[np.bool_]) -> Array:
     """p + rise with a margin above the last Newton step; 1 where every r is allowed, or nothing is known (NaN)."""
     return np.where(always | np.isnan(rise), 1.0, np.minimum(1.0, p + rise * (1 + 1e-12) + p * EPS))
 

@@ -217,9 +217,9 @@ class _Search:
 
 def _rounded_up(priors: Array) -> tuple[Array, Indices]:
     """Distinct priors to evaluate, and for each given one the index of one at least as large."""
-    distinct = np.unique(priors)
+    distinct: Array = np.unique(priors)
     if distinct.size > MOST_PRIORS:  # the posterior grows with the prior, so a larger one is safe
-        grid = np.geomspace(distinct[0], distinct[-1], MOST_PRIORS)
-        grid[-1] = distinct[-1]
-        distinct = grid
+        largest = float(distinct[-1])
+        distinct = np.geomspace(float(distinct[0]), largest, MOST_PRIORS)
+        distinct[-1] = largest
     return distinct, np.searchsorted(distinct, priors.ravel()).astype(np.int64)

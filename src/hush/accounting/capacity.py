@@ -35,7 +35,7 @@ def capacity(
     dominated by the Poisson law. The answer errs downwards, by about 0.1 % (1 % where many ceilings share a table).
 
     >>> round(float(capacity(1e-10, 1e-3, noise_multiplier=2.0, rounds=2000)[0]), 3)
-    0.137
+    0.135
     """
     sigma, count = checked_noise(noise_multiplier), checked_rounds(rounds)
     checked_choice("bound", bound, Bound)
@@ -67,21 +67,21 @@ class _Curve:
         return float(found[0])
 
     def largest(self, ceilings: Array) -> Array:
-        """For each ceiling a mean proven safe, close to the largest one; 0 where none is."""
-        if ceilings.size <= FEW:
-            return np.array([self._search(float(r)) for r in ceilings])
-        low, high = self._search(float(ceilings.min())), self._search(float(ceilings.max()))
-        if low <= 0.0:
-            return (
-                np.array([self._search(float(r)) for r in ceilings])
-                if ceilings.size < GRID
-                else self._table(LEAST_COUNT, high, ceilings)
-            )
-        return self._table(low, high, ceilings)
+        """For each ceiling, in ascending order, a mean proven safe and close to the largest one; 0 where none is."""
+        found = np.zeros(ceilings.size)
+        start, low = 0, self._search(float(ceilings[0]))
+        while low == 0.0 and start + 1 < ceilings.size:  # nothing is safe under this ceiling
+            start += 1
+            low = self._search(float(ceilings[start]))
+        rest = ceilings[start:]
+        if rest.size <= FEW:
+            found[start:] = [self._search(float(ceiling)) for ceiling in rest]
+        else:
+            found[start:] = self._table(low, self._search(float(rest[-1])), rest)
+        return found
 
     def _table(self, low: float, high: float, ceilings: Array) -> Array:
-        means = np.geomspace(low, max(high, low), GRID)
-        means[0], means[-1] = low, high
+        means: Array = np.geomspace(low, max(high, low), GRID)
         posteriors = np.array([self.posterior(float(mean)) for mean in means])
         reached = np.searchsorted(np.maximum.accumulate(posteriors), ceilings, side="right")
         return np.where(reached > 0, means[np.maximum(reached - 1, 0)], 0.0)

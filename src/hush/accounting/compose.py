@@ -38,7 +38,7 @@ class Composed:
     @property
     def values(self) -> Array:
         """The lattice values of the window."""
-        return (self.first + np.arange(self.tilted.size)) * self.step
+        return (self.first + np.arange(self.tilted.size, dtype=np.float64)) * self.step
 
 
 def compose(
@@ -46,8 +46,10 @@ def compose(
 ) -> Composed | None:
     """Law of the sum of `rounds` independent draws of index * step; None if it needs more than largest_size entries."""
     used = mass > 0
-    value = index[used] * step
-    log_weight = np.log(mass[used]) + tilt * value
+    value = index[used].astype(np.float64) * step
+    log_mass, turned = np.log(mass[used]), tilt * value
+    largest = float((np.abs(log_mass) + np.abs(turned)).max())  # every exponent is rounded relative to this
+    log_weight = log_mass + turned
     peak = float(log_weight.max())
     weight = np.exp(log_weight - peak)
     total = float(weight.sum())
@@ -57,7 +59,7 @@ def compose(
         return None
     first, last = int(np.floor(low / step)) - 1, int(np.ceil(high / step)) + 1
     size = int(next_fast_len(last - first + 1, real=True))
-    power, power_error = _power(np.bincount(index[used] % size, weight, minlength=size), rounds)
+    power, power_error = _power(_folded(index[used], weight, size), rounds)
     folded = irfft(power, n=size)
     round_off = 8 * EPS * np.log2(size + 1) * float(np.abs(power).sum())
     return Composed(
@@ -68,7 +70,7 @@ def compose(
         tilted=np.roll(folded, -(first % size)),
         entry_error=2.0 / size * (power_error + round_off),
         wrapped=2 * OUTSIDE,
-        growth=float(np.expm1(rounds * EPS * (64 + 2 * float(np.abs(log_weight).max())))),
+        growth=float(np.expm1(rounds * EPS * (64 + 2 * largest))),
     )
 
 
@@ -87,6 +89,10 @@ def _window(value: Array, log_weight: Array, rounds: int) -> tuple[float, float]
         reach = (rounds * log_moment - np.log(OUTSIDE)) / s[:, 0]
         ends.append(rounds * mean + sign * min(support, float(reach.min()) * (1 + 1e-9)))
     return ends[0], ends[1]
+
+
+def _folded(index: Indices, weight: Array, size: int) -> Array:
+    return np.bincount(index % size, weight, minlength=size).astype(np.float64)
 
 
 def _power(weight: Array, rounds: int) -> tuple[NDArray[np.complex128], float]:
@@ -108,8 +114,8 @@ def _power(weight: Array, rounds: int) -> tuple[NDArray[np.complex128], float]:
     slope = rounds * np.exp((rounds - 1) * np.log(np.minimum(magnitude, 1.0) + error))
     kept = np.flatnonzero(log_power > np.log(NEGLIGIBLE))
     angle = rounds * np.angle(spectrum[kept])
-    turn = (rounds * heaviest) % size * (2 * np.pi / size)  # whole turns are taken off in integers
+    turn = (kept * ((rounds * heaviest) % size)) % size * (2 * np.pi / size)  # whole turns are taken off in integers
     power = np.zeros_like(spectrum)
-    power[kept] = np.exp(log_power[kept] + 1j * (angle - kept * turn))
-    phase_error = 4 * EPS * (1 + np.abs(angle) + np.abs(kept * turn)) * np.exp(log_power[kept])
+    power[kept] = np.exp(log_power[kept] + 1j * (angle - turn))
+    phase_error = 4 * EPS * (8 + np.abs(angle)) * np.exp(log_power[kept])
     return power, error * float(slope.sum()) + float(phase_error.sum()) + NEGLIGIBLE * size

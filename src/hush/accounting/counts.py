@@ -8,7 +8,7 @@ Legend: S secrets of a group, N examples of a secret, K counts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ def joined_law(groups: Sequence[Array], *, tail: float) -> CountLaw:
     laws = [_merge_blocks(rates, tail) for rates in groups if rates.size > BLOCK * 4]
     if small:
         laws.append(_join_matrix(_pad(small), tail))
-    return _join(laws)
+    return _without_empty_ends(_join(laws))
 
 
 def poisson_law(mean: float, *, tail: float) -> CountLaw:
@@ -73,6 +73,13 @@ def poisson_law(mean: float, *, tail: float) -> CountLaw:
     error = 8 * EPS * (1 + float(np.max(np.abs(log_mass[np.isfinite(log_mass)]))) + float(gammaln(top + 1.0)))
     certain = min(1.0, _poisson_tail(mean, top + 1) * (1 + 1e-9))
     return _trim(CountLaw(lowest=0, mass=mass, certain=certain, lifted=0.0, relative_error=error, log_idle=-mean), tail)
+
+
+def without_lifted(law: CountLaw) -> CountLaw:
+    """The law without what was moved up: a part of the true law, for lower bounds."""
+    mass = law.mass.copy()
+    mass[0] = max(0.0, mass[0] - law.lifted * (1 + 1e-9))
+    return replace(law, mass=mass, lifted=0.0)
 
 
 def _pad(groups: Sequence[Array]) -> Array:
@@ -168,14 +175,22 @@ def _trim(law: CountLaw, tail: float) -> CountLaw:
     moved = float(below[start - 1]) if start else 0.0
     mass[0] += moved
     conceded = float(above[stop]) if stop < law.mass.size else 0.0
-    return CountLaw(
+    return replace(
+        law,
         lowest=law.lowest + start,
         mass=mass,
         certain=law.certain + conceded * (1 + law.relative_error),
         lifted=law.lifted + moved,
-        relative_error=law.relative_error,
-        log_idle=law.log_idle,
     )
+
+
+def _without_empty_ends(law: CountLaw) -> CountLaw:
+    """Drop the counts at either end that cannot occur."""
+    possible = np.flatnonzero(law.mass > 0)
+    if possible.size == 0:
+        return law
+    begin, end = int(possible[0]), int(possible[-1]) + 1
+    return replace(law, lowest=law.lowest + begin, mass=law.mass[begin:end])
 
 
 def _join(laws: Sequence[CountLaw]) -> CountLaw:

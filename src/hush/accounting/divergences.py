@@ -6,83 +6,93 @@ log-moment, of one. What lies beyond the table is granted to the adversary, and 
 conditioned on staying inside (docs/proofs, "Conceding a tail").
 """
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from hush.accounting.bounds import kl_posterior, renyi_posterior
 from hush.accounting.counts import EPS, Array, CountLaw
-from hush.accounting.one_round import Round, discretise, right_end, spread
+from hush.accounting.one_round import Round, discretise, gives_away, right_end, spread, spread_from_one
 
 CELLS = 2048
-ORDERS = 1.0 + np.geomspace(1e-3, 1e4, 57)  # where the search for the best order begins
+ORDERS: Array = 1.0 + np.geomspace(1e-3, 1e4, 57)  # where the search for the best order begins
 
 
 def kl_upper(law: CountLaw, sigma: float, rounds: int, priors: Array) -> Array:
     """Upper bounds on the posterior from each prior through the KL divergence, as in the paper."""
-    cells = _cells(law, sigma, rounds, priors)
-    divergence = rounds * _kl_round(cells)
-    return _add_conceded(cells, rounds, kl_posterior(divergence, priors))
+    end = right_end(float(priors.min()), rounds)
+    if gives_away(law, sigma, end=end):
+        return np.ones_like(priors)
+    cells = discretise(law, sigma, end=end, cells=CELLS)
+    return _add_conceded(cells, rounds, kl_posterior(rounds * _kl_round(cells), priors))
 
 
 def renyi_upper(law: CountLaw, sigma: float, rounds: int, priors: Array) -> Array:
     """Upper bounds on the posterior from each prior through the Renyi divergence of the best order."""
-    cells = _cells(law, sigma, rounds, priors)
+    end = right_end(float(priors.min()), rounds)
     best = np.ones_like(priors)
+    if gives_away(law, sigma, end=end):
+        return best
+    cells = discretise(law, sigma, end=end, cells=CELLS)
     orders = ORDERS
     for _ in range(3):  # each order gives a valid bound; search around the best ones so far
         log_moment = rounds * _log_moments(cells, orders)
         found = renyi_posterior(log_moment[:, None], priors[None, :], orders[:, None])
         best = np.minimum(best, found.min(axis=0))
-        chosen = np.unique(found.argmin(axis=0))
-        edges = np.stack([orders[np.maximum(chosen - 1, 0)], orders[np.minimum(chosen + 1, orders.size - 1)]])
-        orders = 1 + np.unique(np.geomspace(edges[0] - 1, edges[1] - 1, 9))
+        orders = _around(orders, np.unique(found.argmin(axis=0)))
     return _add_conceded(cells, rounds, best)
 
 
-def _cells(law: CountLaw, sigma: float, rounds: int, priors: Array) -> Round:
-    return discretise(law, sigma, end=right_end(float(priors.min()), rounds), cells=CELLS)
+def _around(orders: Array, chosen: NDArray[np.int64]) -> Array:
+    """Orders between the neighbours of the chosen ones."""
+    below, above = orders[np.maximum(chosen - 1, 0)] - 1, orders[np.minimum(chosen + 1, orders.size - 1)] - 1
+    share = np.linspace(0.0, 1.0, 9)
+    finer: Array = 1 + below[:, None] ** (1 - share) * above[:, None] ** share
+    return np.unique(finer)
 
 
 def _kl_round(cells: Round) -> float:
     """KL of one round given that it stays inside the table, rounded up."""
-    q, value = spread(cells, away=True)
+    q, value = spread_from_one(cells)
     small = np.abs(value) < 1e-3
     s = np.where(small, value, 0.0)
     series = s * s * (1 / 2 + s * (1 / 3 + s * (1 / 8 + s * (1 / 30 + s / 144))))
     v = np.where(small, 1.0, value)
-    excess = np.where(small, series, np.exp(v) * (v - 1) + 1)  # R log R - R + 1, never negative
-    total = float(q @ excess) * (1 + cells.q_error + 64 * EPS) + _imbalance(cells)
+    with np.errstate(invalid="ignore"):
+        excess = np.where(np.isneginf(v), 1.0, np.exp(v) * (v - 1) + 1)  # R log R - R + 1, never negative
+    # The rest of E_Q[R log R] is P- less Q-mass of the table: at most the Q-mass beyond it.
+    total = float(q @ np.where(small, series, excess)) * (1 + cells.q_error + 64 * EPS) + cells.beyond
     stays = 1 - cells.conceded
     return total / stays - float(np.log1p(-cells.conceded)) if stays > 0 else np.inf
 
 
 def _log_moments(cells: Round, orders: Array) -> Array:
     """log E_Q[R^order] of one round given that it stays inside the table, rounded up, for each order."""
-    q, value = spread(cells, away=True)
+    if cells.conceded >= 1:
+        return np.full(orders.size, np.inf)
+    strength = float(np.abs(cells.log_ratio_U).max())
+    found = [_weak_log_moment(cells, a) if a * strength < 0.01 else _log_moment(cells, a) for a in orders.tolist()]
+    return np.array(found) - orders * np.log1p(-cells.conceded)
+
+
+def _weak_log_moment(cells: Round, order: float) -> float:
+    """Where all ratios are close to 1: through R^order - 1 - order (R - 1), small and never negative."""
+    q, v = spread_from_one(cells)
+    c2, c3, c4 = ((order**n - order) / math.factorial(n) for n in (2, 3, 4))
+    fifth = order**5 / 100 * np.abs(v) ** 5  # more than all further terms together, for order * |v| < 0.01
+    excess = v * v * (c2 + v * (c3 + v * c4)) + fifth
+    # The rest of E_Q[R^order] - 1 is order - 1 times the Q-mass beyond the table, at most.
+    return math.log1p(float(q @ excess) * (1 + cells.q_error + 64 * EPS) + order * cells.beyond)
+
+
+def _log_moment(cells: Round, order: float) -> float:
+    q, value = spread(cells)
     keep = q > 0
-    log_q, value = np.log(q[keep]), value[keep]
-    result = np.empty(orders.size)
-    for position, order in enumerate(orders):
-        exponent = order * value
-        if float(exponent.max()) < 1e-2:  # weak: sum R^order - 1 - order (R - 1), which is small and never negative
-            excess = np.expm1(exponent) - order * np.expm1(value)
-            tiny = np.abs(exponent) < 1e-4
-            excess[tiny] = value[tiny] ** 2 * (
-                order * (order - 1) / 2 + value[tiny] * ((order**3 - order) / 6 + value[tiny] * (order**4 - order) / 24)
-            )
-            total = float(np.exp(log_q) @ excess) * (1 + cells.q_error + 64 * EPS)
-            log_moment = float(np.log1p(total + order * _imbalance(cells)))
-        else:
-            weighted = exponent + log_q
-            peak = float(weighted.max())
-            log_moment = peak + float(np.log(np.exp(weighted - peak).sum()))
-            log_moment += cells.q_error + EPS * (64 + 2 * float(np.abs(weighted).max()))
-        result[position] = log_moment - order * np.log1p(-cells.conceded) if cells.conceded < 1 else np.inf
-    return result
-
-
-def _imbalance(cells: Round) -> float:
-    """How much more Q-mass than P-mass the conceded ends may hold: what E_Q[R - 1] over the table can exceed 0 by."""
-    return cells.beyond + cells.q_left
+    weighted = order * value[keep] + np.log(q[keep])
+    peak = float(weighted.max())
+    rounding = EPS * (64 + 2 * float((np.abs(order * value[keep]) + np.abs(np.log(q[keep]))).max()))
+    return peak + math.log(float(np.exp(weighted - peak).sum())) + cells.q_error + rounding
 
 
 def _add_conceded(cells: Round, rounds: int, inside: Array) -> Array:

@@ -42,7 +42,7 @@ class Crowd:
         rate = self._rate_of_entry
 
         def total(values: Array) -> Array:
-            return np.bincount(secret, values, minlength=incidence.num_secrets)
+            return np.bincount(secret, values, minlength=incidence.num_secrets).astype(np.float64)
 
         self.mean_S = total(rate)
         self._square_S = total(rate * rate)  # mean less variance

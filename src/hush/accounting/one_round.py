@@ -22,6 +22,7 @@ from hush.accounting.counts import EPS, Array, CountLaw
 
 LEFT = -9.0  # Q-mass 1e-19 lies below; it is lifted, not dropped
 FARTHEST = 37.5  # Q-mass 5e-308 lies above: the last point where normal tails and exp(u^2 / 2) are ordinary doubles
+CLEAR = 9.0  # a count this far beyond the right end is beyond it with all but 1e-19 of its mass
 UNDERFLOW = 1e-310  # more P-mass than underflow can lose in any table
 CHUNK = 1 << 20  # entries of a (count, cell) matrix worked on at a time
 
@@ -32,7 +33,8 @@ class Round:
 
     q_mass is each cell's Q-mass, good to a relative q_error; log_mean the log of the mean ratio over the cell and
     log_ratio_U the log ratio at the edges, good to ratio_error (one per cell). conceded is the P-mass beyond the
-    right end or marked certain, attainable a lower bound on what of it lies beyond, beyond its Q-mass.
+    right end or marked certain, attainable a lower bound on what of it lies beyond, beyond its Q-mass. q_left is the
+    Q-mass left of the table, where the ratio lies between idle (its limit) and that at the first edge.
     """
 
     log_ratio_U: Array
@@ -41,6 +43,7 @@ class Round:
     ratio_error: Array
     q_error: float
     q_left: float
+    idle: float
     beyond: float
     conceded: float
     attainable: float
@@ -49,6 +52,11 @@ class Round:
 def right_end(prior: float, rounds: int) -> float:
     """Where success may be conceded: beyond it, Q-mass of at most 1e-9 of the prior over all rounds together."""
     return float(np.clip(-ndtri(max(1e-9 * prior / rounds, 1e-307)), 6.0, FARTHEST))
+
+
+def gives_away(law: CountLaw, sigma: float, *, end: float) -> bool:
+    """Whether even one example drawn lies so far beyond `end` that the round gives the secret away."""
+    return max(law.lowest, 1) > sigma * (end + CLEAR)
 
 
 def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:
@@ -61,7 +69,7 @@ def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:
     # A normal tail is good to (2 z^2 + 10) half-ulps and a shifted edge to (2 end + 9); against a cell of this width,
     # and with a factor 2 to spare, that is (docs/proofs, "Rounding"):
     q_error = (12 * end + 128) * EPS / step
-    # Only the part of R that comes from counts above 0 carries an error: relative to R that part is share_U.
+    # Only counts above 0 carry an error, and each as a difference ratio_k - 1: share_U is how much of R that can be.
     counted = 2 * q_error + law.relative_error + EPS * (8 + 2 * end * end)
     ratio_error = counted * share_U[1:] + 4 * EPS * np.maximum(np.abs(log_ratio_U[:-1]), np.abs(log_ratio_U[1:]))
     past_end = float(shifts.mass_K @ ndtr(shifts.mean_K - end))
@@ -72,28 +80,43 @@ def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:
         ratio_error=ratio_error,
         q_error=q_error,
         q_left=float(ndtr(LEFT)) * (1 + 1e-12),
+        idle=float(shifts.mass_K[shifts.mean_K == 0.0].sum()),
         beyond=float(ndtr(-end)) * (1 + 1e-12),
         conceded=min(1.0, (shifts.outside + past_end) * (1 + law.relative_error + 1e-12) + UNDERFLOW),
-        attainable=(past_end + shifts.dropped * float(ndtr(9.0))) * (1 - law.relative_error - 1e-12),
+        attainable=(past_end + shifts.dropped * float(ndtr(CLEAR))) * (1 - law.relative_error - 1e-12),
     )
 
 
-def spread(cells: Round, *, away: bool = False) -> tuple[Array, Array]:
-    """Atoms (Q-mass, log ratio) that dominate the round, two for each cell.
+def spread(cells: Round) -> tuple[Array, Array]:
+    """Atoms (Q-mass, log ratio) that dominate the round, two for each cell: for the blow-up function and moments.
 
     Each cell's mean ratio is written as a mixture of the ratios at its two ends: a mean-preserving spread, so every
-    convex functional of the ratio only grows. The mean is first moved by its error bound, upwards, or with `away`
-    away from 1 for divergences, which are smallest there; the ends are widened by the same bound.
+    convex functional of the ratio only grows. Errors are covered by moving the mean up and widening the ends; what
+    lies left of the table is lifted into it.
     """
-    error = cells.ratio_error
-    low, high = cells.log_ratio_U[:-1] - error, cells.log_ratio_U[1:] + error
-    shift = np.where(cells.log_mean < 0, -error, error) if away else error
+    mass, value = _spread(cells, cells.ratio_error)
+    mass[cells.q_mass.size] += cells.q_left  # onto the upper end of the first cell
+    return mass, value
+
+
+def spread_from_one(cells: Round) -> tuple[Array, Array]:
+    """The same for a divergence, a convex functional that is smallest at ratio 1: errors move the mean away from 1.
+
+    What lies left of the table has ratios below 1, and counts as if it had the smallest of them.
+    """
+    away = np.where(cells.log_mean < 0, -cells.ratio_error, cells.ratio_error)
+    mass, value = _spread(cells, away)
+    with np.errstate(divide="ignore"):
+        return np.append(mass, cells.q_left), np.append(value, np.log(cells.idle))
+
+
+def _spread(cells: Round, shift: Array) -> tuple[Array, Array]:
+    """Lower ends first, then upper ends."""
+    low, high = cells.log_ratio_U[:-1] - cells.ratio_error, cells.log_ratio_U[1:] + cells.ratio_error
     moved = np.where(np.isfinite(cells.log_mean), cells.log_mean + shift, high)  # an underflown mean: up
     weight = np.clip(np.expm1(np.clip(moved, low, high) - low) / np.expm1(high - low), 0.0, 1.0)
     upper = cells.q_mass * weight
-    lower = cells.q_mass - upper
-    lower[0] += cells.q_left  # everything left of the table is lifted to its first edge
-    return np.concatenate([lower, upper]), np.concatenate([low, high])
+    return np.concatenate([cells.q_mass - upper, upper]), np.concatenate([low, high])
 
 
 def log_ratio(law: CountLaw, sigma: float, u: Array, *, end: float) -> Array:
@@ -125,19 +148,19 @@ class _Shifts:
 
 def _shifts(law: CountLaw, sigma: float, end: float) -> _Shifts:
     mean_K = law.counts / sigma
-    keep = mean_K <= end + 9.0  # of a larger count all but 1e-19 lies beyond: conceded as a whole
+    keep = (mean_K <= end + CLEAR) & (law.mass > 0)  # of a larger count all but 1e-19 lies beyond: conceded as a whole
     dropped = float(law.mass[~keep].sum())
     return _Shifts(mean_K=mean_K[keep], mass_K=law.mass[keep], outside=law.certain + dropped, dropped=dropped)
 
 
 def _log_ratio_at(shifts: _Shifts, u: Array) -> tuple[Array, Array]:
-    """log R at the points u, and the share of R that comes from counts above 0."""
+    """log R at the points u, and how large the sum of mass_k (ratio_k + 1) over counts above 0 is relative to R."""
     if shifts.mostly_idle:
         excess, counted = np.zeros_like(u), float(shifts.mass_K[1:].sum())
         for mean_k, mass_k in shifts.chunks(u.size):
             excess += mass_k @ np.expm1(mean_k * (u - 0.5 * mean_k))
         log_r = np.log1p(excess - shifts.outside)
-        return log_r, np.clip((excess + counted) * np.exp(-log_r), 0.0, 1.0)
+        return log_r, np.minimum((excess + 2 * counted) * np.exp(-log_r), 2.0)
     log_r = np.full_like(u, -np.inf)
     with np.errstate(divide="ignore"):
         for mean_k, mass_k in shifts.chunks(u.size):

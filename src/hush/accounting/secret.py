@@ -22,6 +22,7 @@ from hush.accounting.inputs import (
 from hush.errors import InvalidInput
 
 ACCURACY = 1e-3
+LOOSE = 0.05  # share of round-off in a bound above which others are tried
 
 
 @overload
@@ -66,7 +67,7 @@ def posterior(
     `accuracy` is the relative excess aimed for; a finer one costs time, a coarser one never costs safety.
 
     >>> round(posterior([0.001] * 100, noise_multiplier=2.0, rounds=1000, prior=1e-10), 7)
-    2.03e-05
+    2.1e-06
     """
     rate_N = checked_rates(rates)
     sigma, count = checked_noise(noise_multiplier), checked_rounds(rounds)
@@ -102,7 +103,10 @@ def upper_posterior(law: CountLaw, sigma: float, rounds: int, priors: Array, *, 
     elif bound == "renyi":
         found = renyi_upper(law, sigma, rounds, priors)
     else:
-        found = blowup_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        found, allowance = blowup_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        loose = allowance > LOOSE
+        if loose.any():  # deep valleys between the modes of a run: another certified bound may be better
+            found[loose] = np.minimum(found[loose], renyi_upper(law, sigma, rounds, priors[loose]))
     return np.maximum(priors, np.minimum(ceiling, found))
 
 
@@ -110,12 +114,12 @@ def noiseless_posterior(log_idle: float | Array, rounds: int, priors: Array) -> 
     """1 - (1 - p) * P(never drawn), rounded up: the answer without noise, and an upper bound with any (noise is
     post-processing). log_idle is the log-probability that one round draws none of the examples."""
     exponent = np.log1p(-priors) + rounds * np.asarray(log_idle)
-    return np.where(np.asarray(log_idle) == 0.0, priors, np.minimum(1.0, -np.expm1(exponent) * (1 + 1e4 * EPS)))
+    return np.where(np.asarray(log_idle) == 0.0, priors, np.minimum(1.0, -np.expm1(exponent) * (1 + 1e5 * EPS)))
 
 
 def _lower_posterior(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
     if law.log_idle == 0.0:
         return priors.copy()
     if sigma == 0.0:
-        return np.maximum(priors, noiseless_posterior(law.log_idle, rounds, priors) * (1 - 1e5 * EPS))
+        return np.maximum(priors, noiseless_posterior(law.log_idle, rounds, priors) * (1 - 2e5 * EPS))
     return blowup_lower(law, sigma, rounds, priors, accuracy=accuracy)
