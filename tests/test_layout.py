@@ -26,8 +26,11 @@ ORDER = [
     "certificate",
     "train",
     "audit",
+    "console",
     "report",
     "demo",
+    "cli_inputs",
+    "cli_results",
     "cli",
 ]
 

@@ -1,17 +1,39 @@
-"""How tables reach disk, below every stage: Parquet files that say what they are and appear whole or not at all."""
+"""How results reach disk, below every stage: files appear whole or not at all, and tables say what they are."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read_table", "write_table"]
+__all__ = ["read_table", "whole_file", "write_table"]
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str], *, owner_only: bool = False) -> Iterator[IO[bytes]]:
+    """A binary file to write to, which takes its name, and replaces what is there, only once it is complete.
+
+    A reader or a crash never meets half of one. With ``owner_only`` it is readable by its owner alone from the moment
+    it exists.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{token_hex(8)}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_table(
@@ -22,26 +44,12 @@ def write_table(
     metadata: Mapping[str, str] | None = None,
     owner_only: bool = False,
 ) -> None:
-    """Write a table and its labels to ``path``, replacing what is there in one step.
-
-    The file is complete before it gets its name, so a reader or a crash never meets half of one. With ``owner_only``
-    it is readable by its owner alone from the moment it exists.
-    """
+    """Write a table and its labels to ``path`` as a ``whole_file``."""
     import pyarrow.parquet as pq
 
     labels = {f"hush.{key}": value for key, value in (metadata or {}).items()} | {"hush.kind": kind}
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{token_hex(8)}.tmp")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            pq.write_table(table.replace_schema_metadata(labels), file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with whole_file(path, owner_only=owner_only) as file:
+        pq.write_table(table.replace_schema_metadata(labels), file, compression="zstd")
 
 
 def read_table(

@@ -9,10 +9,11 @@ without the secret, are composed separately from exact cell masses, and every er
 import numpy as np
 from scipy.special import ndtr
 
-from hush.accounting.blowup import LARGEST_SIZE, choose_resolution, retilt
+from hush.accounting.blowup import LARGEST_SIZE
 from hush.accounting.compose import Composed, compose
 from hush.accounting.counts import EPS, Array, CountLaw, without_lifted
-from hush.accounting.one_round import CLEAR, Round, discretise, gives_away, right_end
+from hush.accounting.one_round import CLEAR, Round, discretise, right_end
+from hush.accounting.resolution import CONCEDED_SHARE, choose_resolution, retilt
 
 SMALLEST, LARGEST = 700.0, 600.0  # weights stay between exp(-SMALLEST) and exp(LARGEST)
 
@@ -23,13 +24,14 @@ def blowup_lower(law: CountLaw, sigma: float, rounds: int, priors: Array, *, acc
 
 
 def _one_prior(law: CountLaw, sigma: float, rounds: int, prior: float, accuracy: float) -> float:
-    end = right_end(prior, rounds)
-    if gives_away(law, sigma, end=end):  # the test "is any output beyond the table?", and a guess if none is
-        drawn = max(0.0, -float(np.expm1(law.log_idle)) - law.certain) * float(ndtr(CLEAR)) * (1 - 1e-9)
-        caught = -float(np.expm1(rounds * np.log1p(-drawn))) if drawn < 1 else 1.0
-        return max(prior, caught + (1 - caught) * max(0.0, prior - rounds * float(ndtr(-end)) * (1 + 1e-9)))
     law = without_lifted(law)  # an attack may only count on mass that is really there
     resolution = choose_resolution(law, sigma, rounds, prior, accuracy=accuracy)
+    if resolution is None:  # the test "is any output beyond the table?", and a guess if none is
+        nearest = right_end(prior, rounds, share=CONCEDED_SHARE * accuracy)  # no farther than the end that was tried
+        beyond = rounds * float(ndtr(-nearest)) * (1 + 1e-9)
+        drawn = max(0.0, -float(np.expm1(law.log_idle)) - law.certain) * float(ndtr(CLEAR)) * (1 - 1e-9)
+        caught = -float(np.expm1(rounds * np.log1p(-drawn))) if drawn < 1 else 1.0
+        return max(prior, caught + (1 - caught) * max(0.0, prior - beyond))
     cells = discretise(law, sigma, end=resolution.end, cells=resolution.cells)
     finite = np.isfinite(cells.log_mean)
     q_mass, log_mean = cells.q_mass[finite], cells.log_mean[finite]

@@ -5,30 +5,15 @@ run. So one upper bound on H at one t is already an upper bound on B, and the be
 H grows when R is spread with its mean kept, and that is all the discretisation ever does (docs/proofs).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from hush.accounting.compose import Composed, Indices, compose
 from hush.accounting.counts import EPS, Array, CountLaw
-from hush.accounting.one_round import LEFT, Round, discretise, gives_away, log_ratio, right_end, spread
-from hush.accounting.tilt import depth, find_tilt
+from hush.accounting.one_round import Round, discretise, spread
+from hush.accounting.resolution import Resolution, choose_resolution, retilt
 
 LARGEST_SIZE = 1 << 23  # entries of the T-fold lattice
-FEWEST_CELLS, MOST_CELLS = 512, 1 << 15
-PILOT = 512  # points of the rough round that steers the discretisation
 STEEPEST = 600.0  # exponents beyond this are left out of the search for the best threshold
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
-    """How finely to cut, and where to look. Steers tightness and speed; no guarantee rests on it."""
-
-    end: float
-    cells: int
-    step: float
-    tilt: float
-    depth: float
 
 
 def blowup_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> tuple[Array, Array]:
@@ -41,9 +26,9 @@ def blowup_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, acc
     waiting = np.argsort(priors, kind="stable")
     while waiting.size:
         prior = float(priors[waiting[0]])
-        if gives_away(law, sigma, end=right_end(prior, rounds)):
-            break  # from this prior and from all larger ones
         resolution = choose_resolution(law, sigma, rounds, prior, accuracy=accuracy)
+        if resolution is None:
+            break  # a single draw gives the secret away, from this prior and from all larger ones
         cells = discretise(law, sigma, end=resolution.end, cells=resolution.cells)
         bounds, slack = _bounds(cells, resolution, rounds, priors[waiting])
         better = bounds <= best[waiting]
@@ -52,50 +37,6 @@ def blowup_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, acc
         served[0] = True
         waiting = waiting[~served]
     return best, allowance
-
-
-def choose_resolution(law: CountLaw, sigma: float, rounds: int, prior: float, *, accuracy: float) -> Resolution:
-    """Cells, lattice step and tilt for a relative excess of about `accuracy` (docs/proofs, "How fine").
-
-    Spreading adds variance to the log ratio; an extra variance v raises log B by about v/2 * max(tilt - 1, 1/S), S
-    the deviation of the tilted log ratio of the whole run.
-    """
-    end = right_end(prior, rounds)
-    u = np.linspace(LEFT, end, PILOT)
-    value = log_ratio(law, sigma, u, end=end)
-    log_q = -0.5 * u * u
-    log_q -= np.log(np.exp(log_q).sum())
-    tilt = find_tilt(value, log_q, rounds, depth(prior))
-    weight = np.exp(log_q + tilt * value - float((log_q + tilt * value).max()))
-    weight /= weight.sum()
-    mean = float(weight @ value)
-    deviation = max(float(np.sqrt(rounds * (weight @ (value - mean) ** 2))), 1e-300)
-    sensitivity = max(tilt - 1.0, 1.0 / deviation)
-    allowed = 2 * accuracy * min(1.0, deviation * max(tilt * deviation, 1.0)) / sensitivity
-    slope = np.gradient(value, u)
-    width = np.sqrt(0.25 * 6 * allowed / max(rounds * float(weight @ (slope * slope)), 1e-300))
-    cells = int(np.clip((end - LEFT) / min(width, 1.0), FEWEST_CELLS, MOST_CELLS))
-    step = _lattice_step(value, weight, 0.75 * allowed / rounds)
-    return Resolution(end=end, cells=cells, step=step, tilt=tilt, depth=depth(prior))
-
-
-def retilt(index: Indices, mass: Array, step: float, resolution: Resolution, rounds: int) -> float:
-    """The tilt for the lattice law itself, which may differ from the pilot's where one round has two modes."""
-    used = mass > 0
-    return find_tilt(
-        index[used].astype(np.float64) * step, np.log(mass[used]), rounds, resolution.depth, guess=resolution.tilt
-    )
-
-
-def _lattice_step(value: Array, weight: Array, variance: float) -> float:
-    """Largest step whose split adds at most this variance a round: at most step |v| near 0, step^2 / 6 elsewhere."""
-    low, high = 1e-18, 10.0
-    size = np.abs(value)
-    while high > 1.02 * low:
-        middle = np.sqrt(low * high)
-        added = float(weight @ np.minimum(middle * size, middle * middle / 6))
-        low, high = (middle, high) if added <= variance else (low, middle)
-    return low
 
 
 def split(q_mass: Array, value: Array, step: float) -> tuple[Indices, Array]:

@@ -81,8 +81,9 @@ def calibrate(
     never its midpoint), and is 0 where no noise is needed. Every posterior is an upper bound.
 
     >>> incidence = Incidence.from_pairs([0, 1, 1], [0, 0, 1], num_examples=3, num_secrets=2)
-    >>> calibrate(incidence, prior=1e-6, ceiling=[0.01, 0.1], rates=0.1, rounds=100)
-    Calibration(noise_multiplier=0.893747, secrets=2, binding=1, bound='blowup', rounds=100)
+    >>> calibration = calibrate(incidence, prior=1e-6, ceiling=[0.01, 0.1], rates=0.1, rounds=100)
+    >>> round(calibration.noise_multiplier, 2), calibration.binding.tolist()
+    (1.07, [0])
     """
     rate_N = checked_rates(rates, length=incidence.num_examples)
     count = checked_rounds(rounds)
@@ -121,7 +122,7 @@ class _Search:
     bound: Bound
     accuracy: float
     progress: Progress | None
-    _done: list[int] = field(default_factory=lambda: [0, 0])
+    _done: list[int] = field(default_factory=lambda: [0, 0])  # evaluations finished, and begun
 
     def solve(self) -> tuple[float, Array, Indices]:
         """The noise, every posterior at it, and the secrets that bind."""
@@ -203,16 +204,18 @@ class _Search:
     def _evaluate(self, groups: Sequence[Group], sigma: float) -> list[Array]:
         """Posteriors for each group; the array work runs outside the interpreter lock, so threads help."""
         self._done[1] += len(groups)
+        results: list[Array] = []
 
         def work(group: Group) -> Array:
-            found = self._at(group, sigma)
-            self._done[0] += 1
-            if self.progress is not None:
-                self.progress(*self._done)
-            return found
+            return self._at(group, sigma)
 
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            return list(pool.map(work, groups))
+            for found in pool.map(work, groups):
+                results.append(found)
+                self._done[0] += 1
+                if self.progress is not None:
+                    self.progress(*self._done)
+        return results
 
 
 def _rounded_up(priors: Array) -> tuple[Array, Indices]:

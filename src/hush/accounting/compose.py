@@ -19,6 +19,7 @@ Indices = NDArray[np.int64]
 
 OUTSIDE = 1e-15  # tilted mass allowed outside the window
 NEGLIGIBLE = 1e-30  # powers of the spectrum below this are set to 0 and counted as error
+UNDERFLOW = 1e-300  # more tilted mass than can be lost to underflow
 CHERNOFF = np.geomspace(0.06, 14.0, 10)  # exponents tried for the window, in units of 1 / deviation
 
 
@@ -58,24 +59,37 @@ def compose(
     if (high - low) / step > largest_size:
         return None
     first, last = int(np.floor(low / step)) - 1, int(np.ceil(high / step)) + 1
-    size = int(next_fast_len(last - first + 1, real=True))
-    power, power_error = _power(_folded(index[used], weight, size), rounds)
-    folded = irfft(power, n=size)
-    round_off = 8 * EPS * np.log2(size + 1) * float(np.abs(power).sum())
+    tilted, entry_error, wrapped = _fold(index[used], weight, rounds, first, last - first + 1)
     return Composed(
         first=first,
         step=step,
         tilt=tilt,
         log_norm=rounds * (peak + float(np.log(total))),
-        tilted=np.roll(folded, -(first % size)),
-        entry_error=2.0 / size * (power_error + round_off),
-        wrapped=2 * OUTSIDE,
+        tilted=tilted,
+        entry_error=entry_error,
+        wrapped=wrapped,
         growth=float(np.expm1(rounds * EPS * (64 + 2 * largest))),
     )
 
 
+def _fold(index: Indices, weight: Array, rounds: int, first: int, least_size: int) -> tuple[Array, float, float]:
+    """The T-fold masses over the window, with entry_error and wrapped."""
+    if rounds == 1:
+        return np.bincount(index - first, weight, minlength=least_size).astype(np.float64), 0.0, UNDERFLOW
+    size = int(next_fast_len(least_size, real=True))
+    power, power_error = _power(np.bincount(index % size, weight, minlength=size).astype(np.float64), rounds)
+    folded = irfft(power, n=size)
+    round_off = 8 * EPS * np.log2(size + 1) * float(np.abs(power).sum())
+    return np.roll(folded, -(first % size)), 2.0 / size * (power_error + round_off), 2 * OUTSIDE
+
+
 def _window(value: Array, log_weight: Array, rounds: int) -> tuple[float, float]:
-    """An interval outside of which, on either side, the T-fold law has at most OUTSIDE mass (Chernoff)."""
+    """An interval outside of which, on either side, the T-fold law has at most OUTSIDE mass (Chernoff).
+
+    Of a single round, which is not folded, the window holds everything.
+    """
+    if rounds == 1:
+        return float(value.min()), float(value.max())
     weight = np.exp(log_weight)
     mean = float(weight @ value)
     centred = value - mean
@@ -89,10 +103,6 @@ def _window(value: Array, log_weight: Array, rounds: int) -> tuple[float, float]
         reach = (rounds * log_moment - np.log(OUTSIDE)) / s[:, 0]
         ends.append(rounds * mean + sign * min(support, float(reach.min()) * (1 + 1e-9)))
     return ends[0], ends[1]
-
-
-def _folded(index: Indices, weight: Array, size: int) -> Array:
-    return np.bincount(index % size, weight, minlength=size).astype(np.float64)
 
 
 def _power(weight: Array, rounds: int) -> tuple[NDArray[np.complex128], float]:

@@ -49,9 +49,9 @@ class Round:
     attainable: float
 
 
-def right_end(prior: float, rounds: int) -> float:
-    """Where success may be conceded: beyond it, Q-mass of at most 1e-9 of the prior over all rounds together."""
-    return float(np.clip(-ndtri(max(1e-9 * prior / rounds, 1e-307)), 6.0, FARTHEST))
+def right_end(prior: float, rounds: int, *, share: float = 1e-9) -> float:
+    """Where success may be conceded: beyond it lies Q-mass of at most this share of the prior, all rounds together."""
+    return float(np.clip(-ndtri(max(share * prior / rounds, 1e-307)), 3.0, FARTHEST))
 
 
 def gives_away(law: CountLaw, sigma: float, *, end: float) -> bool:

@@ -1,0 +1,213 @@
+"""The command line, above every stage: each command parses, calls the library and prints.
+
+Exit codes: 0 done, 1 a promise or check failed, 2 bad input.
+"""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+from hush import __version__
+from hush.errors import HushError, InvalidInput
+
+if TYPE_CHECKING:
+    from hush.accounting.inputs import Bound
+
+__all__ = ["app", "main"]
+
+
+class _Commands(TyperGroup):
+    """Turns what hush raises on purpose into a message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (HushError, OSError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            said = str(error)
+            if isinstance(error, OSError):
+                said = f"{error.filename or 'a file'}: {error.strerror or error}; check the path and its permissions"
+            Console(stderr=True).print(Text(f"Error: {said}", style="red"), soft_wrap=True)
+            raise typer.Exit(2 if isinstance(error, InvalidInput | OSError) else 1) from None
+
+
+class BoundChoice(StrEnum):
+    """Which proof the number rests on."""
+
+    blowup = "blowup"
+    renyi = "renyi"
+    kl = "kl"
+    all = "all"
+
+    @property
+    def bounds(self) -> "tuple[Bound, ...]":
+        """The bounds to compute, loosest first."""
+        return ("kl", "renyi", "blowup") if self is BoundChoice.all else (self.value,)
+
+
+app = typer.Typer(
+    cls=_Commands, pretty_exceptions_show_locals=False, no_args_is_help=True, rich_markup_mode="markdown", help=(
+        "Train on data that holds secrets, with a proven ceiling on what anyone can get back out of the model.\n\n"
+        "Example: `hush demo`\n\n"
+        "Exit codes: 0 done, 1 a promise or check failed, 2 bad input."
+    ),
+)  # fmt: skip
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hush {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _hush(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+BoundOption = Annotated[
+    BoundChoice,
+    typer.Option(help="Which proof: blowup is the tightest, renyi and kl are older ones; all compares the three."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, every digit, for a program to read.")]
+
+
+@app.command()
+def posterior(
+    noise: Annotated[float, typer.Option(help="Noise multiplier: standard deviation of the noise / clip norm.")],
+    rounds: Annotated[int, typer.Option(help="Training rounds (optimizer steps).")],
+    prior: Annotated[
+        list[float],
+        typer.Option(help="Most that the adversary gives any candidate beforehand, in (0, 1). Repeat for several."),
+    ],
+    rate: Annotated[
+        float | None, typer.Option(help="Probability with which a round draws one example, in [0, 1].")
+    ] = None,
+    examples: Annotated[int | None, typer.Option(help="How many examples with that rate contain the secret.")] = None,
+    rates: Annotated[
+        Path | None,
+        typer.Option(help='Instead: a rate for each example. JSON list, {"rates": [...]}, or Parquet column rate.'),
+    ] = None,
+    bound: BoundOption = BoundChoice.blowup,
+    lower: Annotated[bool, typer.Option("--lower", help="Also show what an explicit attack reaches.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """What can an adversary end up with, for one secret?
+
+    From how often the secret's examples are drawn, and how much noise hides them, to the largest probability with
+    which anyone who sees the whole training run names the secret. The answer is an upper bound, by proof.
+
+    Example: `hush posterior --rate 0.0012 --examples 100 --noise 1.9 --rounds 2000 --prior 1e-10`
+    """
+    from hush.accounting import posterior as accounted
+    from hush.cli_inputs import equal_rates, read_rates
+    from hush.cli_results import posterior_record, print_json, show_posterior
+
+    if rates is not None and (rate is not None or examples is not None):
+        raise InvalidInput("--rates is given together with --rate or --examples; pass one or the other")
+    rate_N = equal_rates(rate, examples) if rates is None else read_rates(rates)
+    settings = {"noise_multiplier": noise, "rounds": rounds, "prior": prior}
+    columns = {name: accounted(rate_N, **settings, bound=name) for name in bound.bounds}
+    if lower:
+        columns["lower"] = accounted(rate_N, **settings, side="lower")
+    record = posterior_record(rate_N, noise, rounds, prior, columns)
+    print_json(record) if json else show_posterior(record, Console())
+
+
+@app.command()
+def calibrate(
+    incidence: Annotated[
+        Path,
+        typer.Argument(
+            help="Which example contains which secret: Parquet from Incidence.to_parquet, or JSON with num_examples, "
+            "num_secrets and pairs, a list of (example, secret) from 0. The JSON may also state rates, prior, ceiling "
+            "and rounds; an option counts before it."
+        ),
+    ],
+    batch_size: Annotated[int | None, typer.Option(help="Expected examples per round; every rate is B / n.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Instead: probability with which a round draws an example, in [0, 1].")
+    ] = None,
+    rates: Annotated[
+        Path | None,
+        typer.Option(help='Instead: a rate for each example. JSON list, {"rates": ...}, or Parquet column rate.'),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Training rounds (optimizer steps).")] = None,
+    prior: Annotated[float | None, typer.Option(help="For all secrets: whoever starts below this, in (0, 1) …")] = None,
+    ceiling: Annotated[float | None, typer.Option(help="… must not end above this, from the prior to 1.")] = None,
+    secrets: Annotated[
+        Path | None, typer.Option(help="Instead: ids, priors and ceilings, Parquet from Secrets.to_parquet.")
+    ] = None,
+    bound: BoundOption = BoundChoice.blowup,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write the posterior of every secret to this Parquet file (with --bound all: the tightest)."),
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many binding secrets to show.", min=0)] = 10,
+    json: JsonOption = False,
+) -> None:
+    """How much noise keeps every promise?
+
+    Finds the least noise multiplier (standard deviation of the noise / clip norm) under which every secret keeps its
+    promise, and names the secrets that bind: those whose promise 0.5 % less noise would break. The answer is safe by
+    proof. Exit code 1 means that no noise is.
+
+    Example: `hush calibrate incidence.parquet --batch-size 256 --rounds 2000 --prior 1e-10 --ceiling 1e-3`
+    """
+    from hush.accounting import calibrate as accounted
+    from hush.cli_inputs import check_output, read_problem
+    from hush.cli_results import calibration_record, print_json, show_calibration, write_posteriors
+    from hush.console import ProgressBar
+
+    check_output(output, incidence, rates, secrets)
+    problem = read_problem(
+        incidence,
+        rates_path=rates,
+        rate=rate,
+        batch_size=batch_size,
+        prior=prior,
+        ceiling=ceiling,
+        secrets_path=secrets,
+        rounds=rounds,
+    )
+    begin = time.perf_counter()
+    calibrations = {}
+    for name in bound.bounds:
+        with ProgressBar(Console(stderr=True), f"Calibrating ({name})") as progress:
+            calibrations[name] = accounted(problem.incidence, **problem.arguments, bound=name, progress=progress)
+    record = calibration_record(problem, calibrations, time.perf_counter() - begin)
+    if output is not None:
+        write_posteriors(output, problem, calibrations[record["bound"]])
+    print_json(record) if json else show_calibration(record, Console(), top=top)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for the pictures, the tables and the example's files.")] = Path(
+        "hush-demo"
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller company and fewer points: a few seconds.")] = False,
+) -> None:
+    """Plan an embedded example, step by step, and draw how much noise it saves. Takes under a minute.
+
+    Example: `hush demo --output hush-demo`
+    """
+    from hush.demo import FULL, QUICK, run_demo
+
+    run_demo(output, Console(), size=QUICK if quick else FULL)

@@ -1,0 +1,146 @@
+"""Figures of the report: drawing only, from numbers that others computed. matplotlib loads when one is drawn.
+
+Colours are those of Okabe and Ito, which colour-blind readers tell apart; line styles repeat what colour says.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hush.console import rounded_up
+from hush.storage import whole_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Curve", "noise_figure", "save_figure"]
+
+INK, MUTED, GRID = "#222222", "#6b6b6b", "#e4e4e4"
+LINES: Mapping[str, tuple[str, str, str]] = {  # name, colour, line style
+    "kl": ("KL (the paper)", "#D55E00", "-"),
+    "renyi": ("Rényi", "#0072B2", "--"),
+    "blowup": ("tight (hush)", "#009E73", "-"),
+}
+STYLE: Any = {  # matplotlib types the names of its settings
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the picture is the same everywhere
+    "font.size": 10.5,
+    "axes.edgecolor": "#9a9a9a",
+    "axes.labelcolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 12.5,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "text.color": INK,
+    "svg.hashsalt": "hush",  # the same bytes on every run
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Prior → posterior at one noise, the point of it that was promised, and points beyond to point out."""
+
+    priors: Sequence[float]
+    posteriors: Sequence[float]
+    prior: float
+    ceiling: float
+    beyond: Sequence[tuple[float, float]]
+
+
+def noise_figure(
+    examples: Sequence[int], noise_by_bound: Mapping[str, Sequence[float]], curve: Curve, *, subtitle: str
+) -> "Figure":
+    """Left: noise against the number of examples per secret, by bound. Right: what the promise means at that noise."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(11.5, 4.9), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08, wspace=0.06)  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
+        left, right = figure.subplots(1, 2)
+        _draw_noise(left, examples, noise_by_bound)
+        _draw_curve(right, curve)
+        figure.supxlabel(subtitle, fontsize=9, color=MUTED)
+    return figure
+
+
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Write a PNG or an SVG, by the path's suffix; the file appears whole or not at all, without a date in it."""
+    import matplotlib as mpl
+
+    form = path.suffix.removeprefix(".")
+    with mpl.rc_context(STYLE), whole_file(path) as file:
+        figure.savefig(file, format=form, dpi=200, metadata={"Date": None} if form == "svg" else None)
+
+
+def _draw_noise(axes: "Axes", examples: Sequence[int], noise_by_bound: Mapping[str, Sequence[float]]) -> None:
+    middle = len(examples) // 2
+    place = {"kl": (-8, 8, "right", "bottom"), "renyi": (-4, 9, "right", "bottom"), "blowup": (6, -9, "left", "top")}
+    for bound, noise in noise_by_bound.items():
+        label, colour, style = LINES[bound]
+        axes.plot(examples, noise, color=colour, linestyle=style, linewidth=2.2, marker="o", markersize=3.5)
+        right, up, horizontal, vertical = place[bound]
+        axes.annotate(
+            label, (examples[middle], noise[middle]), (right, up), textcoords="offset points",
+            color=colour, weight="bold", ha=horizontal, va=vertical,
+        )  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="examples that contain the secret", ylabel="noise multiplier")
+    axes.set_title("The same promise with far less noise")
+    _plain_ticks(axes.xaxis, (1, 2, 5, 10, 20, 50, 100))
+    _plain_ticks(axes.yaxis, (0.2, 0.5, 1, 2, 5, 10, 20, 50))
+    most, least = float(noise_by_bound["kl"][-1]), float(noise_by_bound["blowup"][-1])
+    arrow = {"arrowstyle": "<->", "color": MUTED, "linewidth": 1.2, "shrinkA": 7, "shrinkB": 7}
+    axes.annotate("", (examples[-1], least), (examples[-1], most), arrowprops=arrow)
+    saved = f"{most / least:.0f}×\nless noise"
+    axes.text(examples[-1] * 0.9, (most * least) ** 0.5, saved, ha="right", va="center", linespacing=1.3)
+
+
+def _draw_curve(axes: "Axes", curve: Curve) -> None:
+    colour = LINES["blowup"][1]
+    axes.set(xscale="log", yscale="log", xlabel="prior", ylabel="posterior, at most")
+    axes.set_title("What it means: from prior to posterior")
+    axes.set_xlim(curve.priors[0], 1)
+    axes.set_ylim(curve.priors[0], 4)
+    axes.fill_between(curve.priors, curve.priors, curve.posteriors, color=colour, alpha=0.07, linewidth=0)
+    axes.plot(curve.priors, curve.priors, color=MUTED, linestyle=":", linewidth=1.6)
+    axes.plot(curve.priors, curve.posteriors, color=colour, linewidth=2.4)
+    axes.plot([curve.prior, curve.prior], [curve.prior, curve.ceiling], color=MUTED, linewidth=1.1, linestyle="--")
+    edge = {"markeredgecolor": "white", "markeredgewidth": 1.5}
+    axes.plot(curve.prior, curve.ceiling, "o", color=colour, markersize=11, **edge)
+    promise = f"promised: {_power(curve.prior)} → {_power(curve.ceiling)}"
+    axes.annotate(promise, (curve.prior, curve.ceiling), (10, -5), textcoords="offset points", weight="bold", va="top")
+    for prior, posterior in curve.beyond:
+        axes.plot(prior, posterior, "o", color=colour, markersize=7, **edge)
+        shown = f"{_power(prior)} → {rounded_up(posterior, 2 if posterior < 0.9 else 4)}"
+        left = prior > 0.1
+        axes.annotate(
+            shown, (prior, posterior), (0, 8) if left else (4, -9), textcoords="offset points",
+            color=MUTED, fontsize=9.5, ha="right" if left else "left", va="bottom" if left else "top",
+        )  # fmt: skip
+    axes.text(2e-6, 2e-7, "posterior = prior:\nnothing learned", color=MUTED, fontsize=9.5, va="top", linespacing=1.3)
+
+
+def _power(value: float) -> str:
+    if value > 0.1:
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    head = "" if float(mantissa) == 1 else f"{float(mantissa):g}·"
+    return f"{head}$10^{{{int(exponent)}}}$"
+
+
+def _plain_ticks(axis: Any, places: Sequence[float]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axis.set_major_locator(FixedLocator(places))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())

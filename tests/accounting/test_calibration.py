@@ -1,0 +1,264 @@
+"""The least noise for many secrets at once, and how often a secret may be drawn."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hush
+
+few = settings(max_examples=15, deadline=None)
+
+
+def _one_secret(k: int) -> hush.Incidence:
+    return hush.Incidence.from_pairs(np.arange(k), np.zeros(k, dtype=int), num_examples=k, num_secrets=1)
+
+
+def _random_incidence(rng: np.random.Generator, examples: int, secrets: int, largest: int) -> hush.Incidence:
+    members = [rng.choice(examples, size=rng.integers(0, largest + 1), replace=False) for _ in range(secrets)]
+    secret = np.repeat(np.arange(secrets), [len(member) for member in members])
+    return hush.Incidence.from_pairs(np.concatenate(members), secret, num_examples=examples, num_secrets=secrets)
+
+
+@pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
+@few
+@given(
+    rates=st.lists(st.floats(1e-3, 0.9), min_size=1, max_size=6),
+    rounds=st.integers(1, 3000),
+    exponent=st.floats(-12.0, -1.0),
+    way=st.floats(0.2, 0.8),
+)
+def test_the_noise_found_is_safe_and_half_a_percent_less_is_not(
+    bound: Any, rates: list[float], rounds: int, exponent: float, way: float
+) -> None:
+    prior = 10.0**exponent
+    ceiling = prior ** (1 - way) * 0.9**way
+    found = hush.calibrate(
+        _one_secret(len(rates)), prior=prior, ceiling=ceiling, rates=rates, rounds=rounds, bound=bound
+    )
+    ask: dict[str, Any] = {"rounds": rounds, "prior": prior, "bound": bound}
+    sigma = found.noise_multiplier
+    if sigma == 0.0:
+        assert hush.posterior(rates, noise_multiplier=0.0, **ask) <= ceiling
+        return
+    assert hush.posterior(rates, noise_multiplier=sigma, **ask) <= ceiling * (1 + 1e-9)
+    assert found.posterior[0] <= ceiling
+    assert hush.posterior(rates, noise_multiplier=0.995 * sigma, **ask) > ceiling or sigma <= 1e-3 * 1.01
+    assert found.binding.tolist() == [0]
+
+
+@few
+@given(rates=st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=5), rounds=st.integers(1, 100))
+def test_where_no_noise_is_needed_the_answer_is_zero(rates: list[float], rounds: int) -> None:
+    ever = -math.expm1(rounds * math.fsum(math.log1p(-rate) for rate in rates))
+    ceiling = min(0.999, (1e-6 + ever) * 1.01)
+    for bound in ("blowup", "renyi", "kl"):
+        found = hush.calibrate(
+            _one_secret(len(rates)), prior=1e-6, ceiling=ceiling, rates=rates, rounds=rounds, bound=bound
+        )
+        assert found.noise_multiplier == 0.0
+        assert found.posterior[0] <= ceiling
+        assert found.binding.size == 0
+
+
+@pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
+def test_a_prior_at_its_ceiling_needs_infinite_noise(bound: Any) -> None:
+    with pytest.raises(hush.InfeasiblePlan, match="no finite noise"):
+        hush.calibrate(_one_secret(3), prior=1e-3, ceiling=1e-3, rates=0.1, rounds=10, bound=bound)
+
+
+def test_a_prior_at_its_ceiling_is_kept_where_the_secret_is_never_drawn() -> None:
+    incidence = hush.Incidence.from_pairs([0, 1], [0, 1], num_examples=2, num_secrets=3)
+    found = hush.calibrate(incidence, prior=1e-3, ceiling=[1e-3, 0.1, 1e-3], rates=[0.0, 0.2], rounds=50)
+    assert found.noise_multiplier > 0
+    assert found.posterior[0] == 1e-3
+    assert found.posterior[2] == 1e-3
+    assert found.binding.tolist() == [1]
+
+
+@pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
+@pytest.mark.parametrize("seed", range(3))
+def test_grouping_is_never_unsafe_and_costs_next_to_nothing(bound: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    examples, secrets, rounds = 400, 60, int(rng.integers(20, 2000))
+    incidence = _random_incidence(rng, examples, secrets, 25)
+    rates = np.minimum(1.0, 0.02 * np.exp(rng.standard_normal(examples)))
+    priors = 10.0 ** rng.uniform(-12, -4, secrets)
+    ceilings = np.minimum(0.9, priors * 10.0 ** rng.uniform(2, 6, secrets))
+    found = hush.calibrate(incidence, prior=priors, ceiling=ceilings, rates=rates, rounds=rounds, bound=bound)
+    assert np.all(found.posterior <= ceilings)
+    for secret in range(secrets):
+        own = rates[incidence.examples_of(secret)]
+        ask: dict[str, Any] = {
+            "noise_multiplier": found.noise_multiplier, "rounds": rounds, "prior": float(priors[secret])
+        }  # fmt: skip
+        assert found.posterior[secret] >= hush.posterior(own, **ask, side="lower")
+        assert found.posterior[secret] >= hush.posterior(own, **ask, bound=bound) * (1 - 2e-3)
+        if own.size == 0:
+            assert found.posterior[secret] == priors[secret]
+    # The least noise for each binding secret alone is nearly the noise found for all.
+    alone = []
+    for secret in found.binding:
+        own = rates[incidence.examples_of(int(secret))]
+        one = hush.calibrate(
+            _one_secret(own.size),
+            prior=float(priors[secret]),
+            ceiling=float(ceilings[secret]),
+            rates=own,
+            rounds=rounds,
+            bound=bound,
+        )
+        alone.append(one.noise_multiplier)
+    assert found.noise_multiplier <= max(alone) * 1.005
+    assert found.noise_multiplier >= max(alone) * 0.995
+
+
+@pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
+def test_the_noise_for_all_is_the_largest_any_secret_needs(bound: Any) -> None:
+    rng = np.random.default_rng(11)
+    incidence = _random_incidence(rng, 60, 12, 10)
+    rates = rng.uniform(0.001, 0.1, 60)
+    priors, rounds = np.full(12, 1e-8), 300
+    ceilings = 10.0 ** rng.uniform(-5, -1, 12)
+    whole = hush.calibrate(incidence, prior=priors, ceiling=ceilings, rates=rates, rounds=rounds, bound=bound)
+    needed = []
+    for secret in range(12):
+        own = rates[incidence.examples_of(secret)]
+        if own.size:
+            ask: dict[str, Any] = {"prior": 1e-8, "ceiling": float(ceilings[secret]), "rounds": rounds, "bound": bound}
+            needed.append(hush.calibrate(_one_secret(own.size), rates=own, **ask).noise_multiplier)
+    assert whole.noise_multiplier == pytest.approx(max(needed), rel=3e-3)
+
+
+def test_all_points_of_a_secret_hold() -> None:
+    rates, rounds = np.full(20, 0.01), 500
+    points = ((1e-10, 1e-4), (1e-4, 0.05), (1e-2, 0.2))
+    prior, ceiling = np.array([[p for p, _ in points]]), np.array([[r for _, r in points]])
+    found = hush.calibrate(_one_secret(20), prior=prior, ceiling=ceiling, rates=rates, rounds=rounds)
+    assert found.posterior.shape == (1, 3)
+    assert np.all(found.posterior <= ceiling)
+    each = [
+        hush.calibrate(_one_secret(20), prior=p, ceiling=r, rates=rates, rounds=rounds).noise_multiplier
+        for p, r in points
+    ]
+    assert found.noise_multiplier == pytest.approx(max(each), rel=3e-3)
+    for (p, r), posterior in zip(points, found.posterior[0], strict=True):
+        alone = hush.posterior(rates, noise_multiplier=found.noise_multiplier, rounds=rounds, prior=p)
+        assert alone * (1 - 2e-3) <= posterior <= r
+
+
+def test_many_distinct_priors_are_all_kept() -> None:
+    rng = np.random.default_rng(5)
+    secrets = 300
+    incidence = hush.Incidence.from_pairs(
+        np.arange(secrets * 4), np.repeat(np.arange(secrets), 4), num_examples=secrets * 4, num_secrets=secrets
+    )
+    priors = 10.0 ** rng.uniform(-12, -3, secrets)
+    found = hush.calibrate(incidence, prior=priors, ceiling=np.minimum(0.5, 1e3 * priors), rates=0.02, rounds=200)
+    sigma = found.noise_multiplier
+    single = np.asarray(hush.posterior([0.02] * 4, noise_multiplier=sigma, rounds=200, prior=priors))
+    lower = np.asarray(hush.posterior([0.02] * 4, noise_multiplier=sigma, rounds=200, prior=priors, side="lower"))
+    assert np.all(found.posterior >= lower)
+    assert np.all(found.posterior >= single * (1 - 2e-3))
+    assert np.all(found.posterior <= np.minimum(0.5, 1e3 * priors))
+
+
+def test_an_incidence_without_secrets_needs_no_noise() -> None:
+    for examples in (0, 5):
+        empty = hush.Incidence.from_pairs([], [], num_examples=examples, num_secrets=0)
+        found = hush.calibrate(empty, prior=1e-10, ceiling=1e-3, rates=0.1, rounds=10)
+        assert found.noise_multiplier == 0.0
+        assert found.posterior.shape == (0,)
+        assert found.binding.size == 0
+
+
+def test_secrets_without_examples_need_no_noise() -> None:
+    empty = hush.Incidence.from_pairs([], [], num_examples=0, num_secrets=4)
+    found = hush.calibrate(empty, prior=[1e-10, 1e-3, 0.2, 0.5], ceiling=0.5, rates=0.1, rounds=10)
+    assert found.noise_multiplier == 0.0
+    assert found.posterior.tolist() == [1e-10, 1e-3, 0.2, 0.5]
+
+
+def test_a_calibration_that_breaks_a_promise_cannot_exist() -> None:
+    found = hush.calibrate(_one_secret(2), prior=1e-6, ceiling=1e-2, rates=0.1, rounds=100)
+    with pytest.raises(hush.CannotCertify):
+        hush.Calibration(
+            noise_multiplier=found.noise_multiplier,
+            posterior=found.ceiling * 1.01,
+            ceiling=found.ceiling,
+            binding=found.binding,
+            bound=found.bound,
+            rounds=found.rounds,
+        )
+    with pytest.raises(hush.CannotCertify):
+        hush.Calibration(
+            noise_multiplier=found.noise_multiplier,
+            posterior=np.array([np.nan]),
+            ceiling=found.ceiling,
+            binding=found.binding,
+            bound=found.bound,
+            rounds=found.rounds,
+        )
+
+
+@pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
+@few
+@given(
+    sigma=st.floats(-0.5, 2.0).map(lambda e: 10.0**e),
+    rounds=st.integers(1, 3000),
+    exponent=st.floats(-12.0, -1.0),
+    way=st.floats(0.1, 0.9),
+    seed=st.integers(0, 100),
+)
+def test_rates_within_the_capacity_keep_the_promise_and_one_percent_more_does_not(
+    bound: Any, sigma: float, rounds: int, exponent: float, way: float, seed: int
+) -> None:
+    prior = 10.0**exponent
+    ceiling = prior ** (1 - way) * 0.9**way
+    found = hush.capacity(prior, ceiling, noise_multiplier=sigma, rounds=rounds, bound=bound)
+    assert found.shape == (1,)
+    s = float(found[0])
+    assert 0 < s <= 1e6
+    # A dominated set of rates: exponents -log(1 - rate) that add up to s.
+    share = np.random.default_rng(seed).dirichlet(np.ones(30)) * s * (1 - 1e-12)
+    ask: dict[str, Any] = {"noise_multiplier": sigma, "rounds": rounds, "prior": prior, "bound": bound}
+    assert hush.posterior(-np.expm1(-share), **ask) <= ceiling * (1 + 3e-3)
+    if s < 1e6:  # many small rates make up almost the same Poisson law
+        more = np.full(2000, -np.expm1(-1.01 * s / 2000 * (1 + 1e-3)))
+        if more[0] < 0.01:
+            assert hush.posterior(more, **ask) > ceiling * (1 - 3e-3)
+
+
+def test_capacity_has_one_entry_per_secret_and_the_smallest_point_counts() -> None:
+    ask: dict[str, Any] = {"noise_multiplier": 2.0, "rounds": 500}
+    several = hush.capacity([[1e-10, 1e-3], [1e-10, 1e-3]], [[1e-3, 0.01], [1e-3, 0.5]], **ask)
+    single = [
+        float(hush.capacity(p, r, **ask)[0]) for p, r in ((1e-10, 1e-3), (1e-3, 0.01), (1e-10, 1e-3), (1e-3, 0.5))
+    ]
+    assert several.shape == (2,)
+    np.testing.assert_allclose(several, [min(single[:2]), min(single[2:])], rtol=5e-3)
+
+
+def test_many_ceilings_at_once_are_safe_and_nearly_what_each_gives_alone() -> None:
+    ceilings = np.geomspace(1e-9, 0.5, 40)
+    ask: dict[str, Any] = {"noise_multiplier": 3.0, "rounds": 300}
+    together = hush.capacity(1e-10, ceilings, **ask)
+    alone = np.array([float(hush.capacity(1e-10, float(r), **ask)[0]) for r in ceilings])
+    assert np.all(together <= alone * (1 + 2e-3))
+    # A shared table is coarser: about one percent where capacities are within a factor of ten of one another.
+    assert np.all(together >= alone * 0.9)
+    assert np.all(np.diff(together) >= 0)
+
+
+def test_no_capacity_is_left_where_the_prior_is_the_ceiling() -> None:
+    assert hush.capacity(1e-3, 1e-3, noise_multiplier=2.0, rounds=100).tolist() == [0.0]
+
+
+def test_without_noise_the_capacity_is_how_often_the_secret_may_be_seen() -> None:
+    # 1 - (1 - p) exp(-T s) = r
+    found = float(hush.capacity(1e-6, 0.1, noise_multiplier=0.0, rounds=50)[0])
+    exact = (math.log1p(-1e-6) - math.log1p(-0.1)) / 50
+    assert exact * (1 - 3e-3) <= found <= exact

@@ -1,0 +1,122 @@
+"""The extremes of the stated range, each against a closed form or a direct route."""
+
+import time
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hush
+
+
+def _both(rates: Any, sigma: float, rounds: int, prior: float, **options: Any) -> tuple[float, float]:
+    ask = {"noise_multiplier": sigma, "rounds": rounds, "prior": prior, **options}
+    return hush.posterior(rates, **ask, side="lower"), hush.posterior(rates, **ask)
+
+
+@pytest.mark.parametrize("prior", [0.5, 1e-3, 1e-10, 1e-50, 1e-150, 1e-300])
+@pytest.mark.parametrize("rounds", [1, 30, 2000, 1_000_000])
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 17.0, 300.0, 1e4])
+def test_an_example_in_every_batch_is_the_plain_gaussian(
+    reference: ModuleType, sigma: float, rounds: int, prior: float
+) -> None:
+    exact = reference.gaussian_posterior(prior, shift=1 / sigma, rounds=rounds)
+    lower, upper = _both([1.0], sigma, rounds, prior)
+    assert exact * (1 - 1e-9) <= upper
+    assert lower <= exact * (1 + 1e-9)
+    assert upper <= exact * 1.01
+
+
+@pytest.mark.parametrize(("copies", "sigma"), [(2, 0.1), (4, 0.1), (114, 61.0), (1000, 1e4), (1000, 20.0), (300, 0.5)])
+@pytest.mark.parametrize("prior", [0.1, 1e-10, 1e-294])
+def test_several_examples_in_every_batch_are_one_that_counts_as_many(
+    reference: ModuleType, copies: int, sigma: float, prior: float
+) -> None:
+    for rounds in (1, 65):
+        exact = reference.gaussian_posterior(prior, shift=copies / sigma, rounds=rounds)
+        lower, upper = _both([1.0] * copies, sigma, rounds, prior)
+        assert exact * (1 - 1e-9) <= upper <= exact * 1.01
+        assert lower <= exact * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("rates", [[0.3], [1e-3], [0.5, 0.2, 0.9], [0.02] * 30, [1.0, 1.0, 0.018]])
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize("prior", [0.3, 1e-6, 1e-40, 1e-300])
+def test_a_single_round_is_a_threshold_on_its_output(
+    reference: ModuleType, rates: list[float], sigma: float, prior: float
+) -> None:
+    exact = reference.one_round_posterior(np.array(rates), sigma, prior)
+    lower, upper = _both(rates, sigma, 1, prior)
+    assert exact * (1 - 1e-9) <= upper
+    assert lower <= exact * (1 + 1e-9)
+    if prior >= 1e-100:
+        assert upper <= exact * 1.01
+
+
+@pytest.mark.parametrize("sigma", [0.7, 1.0, 1.3])
+@pytest.mark.parametrize("prior", [1e-6, 1e-10])
+def test_one_big_jump_is_counted(reference: ModuleType, sigma: float, prior: float) -> None:
+    # One example, drawn at most once in a while: the best test waits for a single outlying round.
+    for rate, rounds in ((1e-3, 2000), (1e-2, 50), (1e-4, 10_000)):
+        lower, upper = _both([rate], sigma, rounds, prior)
+        attack = reference.exceedance_attack(np.array([1 - rate, rate]), sigma, rounds, prior)
+        assert attack * (1 - 1e-9) <= upper
+        assert lower <= upper <= 1.01 * lower
+        assert upper <= 3 * attack
+
+
+@pytest.mark.parametrize("count", [10_000, 100_000])
+def test_secrets_in_very_many_examples_of_equal_rates(reference: ModuleType, count: int) -> None:
+    rate, rounds, prior = 2048 / 1.7e6, 2000, 1e-10
+    sigma = 25 * count / 10_000 + 60.0
+    rates = np.full(count, rate)
+    begin = time.perf_counter()
+    lower, upper = _both(rates, sigma, rounds, prior)
+    assert time.perf_counter() - begin < 20
+    assert lower <= upper <= 1.01 * lower
+    assert reference.sum_attack(rates, sigma, rounds, prior) * (1 - 1e-9) <= upper
+    # The sum over rounds is nearly normal: variance of the count adds to that of the noise.
+    assert reference.sum_attack(rates, sigma, rounds, prior) >= 0.5 * upper
+
+
+@pytest.mark.parametrize("count", [10_000, 100_000])
+def test_secrets_in_very_many_examples_of_unequal_rates(reference: ModuleType, count: int) -> None:
+    rng = np.random.default_rng(count)
+    rates = 2048 / 1.7e6 * rng.uniform(0.2, 1.8, count)
+    sigma, rounds, prior = 40.0 * count / 10_000, 2000, 1e-10
+    lower, upper = _both(rates, sigma, rounds, prior)
+    assert lower <= upper <= 1.01 * lower
+    # Raising every rate to its cell's top, or lowering it to the bottom, brackets the answer.
+    cells = 2048 / 1.7e6 * np.linspace(0.2, 1.8, 401)
+    where = np.searchsorted(cells, rates)
+    _, above = _both(cells[where], sigma, rounds, prior)
+    below, _ = _both(cells[where - 1], sigma, rounds, prior)
+    assert below <= upper
+    assert lower <= above
+
+
+@pytest.mark.parametrize("sigma", [300.0, 3000.0, 1e4])
+@pytest.mark.parametrize(("examples", "rate", "rounds"), [(50, 0.01, 10**6), (5, 0.3, 10**5), (2000, 1e-3, 10**6)])
+@pytest.mark.parametrize("prior", [0.1, 1e-10, 1e-200])
+def test_large_noise_is_the_gaussian_of_the_mean_count(
+    reference: ModuleType, sigma: float, examples: int, rate: float, rounds: int, prior: float
+) -> None:
+    rates = np.full(examples, rate)
+    lower, upper = _both(rates, sigma, rounds, prior)
+    attack = reference.sum_attack(rates, sigma, rounds, prior)
+    assert attack * (1 - 1e-9) <= upper
+    assert lower <= upper <= 1.01 * max(lower, attack)
+    if prior > 1e-100:  # higher counts weigh in only where the prior is extreme
+        mean = reference.gaussian_posterior(prior, shift=examples * rate / sigma, rounds=rounds)
+        assert upper == pytest.approx(mean, rel=0.05)
+
+
+@pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
+@pytest.mark.parametrize("sigma", [1e-3, 0.1, 1.0, 1e4, 1e8])
+@pytest.mark.parametrize("rounds", [1, 1_000_000])
+@pytest.mark.parametrize("prior", [1e-300, 0.5, 0.999])
+def test_every_corner_has_an_answer_in_range(bound: Any, sigma: float, rounds: int, prior: float) -> None:
+    for rates in ([1e-12], [1e-6] * 100, [0.5] * 100, [1.0], [1.0, 1e-9]):
+        found = hush.posterior(rates, noise_multiplier=sigma, rounds=rounds, prior=prior, bound=bound)
+        assert prior <= found <= 1.0

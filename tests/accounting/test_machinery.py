@@ -1,0 +1,105 @@
+"""The accountant's inner parts, each against the statement its proof relies on."""
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtr
+
+from hush.accounting.attack import blowup_lower
+from hush.accounting.blowup import blowup_upper, split
+from hush.accounting.compose import compose
+from hush.accounting.counts import count_law
+from hush.accounting.one_round import discretise, gives_away, right_end, spread, spread_from_one
+
+
+@given(
+    value=st.lists(st.floats(-50, 50), min_size=1, max_size=20),
+    step=st.floats(1e-4, 2.0),
+)
+def test_split_keeps_both_masses(value: list[float], step: float) -> None:
+    values = np.array(value)
+    q_mass = np.full(values.size, 1.0 / values.size)
+    index, mass = split(q_mass, values, step)
+    assert mass.min() >= 0
+    assert mass.sum() == pytest.approx(1.0, rel=1e-12)
+    assert mass @ np.exp(index * step) == pytest.approx(q_mass @ np.exp(values), rel=1e-9)
+    assert np.abs(index * step - np.tile(values, 2)).max() <= step * (1 + 1e-9)
+
+
+@given(tilt=st.floats(0.0, 4.0), rounds=st.integers(1, 40))
+@settings(max_examples=40)
+def test_tilt_never_changes_the_composed_law(tilt: float, rounds: int) -> None:
+    index = np.array([-2, 0, 1, 5])
+    mass = np.array([0.2, 0.5, 0.2, 0.1])
+    direct = np.ones(1)
+    for _ in range(rounds):
+        direct = np.convolve(direct, [0.2, 0, 0.5, 0.2, 0, 0, 0, 0.1])
+    composed = compose(index, mass, step=0.1, tilt=tilt, rounds=rounds, largest_size=1 << 12)
+    assert composed is not None
+    untilted = np.exp(composed.log_norm - tilt * composed.values)
+    where = composed.first + np.arange(composed.tilted.size) + 2 * rounds
+    inside = (where >= 0) & (where < direct.size)
+    truth = np.zeros(where.size)
+    truth[inside] = direct[where[inside]]
+    allowed = (composed.entry_error + composed.wrapped) * untilted + composed.growth * truth + 1e-12 * truth
+    assert np.all(np.abs(composed.tilted * untilted - truth) <= allowed)
+
+
+@given(
+    rates=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12),
+    log_sigma=st.floats(-1.5, 6.0),
+    prior=st.sampled_from([1e-10, 1e-3, 0.3]),
+)
+@settings(max_examples=60)
+def test_spread_atoms_keep_the_masses_of_the_round(rates: list[float], log_sigma: float, prior: float) -> None:
+    sigma, end = float(np.exp(log_sigma)), right_end(prior, 100)
+    law = count_law(np.array(rates), tail=1e-30)
+    if gives_away(law, sigma, end=end):
+        return
+    cells = discretise(law, sigma, end=end, cells=600)
+    mass, value = spread(cells)
+    assert mass.sum() == pytest.approx(1 - cells.beyond, abs=1e-12)
+    # Never less P-mass than the table holds, and more only by what errors and the lifted left end may add.
+    p_mass = float(mass @ np.exp(value))
+    assert 1 - cells.conceded - 1e-12 <= p_mass <= 1 - cells.conceded + 1e-9
+    q_mass, _ = spread_from_one(cells)
+    assert q_mass.sum() == pytest.approx(1 - cells.beyond, abs=1e-12)
+
+
+@pytest.mark.parametrize("z", [0.0, 0.5, 3.0, 9.0, 20.0, 30.0, 37.5])
+def test_special_functions_are_as_accurate_as_assumed(z: float) -> None:
+    with mp.workdps(50):
+        truth = mp.erfc(mp.mpf(z) / mp.sqrt(2)) / 2
+        error = abs(float((mp.mpf(float(ndtr(-z))) - truth) / truth))
+    assert error <= (2 * z * z + 10) * np.finfo(float).eps / 2
+    with mp.workdps(50):
+        for function, reference in ((np.exp, mp.exp), (np.expm1, mp.expm1)):
+            truth = reference(mp.mpf(z))
+            assert abs(float(mp.mpf(float(function(z))) - truth)) <= 4 * np.finfo(float).eps * abs(float(truth))
+
+
+@given(
+    rate=st.floats(1e-5, 0.5),
+    examples=st.integers(1, 40),
+    sigma=st.floats(0.3, 30.0),
+    rounds=st.integers(1, 3000),
+    log_prior=st.floats(-12, -0.4),
+)
+@settings(max_examples=30)
+def test_coarser_accuracy_never_falls_below_a_finer_lower_bound(
+    rate: float, examples: int, sigma: float, rounds: int, log_prior: float
+) -> None:
+    law = count_law(np.full(examples, rate), tail=1e-30)
+    priors = np.array([10.0**log_prior])
+    lower = blowup_lower(law, sigma, rounds, priors, accuracy=1e-4)
+    for accuracy in (1e-1, 1e-2, 1e-3):
+        upper, _ = blowup_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        assert upper[0] >= lower[0] * (1 - 1e-12)
+
+
+def test_conceding_never_hides_a_count_that_gives_the_secret_away() -> None:
+    law = count_law(np.ones(3), tail=1e-30)
+    assert gives_away(law, 0.05, end=right_end(0.1, 1))
+    assert blowup_upper(law, 0.05, 1, np.array([0.1]), accuracy=1e-3)[0][0] == 1.0
