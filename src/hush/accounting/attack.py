@@ -9,7 +9,7 @@ without the secret, are composed separately from exact cell masses, and every er
 import numpy as np
 from scipy.special import ndtr
 
-from hush.accounting.blowup import LARGEST_SIZE
+from hush.accounting.blowup import LARGEST_SIZE, UNDERFLOW, scaled
 from hush.accounting.compose import Composed, compose
 from hush.accounting.counts import EPS, Array, CountLaw, without_lifted
 from hush.accounting.one_round import CLEAR, Round, discretise, right_end
@@ -78,9 +78,9 @@ def _tail(composed: Composed) -> tuple[Array, Array]:
     exponent = -composed.tilt * (value - centre)
     weight = np.where(exponent < -SMALLEST, 0.0, np.exp(np.clip(exponent, -SMALLEST, LARGEST)))
     exponent_error = SMALLEST + abs(composed.log_norm) + abs(composed.tilt * centre)
-    scale = np.exp(composed.log_norm - composed.tilt * centre)
+    log_scale = composed.log_norm - composed.tilt * centre
     at_least = np.cumsum((np.maximum(composed.tilted, 0.0) * weight)[::-1])[::-1]
     floor = np.exp(-SMALLEST)  # what the weights set to 0 could have added
     error = composed.entry_error * np.cumsum(weight[::-1])[::-1] + composed.wrapped * np.maximum(weight, floor)
     error += (4 * EPS * (value.size + exponent_error) + composed.growth) * at_least + floor
-    return scale * at_least, scale * error
+    return scaled(log_scale, at_least), scaled(log_scale, error) + UNDERFLOW

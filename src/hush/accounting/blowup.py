@@ -13,6 +13,8 @@ from hush.accounting.one_round import Round, discretise, spread
 from hush.accounting.resolution import Resolution, choose_resolution, retilt
 
 LARGEST_SIZE = 1 << 23  # entries of the T-fold lattice
+REACH = 1e3  # priors up to this many times the one aimed at may be served by its composition
+UNDERFLOW = 1e-306  # more than rounding to 0 can take from any result
 STEEPEST = 600.0  # exponents beyond this are left out of the search for the best threshold
 
 
@@ -33,7 +35,7 @@ def blowup_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, acc
         bounds, slack = _bounds(cells, resolution, rounds, priors[waiting])
         better = bounds <= best[waiting]
         best[waiting[better]], allowance[waiting[better]] = bounds[better], slack[better]
-        served = slack <= 1e-2 * accuracy
+        served = (slack <= 1e-2 * accuracy) & (priors[waiting] <= REACH * prior)
         served[0] = True
         waiting = waiting[~served]
     return best, allowance
@@ -54,7 +56,7 @@ def _bounds(cells: Round, resolution: Resolution, rounds: int, priors: Array) ->
     conceded = -float(np.expm1(rounds * np.log1p(-cells.conceded))) if cells.conceded < 1 else 1.0
     inflate_q = float(np.exp(rounds * cells.q_error))  # Q-masses are a factor of H
     inflate_p = float(np.exp(rounds * 4 * EPS * (2 + float(np.abs(atom_value).max()))))  # ratios are one of B
-    threshold, excess, error = hockey_stick(composed, total_p, rounds)
+    threshold, excess, error = hockey_stick(composed, total_p, rounds, log_prior=float(np.log(priors[0])))
     height = inflate_q * (excess + error)
     bounds, slack = np.empty_like(priors), np.empty_like(priors)
     for i, log_prior in enumerate(np.log(priors)):
@@ -62,7 +64,8 @@ def _bounds(cells: Round, resolution: Resolution, rounds: int, priors: Array) ->
             candidates = np.exp(threshold + log_prior) + height
         best = int(candidates.argmin())
         bounds[i] = min(1.0, conceded + inflate_p * float(candidates[best]))
-        slack[i] = inflate_q * error[best] / bounds[i]
+        inside = 0 < best < candidates.size - 1  # at either end, another composition may see a better threshold
+        slack[i] = inflate_q * error[best] / bounds[i] if inside else np.inf
     return bounds, slack
 
 
@@ -78,42 +81,53 @@ def _lattice_law(mass: Array, value: Array, resolution: Resolution, rounds: int)
         step *= 2  # a coarser lattice is looser, never wrong
 
 
-def hockey_stick(composed: Composed, total_p: float, rounds: int) -> tuple[Array, Array, Array]:
+def hockey_stick(composed: Composed, total_p: float, rounds: int, *, log_prior: float) -> tuple[Array, Array, Array]:
     """Thresholds log t, H(t) as computed, and a bound on its error, all for the lattice pair.
 
     For tilt >= 1 both tails are summed from the right, where the weights fall; for tilt < 1 the P-tail is the total
-    less the left part, since exp((1 - tilt) v) would amplify round-off far to the right.
+    less the left part, since exp((1 - tilt) v) would amplify round-off far to the right. Weights are relative to a
+    centre near the threshold for this prior, and the scale is kept as a logarithm: it may be far below any double.
     """
     tilt, size = composed.tilt, composed.tilted.size
-    value = composed.values
-    centre = float(value[int(composed.tilted.argmax())])
+    value, tilted = composed.values, np.maximum(composed.tilted, 0.0)
+    centre = _centre(composed, log_prior)
     u = value - centre
-    steep = max(tilt, 1.0)
-    near = np.flatnonzero(np.abs(u) * steep <= STEEPEST)
+    near = np.flatnonzero(np.abs(u) * max(tilt, 1.0) <= STEEPEST)
     begin, end = int(near[0]), int(near[-1]) + 1
-    tilted = np.maximum(composed.tilted, 0.0)
-    scale = np.exp(composed.log_norm + (1 - tilt) * centre)
+    log_scale = composed.log_norm + (1 - tilt) * centre
     with np.errstate(under="ignore", over="ignore"):
-        p_weight = np.exp((1 - tilt) * u[begin:])
-        q_weight = np.exp(-tilt * u[begin:])
-        q_right = _right_sums(tilted[begin:] * q_weight)[: end - begin]
+        q_right = _right_sums(tilted[begin:] * np.exp(-tilt * u[begin:]))[: end - begin]
         local = np.exp((1 - tilt) * u[begin:end])
-        ratio = np.exp(u[begin:end])
-    right = ratio * q_right
+        right = np.exp(u[begin:end]) * q_right
     loss = 4 * EPS * (size + 4 * STEEPEST + abs(composed.log_norm) + abs(tilt * centre)) + composed.growth
     if tilt >= 1.0:
-        p_right = _right_sums(tilted[begin:] * p_weight)[: end - begin]
-        excess = scale * (p_right - right)
+        with np.errstate(under="ignore"):
+            p_right = _right_sums(tilted[begin:] * np.exp((1 - tilt) * u[begin:]))[: end - begin]
         spill = composed.entry_error * _geometric(tilt - 1.0, composed.step, size) + composed.wrapped
-        error = scale * (spill * local + loss * p_right)
+        excess = scaled(log_scale, np.maximum(p_right - right, 0.0))
+        error = scaled(log_scale, spill * local + loss * p_right)
     else:
         p_left = np.cumsum(tilted[:end] * np.exp((1 - tilt) * u[:end]))[begin:]
         whole = np.exp(rounds * (np.log(total_p) + EPS * (64 + STEEPEST)))
-        excess = whole - scale * (p_left + right)
         terms = _geometric(1.0 - tilt, composed.step, size) + 1 + _geometric(tilt, composed.step, size)
         spill = 2 * composed.entry_error * terms + composed.wrapped
-        error = scale * (spill * local + loss * (p_left + right)) + 4 * EPS * whole
-    return value[begin:end], np.maximum(excess, 0.0), error
+        excess = np.maximum(whole - scaled(log_scale, p_left + right), 0.0)
+        error = scaled(log_scale, spill * local + loss * (p_left + right)) + 4 * EPS * whole
+    return value[begin:end], excess, error + UNDERFLOW
+
+
+def _centre(composed: Composed, log_prior: float) -> float:
+    """The largest lattice value whose own Q-mass, as far as it is known, is about the prior; else the heaviest."""
+    with np.errstate(divide="ignore"):
+        log_mass = np.log(np.maximum(composed.tilted, composed.entry_error)) - composed.tilt * composed.values
+    heavy = np.flatnonzero(log_mass + composed.log_norm >= log_prior)
+    return float(composed.values[heavy[-1] if heavy.size else int(composed.tilted.argmax())])
+
+
+def scaled(log_scale: float, amount: Array) -> Array:
+    """exp(log_scale) * amount for amounts >= 0, without leaving the range of doubles on the way."""
+    with np.errstate(divide="ignore", over="ignore", under="ignore"):
+        return np.exp(log_scale + np.log(amount))
 
 
 def _right_sums(terms: Array) -> Array:

@@ -63,8 +63,9 @@ def renyi_posterior(log_moment: ArrayLike, prior: ArrayLike, order: ArrayLike) -
         up, down = np.log1p(rise / p), _log1m(rise / (1 - p))
         here = _log_moment(alpha, p, rise)
         # moment / slope, with the common factor (r / p)^(alpha - 1) taken out so that nothing overflows
-        reach = np.exp(here - (alpha - 1) * up) / (alpha * -np.expm1((alpha - 1) * (down - up)))
-        step = np.where(rise > 0, -np.expm1(np.minimum(level - here, 0.0)) * reach, 0.0)
+        slope = np.maximum(-np.expm1((alpha - 1) * (down - up)), 1e-300)  # 0 only where nothing is left to gain
+        reach = np.exp(here - (alpha - 1) * up) / (alpha * slope)
+        step = -np.expm1(np.minimum(level - here, 0.0)) * reach
         rise = rise - np.minimum(step, 0.999 * rise)
         if np.all(step <= 1e-14 * rise):
             break
@@ -102,13 +103,15 @@ def _kl(p: Array, rise: Array) -> Array:
 
 def _entropy_excess(d: Array) -> Array:
     """(1 + d) log(1 + d) - d for d >= -1; by its series where that would cancel."""
-    small = np.abs(d) < 1e-3
+    small = np.abs(d) < 0.1
     s = np.where(small, d, 0.0)
-    series = s * s * (1 / 2 - s * (1 / 6 - s * (1 / 12 - s * (1 / 20 - s / 30))))
+    series = np.zeros_like(s)
+    for n in range(18, 1, -1):  # sum of (-1)^n d^n / (n (n - 1)), from the smallest term up
+        series = s * series + (-1) ** n / (n * (n - 1))
     e = np.where(small, 1.0, np.maximum(d, -1.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         direct = np.where(e > -1, (1 + e) * np.log1p(e) - e, 1.0)
-    return np.where(small, series, direct)
+    return np.where(small, s * s * series, direct)
 
 
 def _log_moment(alpha: Array, p: Array, rise: Array) -> Array:

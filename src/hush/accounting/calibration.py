@@ -18,7 +18,14 @@ from numpy.typing import ArrayLike
 
 from hush.accounting.counts import Array
 from hush.accounting.groups import FINEST, Crowd, Group, Indices
-from hush.accounting.inputs import Bound, checked_accuracy, checked_choice, checked_rates, checked_rounds
+from hush.accounting.inputs import (
+    Bound,
+    checked_accuracy,
+    checked_choice,
+    checked_priors,
+    checked_rates,
+    checked_rounds,
+)
 from hush.accounting.search import least_safe
 from hush.accounting.secret import ACCURACY, count_tail, noiseless_posterior, upper_posterior
 from hush.errors import CannotCertify, InfeasiblePlan
@@ -89,6 +96,7 @@ def calibrate(
     count = checked_rounds(rounds)
     checked_choice("bound", bound, Bound)
     prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
+    checked_priors(prior_SQ)
     crowd = Crowd(incidence, rate_N, tail=count_tail(float(prior_SQ.min(initial=0.5)), count))
     search = _Search(
         crowd=crowd,

@@ -6,7 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hush.accounting.counts import Array, poisson_law
-from hush.accounting.inputs import Bound, checked_accuracy, checked_choice, checked_noise, checked_rounds
+from hush.accounting.inputs import (
+    Bound,
+    checked_accuracy,
+    checked_choice,
+    checked_noise,
+    checked_priors,
+    checked_rounds,
+)
 from hush.accounting.secret import ACCURACY, count_tail, upper_posterior
 from hush.protection import promise_arrays
 
@@ -41,6 +48,7 @@ def capacity(
     checked_choice("bound", bound, Bound)
     sizes = [np.shape(values)[0] for values in (prior, ceiling) if np.ndim(values)]
     prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, sizes[0] if sizes else 1)
+    checked_priors(prior_SQ)
     accuracy = checked_accuracy(accuracy)
     points, where = np.unique(np.stack([prior_SQ.ravel(), ceiling_SQ.ravel()]), axis=1, return_inverse=True)
     answer = np.empty(points.shape[1])

@@ -12,6 +12,7 @@ from hush.errors import InvalidInput
 Bound = Literal["blowup", "renyi", "kl"]
 Side = Literal["upper", "lower"]
 MOST_ROUNDS = 10**9
+LEAST_PRIOR = 1e-300  # a smaller one comes too close to the smallest double
 
 
 def checked_rates(rates: ArrayLike, *, length: int | None = None) -> Array:
@@ -55,22 +56,26 @@ def checked_rounds(rounds: SupportsIndex) -> int:
 
 
 def checked_priors(prior: ArrayLike) -> Array:
-    """Priors strictly between 0 and 1, in the shape they were given."""
+    """Priors from 1e-300 up to less than 1, in the shape they were given."""
     try:
         array = np.asarray(prior, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInput("prior must be a number or an array of numbers") from error
-    wrong = ~((array > 0) & (array < 1))
+    wrong = ~((array >= LEAST_PRIOR) & (array < 1))
     if wrong.any():
-        raise InvalidInput(f"prior={array[wrong].flat[0]} is not strictly between 0 and 1")
+        raise InvalidInput(f"prior={array[wrong].flat[0]}; pass priors from {LEAST_PRIOR} up to less than 1")
     return array
 
 
 def checked_accuracy(accuracy: float) -> float:
     """The relative excess to aim for; it steers how fine the computation is, never whether it is safe."""
-    if not 1e-6 <= accuracy <= 0.1:
+    try:
+        number = float(accuracy)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"accuracy={accuracy!r} is not a number") from error
+    if not 1e-6 <= number <= 0.1:
         raise InvalidInput(f"accuracy={accuracy!r}; pass a relative excess between 1e-6 and 0.1")
-    return float(accuracy)
+    return number
 
 
 def checked_choice(name: str, value: str, choices: object) -> None:
