@@ -10,38 +10,55 @@ if TYPE_CHECKING:
     from hush.accounting import Calibration, calibrate, capacity, posterior
     from hush.errors import CannotCertify, HushError, InfeasiblePlan, InvalidInput
     from hush.incidence import Incidence
+    from hush.plan import Plan, make_plan
     from hush.protection import Protection
     from hush.secret_table import Secrets
+    from hush.verify import verify
+    from hush.weights import Frontier, Weights, frontier, solve_weights
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Calibration",
     "CannotCertify",
+    "Frontier",
     "HushError",
     "Incidence",
     "InfeasiblePlan",
     "InvalidInput",
+    "Plan",
     "Protection",
     "Secrets",
+    "Weights",
     "__version__",
     "calibrate",
     "capacity",
+    "frontier",
+    "make_plan",
     "posterior",
+    "solve_weights",
+    "verify",
 ]
 
 _HOME = {
     "Calibration": "hush.accounting",
     "CannotCertify": "hush.errors",
+    "Frontier": "hush.weights",
     "HushError": "hush.errors",
     "Incidence": "hush.incidence",
     "InfeasiblePlan": "hush.errors",
     "InvalidInput": "hush.errors",
+    "Plan": "hush.plan",
     "Protection": "hush.protection",
     "Secrets": "hush.secret_table",
+    "Weights": "hush.weights",
     "calibrate": "hush.accounting",
     "capacity": "hush.accounting",
+    "frontier": "hush.weights",
+    "make_plan": "hush.plan",
     "posterior": "hush.accounting",
+    "solve_weights": "hush.weights",
+    "verify": "hush.verify",
 }
 
 

@@ -24,7 +24,7 @@ def count_masses(rates: Array) -> Array:
     """Law of the number of draws, one draw at a time; scipy's binomial where all rates are equal."""
     rates = np.asarray(rates, dtype=np.float64)
     if rates.size and np.all(rates == rates[0]):
-        return stats.binom.pmf(np.arange(rates.size + 1), rates.size, rates[0])
+        return np.asarray(stats.binom.pmf(np.arange(rates.size + 1), rates.size, rates[0]), dtype=np.float64)
     mass = np.ones(1)
     for rate in rates:
         longer = np.zeros(mass.size + 1)
@@ -74,18 +74,45 @@ def one_round_posterior(rates: Array, sigma: float, prior: float) -> float:
     return float(mass @ special.ndtr(np.arange(mass.size) / sigma - cut))
 
 
+def two_round_posterior(rates: Array, sigma: float, prior: float) -> float:
+    """B(p) of two rounds: the best test is a threshold on the sum of two losses, one integral over the first output.
+
+    Given the first output, the second must pass a level of its own, whose tails are normal ones: digits are kept down
+    to the smallest priors. The threshold is found by bisection; the integrals are sums over a fine grid.
+    """
+    mass = count_masses(rates)
+    mean = np.arange(mass.size) / sigma
+    u = np.linspace(-12.0, 38.0, 20_001)
+    weight = (u[1] - u[0]) / math.sqrt(2 * math.pi)
+    grid = np.linspace(-40.0, 80.0, 400_001)
+    grid_loss = log_ratio(mass, sigma, grid * sigma)
+    loss = log_ratio(mass, sigma, u * sigma)
+    q = weight * np.exp(-0.5 * u * u)
+    p = weight * np.exp(-0.5 * (u[:, None] - mean) ** 2) @ mass
+
+    def tails(threshold: float) -> tuple[float, float]:
+        level = np.interp(threshold - loss, grid_loss, grid, left=-40.0, right=80.0)
+        return float(p @ (special.ndtr(mean - level[:, None]) @ mass)), float(q @ special.ndtr(-level))
+
+    low, high = 2 * float(grid_loss[0]), 2 * float(grid_loss[-1])
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if tails(middle)[1] > prior else (low, middle)
+    return tails(high)[0]
+
+
 def exceedance_attack(mass: Array, sigma: float, rounds: int, prior: float) -> float:
     """Say yes when more rounds than a limit have an output above a level; the best level and limit, a coin between.
 
     The number of such rounds is binomial with and without the secret, so both error probabilities are closed forms.
     """
-    level = np.concatenate([np.linspace(-6, 8, 141), np.linspace(8.25, 37.5, 118)])
+    level = np.concatenate([np.linspace(-3, 8, 111), np.linspace(8.25, 37.5, 118)])
     exceed_q = special.ndtr(-level)
     exceed_p = np.minimum(special.ndtr(np.arange(mass.size)[None, :] / sigma - level[:, None]) @ mass, 1.0)
     limit = _least_limit(exceed_q, rounds, prior)
     below = np.maximum(limit - 1, 0)  # "at least this many" has a false-alarm probability above the prior
-    alarm, alarm_more = _at_least(below, rounds, exceed_q), _at_least(limit, rounds, exceed_q)
-    hit, hit_more = _at_least(below, rounds, exceed_p), _at_least(limit, rounds, exceed_p)
+    alarm, alarm_more = _tail_sides(below, rounds, exceed_q)[1], _tail_sides(limit, rounds, exceed_q)[1]
+    hit, hit_more = _tail_sides(below, rounds, exceed_p)[0], _tail_sides(limit, rounds, exceed_p)[0]
     with np.errstate(divide="ignore", invalid="ignore"):
         coin = np.clip(np.where(alarm > alarm_more, (prior - alarm_more) / (alarm - alarm_more), 0.0), 0.0, 1.0)
     success = np.where(alarm_more <= prior, hit_more + coin * (hit - hit_more), 0.0)
@@ -114,6 +141,7 @@ def sum_attack(rates: Array, sigma: float, rounds: int, prior: float) -> float:
         near = np.arange(200) if draws * rate < 100 else np.empty(0)
         count = np.unique(np.clip(np.floor(np.concatenate([around, near])), 0, draws))
         at_least = np.append(_at_least(count.astype(np.int64), draws, rate), 0.0)
+        at_least[at_least < 1e-200] = 0.0  # digits are lost there; what is left out counts for less
         success = special.ndtr(count / deviation - cut) @ (at_least[:-1] - at_least[1:])
         best = max(best, float(success))
     return best
@@ -141,8 +169,31 @@ def noiseless_posterior(rates: Array, rounds: int, prior: float) -> float:
 
 
 def _at_least(k: NDArray[np.int64], n: int, rate: Array | float) -> Array:
-    """P(Bin(n, rate) >= k), elementwise, with relative accuracy."""
+    """P(Bin(n, rate) >= k), elementwise, with relative accuracy down to about 1e-200."""
     return np.where(k <= 0, 1.0, special.betainc(np.maximum(k, 1), np.maximum(n - k + 1, 1), rate)) * (k <= n)
+
+
+def _tail_sides(k: NDArray[np.int64], n: int, rate: Array) -> tuple[Array, Array]:
+    """Lower and upper bounds on P(Bin(n, rate) >= k).
+
+    The incomplete beta function loses digits to underflow far below 1e-200. There the tail is its first term times
+    a sum of falling products: at least 200 of them, at most a geometric series. 1e-8 covers the rounding of gammaln.
+    """
+    found = _at_least(k, n, rate)
+    inside = np.clip(k, 0, n)
+    log_mass = special.gammaln(n + 1.0) - special.gammaln(inside + 1.0) - special.gammaln(n - inside + 1.0)
+    log_mass += special.xlogy(inside, rate) + special.xlog1py(n - inside, -rate)
+    odds = rate / np.maximum(1 - rate, 1e-300)
+    first = np.minimum((n - inside) / (inside + 1) * odds, 1.0)
+    term, total = np.ones_like(odds), np.ones_like(odds)
+    for i in range(200):
+        term = term * np.minimum(np.maximum(n - inside - i, 0) / (inside + 1 + i) * odds, 1.0)
+        total += term
+    mass = np.exp(log_mass)
+    deep = (k > n * rate) & (k <= n) & (log_mass < -300.0)
+    with np.errstate(divide="ignore", over="ignore"):
+        low, high = mass * total * (1 - 1e-8), np.minimum(mass / (1 - first) * (1 + 1e-8), 1.0)
+    return np.where(deep, low, found), np.where(deep, high, found)
 
 
 def _least_limit(rate: Array, rounds: int, prior: float) -> NDArray[np.int64]:
@@ -150,7 +201,7 @@ def _least_limit(rate: Array, rounds: int, prior: float) -> NDArray[np.int64]:
     low, high = np.zeros(rate.shape, dtype=np.int64), np.full(rate.shape, rounds + 1, dtype=np.int64)
     while np.any(high - low > 1):
         middle = (low + high) // 2
-        safe = _at_least(middle, rounds, rate) <= prior
+        safe = _tail_sides(middle, rounds, rate)[1] <= prior
         low, high = np.where(safe, low, middle), np.where(safe, middle, high)
     return high
 
@@ -182,7 +233,7 @@ def direct_bracket(rates: Array, sigma: float, rounds: int, prior: float, *, ste
     mass = count_masses(rates)
     first = math.floor(float(log_ratio(mass, sigma, np.array([-50.0 * sigma]))[0]) / step)
     number = np.arange(first, math.ceil(reach / step) + 1)
-    edge = _output_at_loss(mass, sigma, number[1:-1] * step)
+    edge = _output_at_loss(mass, sigma, number[1:-1].astype(np.float64) * step)
     edge = np.concatenate([[-np.inf], edge, [np.inf]])
     p = _masses(edge, mass, sigma)
     q = _masses(edge, np.ones(1), sigma)

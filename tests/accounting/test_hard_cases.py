@@ -11,13 +11,16 @@ import hush
 
 
 def _both(rates: Any, sigma: float, rounds: int, prior: float, **options: Any) -> tuple[float, float]:
-    ask = {"noise_multiplier": sigma, "rounds": rounds, "prior": prior, **options}
-    return hush.posterior(rates, **ask, side="lower"), hush.posterior(rates, **ask)
+    ask: dict[str, Any] = {"noise_multiplier": sigma, "rounds": rounds, "prior": prior, **options}
+    return float(hush.posterior(rates, **ask, side="lower")), float(hush.posterior(rates, **ask))
 
 
-@pytest.mark.parametrize("prior", [0.5, 1e-3, 1e-10, 1e-50, 1e-150, 1e-300])
-@pytest.mark.parametrize("rounds", [1, 30, 2000, 1_000_000])
-@pytest.mark.parametrize("sigma", [0.1, 1.0, 17.0, 300.0, 1e4])
+@pytest.mark.parametrize("prior", [0.5, 1e-3, 1e-10, 1e-150, 1e-300])
+@pytest.mark.parametrize(
+    ("sigma", "rounds"),
+    [(sigma, rounds) for sigma in (0.1, 1.0, 17.0, 300.0, 1e4) for rounds in (1, 30, 2000)]
+    + [(0.1, 10**6), (300.0, 10**6), (1e4, 10**6)],
+)
 def test_an_example_in_every_batch_is_the_plain_gaussian(
     reference: ModuleType, sigma: float, rounds: int, prior: float
 ) -> None:
@@ -64,6 +67,34 @@ def test_one_big_jump_is_counted(reference: ModuleType, sigma: float, prior: flo
         assert attack * (1 - 1e-9) <= upper
         assert lower <= upper <= 1.01 * lower
         assert upper <= 3 * attack
+
+
+@pytest.mark.parametrize(
+    ("rates", "sigma", "prior"),
+    [
+        ([0.005], 14.856228277748139, 1e-200),  # two modes of the tilted law, the far one below the smallest double
+        ([0.005], 14.856228277748139, 5e-211),
+        ([0.3, 0.2], 5.0, 1e-100),
+        ([0.001], 1.0, 1e-10),
+        ([0.05], 100.0, 1e-290),
+    ],
+)
+def test_two_rounds_are_one_integral(reference: ModuleType, rates: list[float], sigma: float, prior: float) -> None:
+    exact = reference.two_round_posterior(np.array(rates), sigma, prior)
+    for accuracy in (1e-2, 1e-3, 3e-4):
+        lower, upper = _both(rates, sigma, 2, prior, accuracy=accuracy)
+        assert exact * (1 - 1e-6) <= upper
+        assert lower <= exact * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 10, 100])
+def test_deep_priors_at_a_weak_signal_stay_safe(reference: ModuleType, rounds: int) -> None:
+    rng = np.random.default_rng(rounds)
+    for _ in range(60):
+        rate, sigma, prior = 10.0 ** rng.uniform(-4, -1), 10.0 ** rng.uniform(0.5, 2), 10.0 ** rng.uniform(-295, -120)
+        lower, upper = _both([rate], sigma, rounds, prior)
+        assert lower <= upper
+        assert reference.best_attack(np.array([rate]), sigma, rounds, prior) * (1 - 1e-9) <= upper
 
 
 @pytest.mark.parametrize("count", [10_000, 100_000])
@@ -113,9 +144,9 @@ def test_large_noise_is_the_gaussian_of_the_mean_count(
 
 
 @pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
-@pytest.mark.parametrize("sigma", [1e-3, 0.1, 1.0, 1e4, 1e8])
+@pytest.mark.parametrize("sigma", [1e-3, 0.1, 1e4, 1e8])
 @pytest.mark.parametrize("rounds", [1, 1_000_000])
-@pytest.mark.parametrize("prior", [1e-300, 0.5, 0.999])
+@pytest.mark.parametrize("prior", [1e-300, 0.999])
 def test_every_corner_has_an_answer_in_range(bound: Any, sigma: float, rounds: int, prior: float) -> None:
     for rates in ([1e-12], [1e-6] * 100, [0.5] * 100, [1.0], [1.0, 1e-9]):
         found = hush.posterior(rates, noise_multiplier=sigma, rounds=rounds, prior=prior, bound=bound)

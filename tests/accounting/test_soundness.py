@@ -1,6 +1,7 @@
 """Nothing unsafe anywhere: upper bounds against independent attacks and brackets over the whole range."""
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,20 @@ def test_no_upper_bound_falls_below_an_independent_attack(soundness_sweep: Modul
     assert [outcome for outcome in outcomes if outcome.faults] == []
     ratios = np.array([outcome.ratio for outcome in outcomes])
     assert np.mean(ratios <= 1.01) >= 0.9  # the bounds are tight, not only safe
+
+
+def test_the_attacks_never_beat_the_closed_forms(reference: ModuleType) -> None:
+    rng = np.random.default_rng(12)
+    for _ in range(80):
+        sigma, prior = 10.0 ** rng.uniform(-1, 4), 10.0 ** rng.uniform(-300, -0.31)
+        rounds = round(10.0 ** rng.uniform(0, 6))
+        exact = reference.gaussian_posterior(prior, shift=1 / sigma, rounds=rounds)
+        always = np.array([0.0, 1.0])
+        assert reference.exceedance_attack(always, sigma, rounds, prior) <= exact * (1 + 1e-9)
+        assert reference.sum_attack(np.ones(1), sigma, rounds, prior) <= exact * (1 + 1e-9)
+        rates = rng.uniform(0, 1, 5)
+        exact = reference.one_round_posterior(rates, sigma, prior)
+        assert reference.best_attack(rates, sigma, 1, prior) <= exact * (1 + 1e-9)
 
 
 @pytest.mark.slow
@@ -75,3 +90,26 @@ def test_the_simulated_tails_are_those_of_the_lattice_at_the_threshold_of_the_ta
     assert tails.q.value == pytest.approx(1e-10, rel=0.05)
     assert abs(tails.p.value - 1e-3) <= 5 * tails.p.error + 2e-5
     assert tails.p.error <= 2.5e-5
+
+
+@pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
+def test_no_point_of_a_whole_curve_falls_below_an_attack(
+    reference: ModuleType, soundness_sweep: ModuleType, bound: Any
+) -> None:
+    priors = np.concatenate([10.0 ** np.linspace(-300, -20, 6), 10.0 ** np.linspace(-15, -1, 6), [0.3, 0.5, 0.9]])
+    for setting in soundness_sweep.draw_settings(6, seed=9):
+        rates = setting.rates()
+        ask: dict[str, Any] = {"noise_multiplier": setting.sigma, "rounds": setting.rounds, "prior": priors}
+        curve = np.asarray(hush.posterior(rates, **ask, bound=bound))
+        attacks = [reference.best_attack(rates, setting.sigma, setting.rounds, float(prior)) for prior in priors]
+        assert np.all(curve >= np.array(attacks) * (1 - 1e-9))
+        if bound == "blowup":
+            assert np.all(curve >= np.asarray(hush.posterior(rates, **ask, side="lower")))
+
+
+def test_a_curve_over_hundreds_of_magnitudes_is_as_tight_as_each_point_alone(reference: ModuleType) -> None:
+    priors = 10.0 ** np.array([-300.0, -180.0, -140.0, -60.0, -20.0, -3.0, -0.5])
+    curve = np.asarray(hush.posterior([1.0], noise_multiplier=105.3, rounds=88_028, prior=priors))
+    exact = [reference.gaussian_posterior(float(prior), shift=1 / 105.3, rounds=88_028) for prior in priors]
+    assert np.all(curve >= np.array(exact) * (1 - 1e-9))
+    assert np.all(curve <= np.array(exact) * 1.01)

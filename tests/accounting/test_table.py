@@ -73,8 +73,7 @@ def test_a_plain_fft_of_the_law_with_the_secret_confirms_the_tight_column(
 def test_simulation_confirms_the_tight_column(
     reference: ModuleType, k: int, sigma: float, tilt: float, target: float
 ) -> None:
-    # The full check (a million runs of k = 12, half a million of k = 100) gave the values of the table; this repeats it
-    # with fewer.
+    # The plain simulation of a million runs at k = 12 gave (1.94 ± 0.09)e-4; tilted ones need fewer.
     rng = np.random.default_rng(k)
     simulation = reference.Simulation(np.full(k, RATE), sigma, ROUNDS, runs=20_000, rng=rng, tilt=tilt)
     found = simulation.posterior(PRIOR)

@@ -15,26 +15,26 @@ from hush.accounting.bounds import kl_posterior, renyi_posterior
 from hush.accounting.counts import EPS, Array, CountLaw
 from hush.accounting.one_round import Round, discretise, gives_away, right_end, spread, spread_from_one
 
-CELLS = 2048
+CELLS, MOST_CELLS = 2048, 1 << 15  # the former at an accuracy of 1e-3
 ORDERS: Array = 1.0 + np.geomspace(1e-3, 1e4, 57)  # where the search for the best order begins
 
 
-def kl_upper(law: CountLaw, sigma: float, rounds: int, priors: Array) -> Array:
+def kl_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
     """Upper bounds on the posterior from each prior through the KL divergence, as in the paper."""
     end = right_end(float(priors.min()), rounds)
     if gives_away(law, sigma, end=end):
         return np.ones_like(priors)
-    cells = discretise(law, sigma, end=end, cells=CELLS)
+    cells = discretise(law, sigma, end=end, cells=_cells(accuracy))
     return _add_conceded(cells, rounds, kl_posterior(rounds * _kl_round(cells), priors))
 
 
-def renyi_upper(law: CountLaw, sigma: float, rounds: int, priors: Array) -> Array:
+def renyi_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
     """Upper bounds on the posterior from each prior through the Renyi divergence of the best order."""
     end = right_end(float(priors.min()), rounds)
     best = np.ones_like(priors)
     if gives_away(law, sigma, end=end):
         return best
-    cells = discretise(law, sigma, end=end, cells=CELLS)
+    cells = discretise(law, sigma, end=end, cells=_cells(accuracy))
     orders = ORDERS
     for _ in range(3):  # each order gives a valid bound; search around the best ones so far
         log_moment = rounds * _log_moments(cells, orders)
@@ -42,6 +42,11 @@ def renyi_upper(law: CountLaw, sigma: float, rounds: int, priors: Array) -> Arra
         best = np.minimum(best, found.min(axis=0))
         orders = _around(orders, np.unique(found.argmin(axis=0)))
     return _add_conceded(cells, rounds, best)
+
+
+def _cells(accuracy: float) -> int:
+    """The excess of a divergence is of second order in the width of a cell."""
+    return min(MOST_CELLS, max(CELLS, int(CELLS * math.sqrt(1e-3 / accuracy))))
 
 
 def _around(orders: Array, chosen: NDArray[np.int64]) -> Array:

@@ -99,14 +99,14 @@ def upper_posterior(law: CountLaw, sigma: float, rounds: int, priors: Array, *, 
     if sigma == 0.0 or law.log_idle == 0.0:
         return ceiling
     if bound == "kl":
-        found = kl_upper(law, sigma, rounds, priors)
+        found = kl_upper(law, sigma, rounds, priors, accuracy=accuracy)
     elif bound == "renyi":
-        found = renyi_upper(law, sigma, rounds, priors)
+        found = renyi_upper(law, sigma, rounds, priors, accuracy=accuracy)
     else:
         found, allowance = blowup_upper(law, sigma, rounds, priors, accuracy=accuracy)
         loose = allowance > LOOSE
         if loose.any():  # deep valleys between the modes of a run: another certified bound may be better
-            found[loose] = np.minimum(found[loose], renyi_upper(law, sigma, rounds, priors[loose]))
+            found[loose] = np.minimum(found[loose], renyi_upper(law, sigma, rounds, priors[loose], accuracy=accuracy))
     return np.maximum(priors, np.minimum(ceiling, found))
 
 

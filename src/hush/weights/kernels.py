@@ -1,20 +1,131 @@
-"""Inner loops over the entries of the program, compiled by Numba. Import only inside functions: loading it is slow.
+"""Inner loops of the program's reduction and certification, compiled by Numba on first use.
 
-Every loop releases the interpreter lock, so that callers run disjoint ranges of columns on threads; no loop uses
-Numba's own threads, and the result does not depend on how many threads there are. Shapes: N columns, S rows.
+Import only inside functions: loading the compiler is slow. Every loop releases the interpreter lock and none uses
+Numba's own threads. Columns are examples (or merged groups of them), rows are secrets. Shapes: N columns, S rows.
 """
 
-# pyright: basic, reportUntypedFunctionDecorator=false, reportUnknownMemberType=false
+# pyright: basic
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numba import njit
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    def _compiled[F: Callable[..., Any]](function: F) -> F: ...
-else:
-    from numba import njit
+def compiled(function: Any) -> Any:
+    """Compiled once per machine and kept beside the source; IEEE arithmetic, since certificates rest on it."""
+    return njit(cache=True, nogil=True)(function)
 
-    _compiled = njit(cache=True, nogil=True, boundscheck=False)
+
+@compiled
+def transposed(offset, index, size):
+    """The lists of a sparse 0/1 matrix turned around: who is in list k becomes in which lists is k; ascending."""
+    start = np.zeros(size + 1, np.int64)
+    for entry in range(index.size):
+        start[index[entry] + 1] += 1
+    for k in range(size):
+        start[k + 1] += start[k]
+    end = start[:-1].copy()
+    lists = np.empty(index.size, np.int32)
+    for k in range(offset.size - 1):
+        for entry in range(offset[k], offset[k + 1]):
+            lists[end[index[entry]]] = k
+            end[index[entry]] += 1
+    return start, lists
+
+
+@compiled
+def list_sums(offset, index, value):
+    """For each list the sum of ``value`` over its members, added in order."""
+    total = np.empty(offset.size - 1)
+    for k in range(offset.size - 1):
+        sum_ = 0.0
+        for entry in range(offset[k], offset[k + 1]):
+            sum_ += value[index[entry]]
+        total[k] = sum_
+    return total
+
+
+@compiled
+def list_minima(offset, index, value, start):
+    """For each list the least of ``value`` over its members and of ``start``."""
+    least = np.empty(offset.size - 1)
+    for k in range(offset.size - 1):
+        low = start
+        for entry in range(offset[k], offset[k + 1]):
+            low = min(low, value[index[entry]])
+        least[k] = low
+    return least
+
+
+@compiled
+def shrink_rows(offset_S, column, offset_N, row, capacity_S, upper_N, load_S, value_N):
+    """Lower the columns of each overfull row until it holds its capacity, in place.
+
+    One row after another on the loads as they are by then, so that a column in two overfull rows pays once where once
+    is enough. Columns strictly inside their bounds pay first: those at their bound are usually worth more.
+    """
+    for j in range(capacity_S.size):
+        excess = load_S[j] - capacity_S[j]
+        for entry in range(offset_S[j], offset_S[j + 1]):
+            if excess <= 0.0:
+                break
+            i = column[entry]
+            if value_N[i] > 0.0 and value_N[i] < upper_N[i]:
+                loss = min(excess, value_N[i])
+                excess -= loss
+                value_N[i] -= loss
+                for other in range(offset_N[i], offset_N[i + 1]):
+                    load_S[row[other]] -= loss
+        if excess > 0.0 and load_S[j] > 0.0:
+            share = min(excess / load_S[j], 1.0)
+            for entry in range(offset_S[j], offset_S[j + 1]):
+                i = column[entry]
+                loss = value_N[i] * share
+                value_N[i] -= loss
+                for other in range(offset_N[i], offset_N[i + 1]):
+                    load_S[row[other]] -= loss
+
+
+@compiled
+def fill_slack(offset_N, row, capacity_S, upper_N, price_N, highest, load_S, value_N):
+    """Raise each column of price at most ``highest`` as far as its rows and its bound leave room, in place."""
+    for i in range(upper_N.size):
+        if price_N[i] > highest:
+            continue
+        room = upper_N[i] - value_N[i]
+        for entry in range(offset_N[i], offset_N[i + 1]):
+            room = min(room, capacity_S[row[entry]] - load_S[row[entry]])
+        if room > 0.0:
+            value_N[i] += room
+            for entry in range(offset_N[i], offset_N[i + 1]):
+                load_S[row[entry]] += room
+
+
+@compiled
+def polish_dual(offset_S, column, capacity_S, upper_N, price_N, dual_S):
+    """Minimise the dual bound exactly over one row's dual after another, in place; the bound never rises.
+
+    Along y_j alone the bound is c_j y_j + sum of u_i max(0, t_i - y_j), t_i = 1 - price without j: its slope is c_j
+    minus the u_i with t_i above y_j, so the least point is the first t_i at which those no longer outweigh c_j.
+    """
+    for j in range(capacity_S.size):
+        begin, end = offset_S[j], offset_S[j + 1]
+        if begin == end or capacity_S[j] == np.inf:
+            dual_S[j] = 0.0
+            continue
+        missing = np.empty(end - begin)
+        for k in range(end - begin):
+            missing[k] = 1.0 - price_N[column[begin + k]] + dual_S[j]
+        order = np.argsort(missing)[::-1]
+        weight, best = 0.0, 0.0
+        for k in order:
+            weight += upper_N[column[begin + k]]
+            if weight > capacity_S[j]:
+                best = max(missing[k], 0.0)
+                break
+        change = best - dual_S[j]
+        if change != 0.0:
+            dual_S[j] = best
+            for entry in range(begin, end):
+                price_N[column[entry]] += change

@@ -1,0 +1,130 @@
+"""What a plan promises, to whom, under which assumptions, and what it does not: for a reader and for a program.
+
+A certificate holds numbers, ids and fingerprints of public things; never the text of a secret, the draw or the noise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from hush.errors import InvalidInput
+
+__all__ = ["ASSUMPTIONS", "NOT_COVERED", "Certificate"]
+
+ASSUMPTIONS = (
+    "Every round draws every example independently with its own rate, as planned; a draw is never truncated, repeated "
+    "or chosen, and an empty round counts.",
+    "Each example's gradient depends on the model, that example and its own randomness alone, is clipped to the clip "
+    "norm, and is summed; normal noise of noise multiplier times clip norm is added once to the sum of each round, and "
+    "the sum is divided by the constant batch size.",
+    "Draws and noise come from the operating system's entropy through a generator that an adversary cannot tell from "
+    "randomness, and stay secret: batch sizes, losses on private examples and random states are not released.",
+    "The incidence is complete: every example that contains a secret, or a copy of it, is listed for it.",
+    "Nobody gives any single candidate for a secret more than the stated prior, given everything else they know; "
+    "near-misses that would satisfy them count towards it.",
+    "Floating-point sums and normal samples behave as their real counterparts up to the margins that training adds.",
+)
+
+NOT_COVERED = (
+    "That a secret exists, which examples contain it, and with that the weights, rates and noise: the graph is public.",
+    "Anything in examples that contain no secret, and copies of a secret outside the listed examples.",
+    "Other priors than those promised: see the curve. Few bits about a secret are not protected.",
+    "Joint guesses: each ceiling is for one secret, on average over runs; several secrets may fall together.",
+    "Other releases about the same secrets: further runs, hyperparameter sweeps scored on secret-bearing data, early "
+    "stopping or checkpoint selection by such a score.",
+    "A tokenizer, vocabulary or preprocessing fitted on text that contains the secrets.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """The promise of one plan. `marks` is empty for a real one; a simulation or a fixed seed is marked there."""
+
+    noise_multiplier: float
+    rounds: int
+    batch_size: float
+    clip_norm: float
+    bound: str
+    capacity: str
+    num_examples: int
+    num_secrets: int
+    kept_fraction: float
+    strictest: Mapping[str, float]
+    binding: tuple[str, ...]
+    curve: Mapping[str, tuple[tuple[float, float], ...]]
+    fingerprints: Mapping[str, str]
+    versions: Mapping[str, str]
+    created: str
+    marks: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = field(default=ASSUMPTIONS)
+    not_covered: tuple[str, ...] = field(default=NOT_COVERED)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it certifies anything: false for simulations and fixed seeds."""
+        return not self.marks
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """From what ``to_dict`` gave; fields of a newer minor version are ignored, missing ones are an error."""
+        known = cls.__dataclass_fields__
+        missing = [name for name in known if name not in data]
+        if missing:
+            raise InvalidInput(f"the certificate lacks {missing}; it is incomplete or not one of ours")
+        values = {name: data[name] for name in known}
+        for name in ("binding", "marks", "assumptions", "not_covered"):
+            values[name] = tuple(values[name])
+        values["curve"] = {name: tuple((p, r) for p, r in points) for name, points in values["curve"].items()}
+        return cls(**values)
+
+    def to_markdown(self) -> str:
+        """For a person to read and to sign."""
+        parts = [self._title(), self._promise(), self._curves()]
+        parts += ["## Under these assumptions\n", *(f"- {line}" for line in self.assumptions), ""]
+        parts += ["## What is not covered\n", *(f"- {line}" for line in self.not_covered), ""]
+        parts += ["## Provenance\n", f"- created {self.created}"]
+        parts += [f"- {name}: {value}" for name, value in self.versions.items()]
+        parts += [f"- fingerprint of the {name}: `{value}`" for name, value in self.fingerprints.items()]
+        parts += ["", "Check it with `hush verify FOLDER`, which recomputes every posterior.", ""]
+        return "\n".join(parts)
+
+    def _title(self) -> str:
+        warning = "".join(f"\n> **NOT A CERTIFICATE: {mark}**\n" for mark in self.marks)
+        return f"# Certificate of secret protection\n{warning}"
+
+    def _promise(self) -> str:
+        strict = self.strictest
+        return (
+            "## The promise\n\n"
+            f"For each of {self.num_secrets:,} secrets: nobody who gives no candidate for it more than its prior, and "
+            "who then sees the trained model, indeed every iterate, names the right one with probability above its "
+            "ceiling. "
+            f"Priors are at most {strict['largest_prior']:.3g}, ceilings from {strict['smallest_ceiling']:.3g} to "
+            f"{strict['largest_ceiling']:.3g}; the closest posterior comes to "
+            f"{100 * strict['largest_share_of_ceiling']:.2f} % of its ceiling. The plan lists every one.\n\n"
+            f"- noise multiplier {self.noise_multiplier:.6g}, {self.rounds} rounds, "
+            f"expected batch {self.batch_size:g}, clip norm {self.clip_norm:g}\n"
+            f"- bound: {self.bound}; weights: {self.capacity}, {100 * self.kept_fraction:.1f} % of "
+            f"{self.num_examples:,} examples kept\n"
+            f"- binding: {', '.join(self.binding) if self.binding else 'none'}\n"
+        )
+
+    def _curves(self) -> str:
+        if not self.curve:
+            return ""
+        lines = ["## From other priors\n", "What the same model allows for secrets that bind, at most:\n"]
+        names = list(self.curve)
+        lines += ["| prior | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+        for row in zip(*self.curve.values(), strict=True):
+            lines.append(f"| {row[0][0]:.3g} | " + " | ".join(f"{after:.3g}" for _, after in row) + " |")
+        return "\n".join([*lines, ""])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, tuple) else value

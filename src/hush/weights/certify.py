@@ -1,0 +1,134 @@
+"""Stage 3, believing nothing: from any two candidates to a feasible answer and a proven bound on the best one.
+
+Weak duality: for every y >= 0 and every feasible w,  sum w <= c.y + sum of u_i max(0, 1 - price_i), where price_i is
+the sum of y over the secrets of example i. So whatever a solver returns, its primal candidate is made feasible, its
+dual candidate non-negative, and the distance between the two numbers is computed here. A solver's status is not read.
+Rounding: the objective down, the bound up. Shapes: N columns, S rows.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from hush.errors import CannotCertify
+from hush.weights.program import Array, Program
+
+__all__ = ["FEASIBILITY", "Certified", "certify", "dual_bound", "feasible", "relative_gap"]
+
+FEASIBILITY = 1e-12  # relative excess over a capacity that rounding in a sum may leave
+_EPS = float(np.finfo(np.float64).eps)
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Certified:
+    """A feasible point, a dual, and the proof of how far the point can be from the best: objective <= best <= bound."""
+
+    value_N: Array
+    dual_S: Array
+    objective: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """The share of the bound that the objective may be missing; 0 is optimal."""
+        return relative_gap(self.objective, self.bound)
+
+
+def relative_gap(objective: float, bound: float) -> float:
+    """(bound - objective) / bound, never negative, 0 where both are 0."""
+    return max(bound - objective, 0.0) / max(bound, _TINY)
+
+
+def certify(program: Program, primal_N: object, dual_S: object, *, tolerance: float = 0.0) -> Certified:
+    """The best certified pair from two candidates, which may be anything at all.
+
+    The dual is polished by coordinate minimisation only where the gap is above ``tolerance`` without it.
+    """
+    dual = _candidate(dual_S, program.num_rows, np.inf)
+    dual[np.isinf(program.capacity_S)] = 0.0  # any other value would make the bound infinite
+    price_N = program.prices(dual)
+    bound = dual_bound(program, dual, price_N)
+    value_N = feasible(program, _candidate(primal_N, program.num_columns, program.upper_N), price_N)
+    objective = math.fsum(value_N) * (1 - _EPS)
+    if relative_gap(objective, bound) > tolerance:
+        dual, bound = _polished(program, dual, price_N, bound)
+    return Certified(value_N=value_N, dual_S=dual, objective=objective, bound=bound)
+
+
+def dual_bound(program: Program, dual_S: Array, price_N: Array) -> float:
+    """The dual's value, rounded up: no feasible point has a larger objective.
+
+    A price is a sum of k terms, so its rounding error is below (k + 1) eps times itself; it is added where the term
+    could be positive. Both remaining sums are exact, and their terms round by eps.
+    """
+    finite = np.isfinite(program.capacity_S)
+    error_N = (np.diff(program.offset_N) + 2) * _EPS * (1 + price_N)
+    missing_N = np.maximum(1 - price_N + error_N, 0.0)
+    total = math.fsum(program.capacity_S[finite] * dual_S[finite]) + math.fsum(program.upper_N * missing_N)
+    return total * (1 + 4 * _EPS)
+
+
+def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
+    """A point of the program near ``value_N`` (which lies in the box), and no worse for having slack.
+
+    Overfull rows are shrunk, then the columns that are worth their price are raised, then all others.
+    """
+    from hush.weights.kernels import fill_slack, list_minima, shrink_rows
+
+    by_row = program.offset_S, program.column_of_entry
+    by_column = program.offset_N, program.row_of_entry
+    capacity_S, upper_N = program.capacity_S, program.upper_N
+    value_N = value_N.copy()
+    load_S = program.loads(value_N)
+    shrink_rows(*by_row, *by_column, capacity_S, upper_N, load_S, value_N)
+    np.maximum(value_N, 0.0, out=value_N)
+    load_S = program.loads(value_N)
+    for highest in (1.0, 1.0 + 1e-3, np.inf):
+        fill_slack(*by_column, capacity_S, upper_N, price_N, highest, load_S, value_N)
+    np.clip(value_N, 0.0, upper_N, out=value_N)
+    for _ in range(8):  # running sums drift by rounding; what counts are the loads summed afresh
+        load_S = program.loads(value_N)
+        over_S = load_S > capacity_S
+        if not over_S.any():
+            return value_N
+        factor_S = np.ones_like(load_S)
+        np.divide(capacity_S * (1 - 8 * _EPS), load_S, out=factor_S, where=over_S)
+        value_N *= list_minima(*by_column, factor_S, 1.0)
+    excess = float(np.max(load_S / np.maximum(capacity_S, _TINY)))
+    if excess > 1 + FEASIBILITY:
+        raise CannotCertify(
+            f"a load stays {excess - 1:.3g} above its capacity after repair; raise capacities below {_TINY:.3g} or set "
+            "them to 0"
+        )
+    return value_N
+
+
+def _polished(program: Program, dual_S: Array, price_N: Array, bound: float) -> tuple[Array, float]:
+    """One pass of exact coordinate minimisation over the rows, kept only where the bound recomputed from it is lower."""
+    from hush.weights.kernels import polish_dual
+
+    dual, price = dual_S.copy(), price_N.copy()
+    polish_dual(program.offset_S, program.column_of_entry, program.capacity_S, program.upper_N, price, dual)
+    best = dual_S, bound
+    # The inflated copy covers columns whose price is 1 up to rounding, so that their error terms vanish too.
+    for candidate in (dual, dual * (1 + 64 * _EPS)):
+        value = dual_bound(program, candidate, program.prices(candidate))
+        if value < best[1]:
+            best = candidate, value
+    return best
+
+
+def _candidate(values: object, size: int, upper: Array | float) -> Array:
+    """What a solver returned, made into numbers in [0, upper]; what cannot be read as such counts as 0."""
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        return np.zeros(size)
+    if array.shape != (size,):
+        return np.zeros(size)
+    array[~np.isfinite(array)] = 0.0
+    return np.clip(array, 0.0, upper)

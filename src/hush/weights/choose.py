@@ -1,0 +1,187 @@
+"""From promises to sampling rates: weights by one of three kinds of capacity, then the least noise for them.
+
+"none" keeps every example; "paper" gives secret j the capacity strength * mu_j, mu_j the KL divergence its promise
+allows; "accounted" asks the accountant how often each secret may be drawn at a given noise.
+
+Legend: N examples, S secrets, Q promised points of a secret.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.accounting import Calibration, calibrate, capacity
+from hush.accounting.bounds import kl_target
+from hush.accounting.inputs import Bound
+from hush.errors import InfeasiblePlan
+from hush.incidence import Incidence
+from hush.weights.accounted import flattest_weights
+from hush.weights.program import Program
+from hush.weights.solve import Weights, solve_program
+
+Array = NDArray[np.float64]
+Capacity = Literal["accounted", "paper", "none"]
+
+Progress = Callable[[int, int], None]
+
+KEPT = 1e-6  # an example whose weight is above this counts as kept
+NOISE_TOLERANCE = 5e-3  # how closely the noise that keeps a given share is searched for
+MOST_TRIES = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Weights, the rates they mean, and the least noise that keeps every promise at these rates."""
+
+    setting: float
+    weight_N: Array
+    rate_N: Array
+    gap: float
+    calibration: Calibration
+    solution: Weights | None
+
+    @property
+    def kept_fraction(self) -> float:
+        """Share of the examples that are ever used."""
+        return float(np.mean(self.weight_N > KEPT))
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights."""
+        return float(self.weight_N.sum())
+
+    @property
+    def effective_size(self) -> float:
+        """(sum w)^2 / sum w^2: how many equally used examples would be as diverse."""
+        return self.total_weight**2 / float(self.weight_N @ self.weight_N)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The least noise that keeps every promise at these rates."""
+        return self.calibration.noise_multiplier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chooser:
+    """One data set with its promises, batch size and rounds; answers for any capacity."""
+
+    incidence: Incidence
+    prior_SQ: Array
+    ceiling_SQ: Array
+    batch_size: float
+    rounds: int
+    bound: Bound
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.batch_size <= self.incidence.num_examples:
+            raise InfeasiblePlan(
+                f"batch_size={self.batch_size:g} needs sampling probabilities above 1; lower it to at most "
+                f"{self.incidence.num_examples}, the number of examples"
+            )
+
+    @cached_property
+    def program(self) -> Program:
+        """The linear program; its capacities are replaced for each question."""
+        return Program.of(self.incidence, np.inf)
+
+    @cached_property
+    def mu_S(self) -> Array:
+        """KL divergence that each secret's promise allows (the strictest of its points)."""
+        return kl_target(self.prior_SQ, self.ceiling_SQ).min(axis=1)
+
+    @cached_property
+    def strength_that_keeps_all(self) -> float:
+        """The least strength at which the paper's capacities bind nowhere."""
+        need_S = np.divide(
+            self.incidence.examples_per_secret, self.mu_S, where=self.mu_S > 0, out=np.zeros_like(self.mu_S)
+        )
+        return float(need_S.max(initial=1.0))
+
+    @cached_property
+    def everything(self) -> Choice:
+        """All weights 1."""
+        return self._choice(np.ones(self.incidence.num_examples), 0.0, np.inf, None)
+
+    def paper(self, strength: float, *, warm_start: Choice | None = None) -> Choice:
+        """Capacities strength * mu_j."""
+        start = None if warm_start is None else warm_start.solution
+        found = solve_program(
+            self.program.with_capacity(strength * self.mu_S), tolerance=self.tolerance, warm_start=start
+        )
+        return self._choice(found.values, found.gap, strength, found)
+
+    def accounted(self, noise_multiplier: float, *, warm_start: Choice | None = None) -> Choice:
+        """Capacities from the accountant at this noise. The noise that the choice needs may be a little less."""
+        count_S = self._counts(noise_multiplier)
+        start = None if warm_start is None else warm_start.solution
+        found = flattest_weights(self.program, count_S, self.batch_size, tolerance=self.tolerance, warm_start=start)
+        return self._choice(found.values, found.gap, noise_multiplier, found)
+
+    def keeping(self, share: float, *, progress: Progress | None = None) -> Choice:
+        """The least noise at which the examples with secrets keep this share of their weight, capacities accounted.
+
+        The sum of the weights is then known beforehand, and with it the scale between weights and rates, so each noise
+        that is tried costs one linear program. The noise is found to 0.5 %, on the side that keeps enough.
+        """
+        best = self.everything
+        if best.noise_multiplier == 0:
+            return best
+        bearing = int(np.count_nonzero(self.incidence.secrets_per_example))
+        target = self.incidence.num_examples - (1 - share) * bearing
+        low, high, start = 0.0, best.noise_multiplier, best
+        low_missing, high_missing = np.inf, target - best.total_weight
+        for tries in range(MOST_TRIES):
+            if high <= low * (1 + NOISE_TOLERANCE):
+                break
+            secant = low_missing / (low_missing - high_missing) if np.isfinite(low_missing) else 0.5
+            lowest = max(low, high / 4)
+            tried = lowest * (high / lowest) ** float(np.clip(secant, 0.1, 0.9))
+            count_S = self._counts(tried)
+            program = self.program.with_capacity(target / self.batch_size * count_S)
+            found = solve_program(program, tolerance=self.tolerance, warm_start=start.solution)
+            missing = target - found.objective
+            if missing > 0:
+                low, low_missing = tried, missing
+            else:
+                high, high_missing = tried, missing
+                best = self._choice(found.values, found.gap, tried, found)
+            start = replace(start, solution=found)
+            if progress is not None:
+                progress(tries + 1, MOST_TRIES)
+        return best
+
+    def _counts(self, noise_multiplier: float) -> Array:
+        return capacity(
+            self.prior_SQ, self.ceiling_SQ, noise_multiplier=noise_multiplier, rounds=self.rounds, bound=self.bound
+        )
+
+    def _choice(self, weight_N: Array, gap: float, setting: float, solution: Weights | None) -> Choice:
+        rate_N = rates_of(weight_N, self.batch_size)
+        calibration = calibrate(
+            self.incidence,
+            prior=self.prior_SQ,
+            ceiling=self.ceiling_SQ,
+            rates=rate_N,
+            rounds=self.rounds,
+            bound=self.bound,
+        )
+        return Choice(
+            setting=setting, weight_N=weight_N, rate_N=rate_N, gap=gap, calibration=calibration, solution=solution
+        )
+
+
+def rates_of(weight_N: Array, batch_size: float) -> Array:
+    """Sampling probabilities batch_size * w / sum(w); an error if any would exceed 1."""
+    total, peak = float(weight_N.sum()), float(weight_N.max(initial=0.0))
+    if total <= 0 or batch_size * peak > total * (1 + 1e-12):
+        limit = int(total / peak) if peak > 0 else 0
+        raise InfeasiblePlan(
+            f"batch_size={batch_size:g} needs sampling probabilities up to "
+            f"{batch_size * peak / max(total, 1e-300):.3g} > 1; lower batch_size to at most {limit} or raise the capacity"
+        )
+    return np.minimum(batch_size * weight_N / total, 1.0)

@@ -1,0 +1,158 @@
+"""The frontier: how much noise buys how much data, over a sweep of capacities."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import SupportsIndex
+
+from numpy.typing import ArrayLike
+
+from hush.accounting.inputs import Bound, checked_choice, checked_rounds
+from hush.errors import InfeasiblePlan, InvalidInput
+from hush.incidence import Incidence
+from hush.protection import promise_arrays
+from hush.weights.choose import Capacity, Choice, Chooser, Progress
+
+POINTS = 11
+KEEP = 0.9  # share of the weight of examples with secrets that a plan keeps unless told otherwise
+NOISE_STEP = 2.0**-0.25  # from each noise of the default sweep to the next
+PAPER_STEP = 0.5  # from each strength of the paper's sweep to the next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierRow:
+    """One point: what was asked (strength, or noise aimed at), what is kept, and the noise it needs.
+
+    kept_fraction is the share of all examples with a weight above 1e-6, kept_weight the share of their weight that the
+    examples with secrets keep.
+    """
+
+    setting: float
+    kept_fraction: float
+    kept_weight: float
+    total_weight: float
+    effective_size: float
+    noise_multiplier: float
+    noise_per_gradient: float
+    binding: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """Rows from the most data kept to the least, and which of them is the default choice."""
+
+    capacity: Capacity
+    bound: Bound
+    rows: tuple[FrontierRow, ...]
+
+    @property
+    def best(self) -> FrontierRow:
+        """The default choice: least noise among the rows in which examples with secrets keep 90 % of their weight."""
+        enough = [row for row in self.rows if row.kept_weight >= KEEP] or [self.rows[0]]
+        return min(enough, key=lambda row: row.noise_multiplier)
+
+    def records(self) -> list[dict[str, object]]:
+        """The rows as plain dictionaries."""
+        return [asdict(row) for row in self.rows]
+
+
+def frontier(
+    incidence: Incidence,
+    *,
+    prior: ArrayLike,
+    ceiling: ArrayLike,
+    batch_size: float,
+    rounds: SupportsIndex,
+    bound: Bound = "blowup",
+    capacity: Capacity = "accounted",
+    settings: Sequence[float] | None = None,
+    tolerance: float = 1e-4,
+    progress: Progress | None = None,
+) -> Frontier:
+    """Kept data against noise, for a sweep of capacities.
+
+    settings: noise multipliers to aim at ("accounted"), or strengths ("paper"); by default 11 of them, each a constant
+    factor below the one before, from the one that keeps everything. Points that leave no feasible plan end the sweep.
+
+    Guarantee: the noise of every row is proven to keep every promise at that row's rates.
+    """
+    chooser = make_chooser(incidence, prior, ceiling, batch_size, rounds, bound, tolerance)
+    checked_choice("capacity", capacity, Capacity)
+    choices = sweep(chooser, capacity, settings, progress=progress)
+    return Frontier(capacity=capacity, bound=bound, rows=tuple(_row(chooser, choice) for choice in choices))
+
+
+def make_chooser(
+    incidence: Incidence,
+    prior: ArrayLike,
+    ceiling: ArrayLike,
+    batch_size: float,
+    rounds: SupportsIndex,
+    bound: Bound,
+    tolerance: float,
+) -> Chooser:
+    """A Chooser from arguments as users give them."""
+    if incidence.num_examples == 0:
+        raise InvalidInput("the incidence has no examples; there is nothing to train on")
+    checked_choice("bound", bound, Bound)
+    prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
+    return Chooser(
+        incidence=incidence,
+        prior_SQ=prior_SQ,
+        ceiling_SQ=ceiling_SQ,
+        batch_size=float(batch_size),
+        rounds=checked_rounds(rounds),
+        bound=bound,
+        tolerance=tolerance,
+    )
+
+
+def sweep(
+    chooser: Chooser, capacity: Capacity, settings: Iterable[float] | None, *, progress: Progress | None = None
+) -> list[Choice]:
+    """A choice for each setting, largest first, each warm-started from the one before."""
+    everything = chooser.everything
+    if capacity == "none":
+        return [everything]
+    if settings is None and everything.noise_multiplier == 0:
+        return [everything]  # nothing to gain: no noise is needed as it is
+    if settings is None:
+        first, step = (
+            (chooser.strength_that_keeps_all, PAPER_STEP)
+            if capacity == "paper"
+            else (everything.noise_multiplier, NOISE_STEP)
+        )
+        settings = [first * step**k for k in range(POINTS)]
+        choices = [everything]
+    else:
+        choices = []
+    wanted = sorted(settings, reverse=True)[len(choices) :]
+    last: Choice | None = None
+    for done, setting in enumerate(wanted):
+        try:
+            last = (
+                chooser.paper(setting, warm_start=last)
+                if capacity == "paper"
+                else chooser.accounted(setting, warm_start=last)
+            )
+        except InfeasiblePlan:
+            if not choices:
+                raise
+            break  # smaller ones are infeasible too
+        choices.append(last)
+        if progress is not None:
+            progress(done + 1, len(wanted))
+    return choices
+
+
+def _row(chooser: Chooser, choice: Choice) -> FrontierRow:
+    bearing = chooser.incidence.secrets_per_example > 0
+    return FrontierRow(
+        setting=choice.setting,
+        kept_fraction=choice.kept_fraction,
+        kept_weight=float(choice.weight_N[bearing].mean()) if bearing.any() else 1.0,
+        total_weight=choice.total_weight,
+        effective_size=choice.effective_size,
+        noise_multiplier=choice.noise_multiplier,
+        noise_per_gradient=choice.noise_multiplier / chooser.batch_size,
+        binding=tuple(choice.calibration.binding.tolist()),
+    )

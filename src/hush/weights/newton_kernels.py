@@ -1,0 +1,116 @@
+"""Inner loops of the smoothed Newton method, compiled by Numba on first use; import only inside functions.
+
+Nothing here is believed: candidates are certified elsewhere. Shapes: N columns, S rows.
+"""
+
+# pyright: basic
+
+import numpy as np
+
+from hush.weights.kernels import compiled
+
+
+@compiled
+def respond(begin, end, offset, row, upper, dual, width, share, gain, load):
+    """The best response to the duals in the smoothed program, for the columns begin..end, and what it adds up to.
+
+    Column i takes the share f of its upper bound that maximises u_i (gain_i f - width / 2 (f - 1/2)^2) over [0, 1],
+    where gain_i = 1 - price_i. Writes share, gain and this range's load of each row; returns the smoothed and the
+    plain dual's terms and the sum of the response.
+    """
+    load[:] = 0.0
+    smooth, plain, total = 0.0, 0.0, 0.0
+    for i in range(begin, end):
+        price = 0.0
+        for entry in range(offset[i], offset[i + 1]):
+            price += dual[row[entry]]
+        t = 1.0 - price
+        f = min(max(0.5 + t / width, 0.0), 1.0)
+        share[i], gain[i] = f, t
+        smooth += upper[i] * (f * t - 0.5 * width * (f - 0.5) * (f - 0.5))
+        plain += upper[i] * max(t, 0.0)
+        if f > 0.0:
+            w = f * upper[i]
+            total += w
+            for entry in range(offset[i], offset[i + 1]):
+                load[row[entry]] += w
+    return smooth, plain, total
+
+
+@compiled
+def selected(offset, row, keep):
+    """The columns where ``keep`` holds, with their numbers."""
+    count, entries = 0, 0
+    for i in range(keep.size):
+        if keep[i]:
+            count += 1
+            entries += offset[i + 1] - offset[i]
+    number = np.empty(count, np.int64)
+    start = np.empty(count + 1, np.int64)
+    lists = np.empty(entries, np.int32)
+    start[0] = 0
+    k, at = 0, 0
+    for i in range(keep.size):
+        if keep[i]:
+            number[k] = i
+            for entry in range(offset[i], offset[i + 1]):
+                lists[at] = row[entry]
+                at += 1
+            k += 1
+            start[k] = at
+    return number, start, lists
+
+
+@compiled
+def newton_step(offset, row, curvature, slope, free, damping, tolerance, most):
+    """Solve (sum of curvature_i a_i a_i' + diag(damping)) d = -slope over the free rows, roughly.
+
+    Conjugate gradients with a diagonal preconditioner, at most ``most`` steps, down to ``tolerance`` of the slope.
+    Columns a_i are those inside their bounds, the only ones with curvature.
+    """
+    size = slope.size
+    diagonal = damping.copy()
+    for i in range(curvature.size):
+        for entry in range(offset[i], offset[i + 1]):
+            diagonal[row[entry]] += curvature[i]
+    step, residual, direction = np.zeros(size), np.zeros(size), np.zeros(size)
+    image = np.empty(size)
+    inner, first = 0.0, 0.0
+    for j in range(size):
+        if free[j]:
+            residual[j] = -slope[j]
+            direction[j] = residual[j] / diagonal[j]
+            inner += residual[j] * direction[j]
+            first += residual[j] * residual[j]
+    norm = first
+    for _ in range(most):
+        if norm <= tolerance * tolerance * first:
+            break
+        for j in range(size):
+            image[j] = damping[j] * direction[j]
+        for i in range(curvature.size):
+            total = 0.0
+            for entry in range(offset[i], offset[i + 1]):
+                total += direction[row[entry]]
+            total *= curvature[i]
+            for entry in range(offset[i], offset[i + 1]):
+                image[row[entry]] += total
+        bend = 0.0
+        for j in range(size):
+            bend += direction[j] * image[j]  # direction is 0 outside the free rows
+        if not bend > 0.0:
+            break
+        length = inner / bend
+        norm, next_inner = 0.0, 0.0
+        for j in range(size):
+            if free[j]:
+                step[j] += length * direction[j]
+                residual[j] -= length * image[j]
+                norm += residual[j] * residual[j]
+                next_inner += residual[j] * residual[j] / diagonal[j]
+        ratio = next_inner / inner
+        inner = next_inner
+        for j in range(size):
+            if free[j]:
+                direction[j] = residual[j] / diagonal[j] + ratio * direction[j]
+    return step

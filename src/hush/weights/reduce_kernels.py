@@ -1,0 +1,184 @@
+"""Inner loops of the exact reductions, compiled by Numba on first use; import only inside functions.
+
+Each changes the program only where an optimal point survives; the argument stands with the loop. Shapes: N columns,
+S rows; ``open_N`` and ``open_S`` mark columns not decided yet and rows not dropped yet.
+"""
+
+# pyright: basic
+
+import numpy as np
+
+from hush.weights.kernels import compiled
+
+
+@compiled
+def settle(offset_S, column, offset_N, row, capacity_S, upper_N, open_N, open_S, degree_N, fixed_N, dual_S):
+    """One round over all open rows and columns, in place; returns how many rows and columns were decided.
+
+    A row, with the open columns in it:
+    - whose upper bounds fit into its capacity cannot bind: drop it;
+    - of capacity 0 forces its columns to 0 (its dual may be as large as need be at no cost: 1 covers each of them);
+    - of one column is an upper bound: move it there;
+    - whose private columns (in no other row) can fill it alone: some optimum has them fill it and every other column
+      of the row at 0, since moving weight from such a column to a private one keeps the sum, the row's load and all
+      bounds, and only lowers other loads. Its dual is then 1.
+    A column in no row takes its upper bound.
+    """
+    decided = 0
+    for j in range(capacity_S.size):
+        if not open_S[j]:
+            continue
+        room, private, count, last = 0.0, 0.0, 0, 0
+        for entry in range(offset_S[j], offset_S[j + 1]):
+            i = column[entry]
+            if open_N[i]:
+                room += upper_N[i]
+                count += 1
+                last = i
+                if degree_N[i] == 1:
+                    private += upper_N[i]
+        if capacity_S[j] < room:
+            if capacity_S[j] == 0.0 or (count > 1 and private >= capacity_S[j]):
+                dual_S[j] = 1.0
+                for entry in range(offset_S[j], offset_S[j + 1]):
+                    i = column[entry]
+                    if open_N[i]:
+                        open_N[i] = False
+                        decided += 1
+                        if degree_N[i] == 1 and capacity_S[j] > 0.0:
+                            fixed_N[i] = upper_N[i] * (capacity_S[j] / private)
+            elif count == 1:
+                upper_N[last] = capacity_S[j]
+            else:
+                continue
+        open_S[j] = False
+        decided += 1
+        for entry in range(offset_S[j], offset_S[j + 1]):
+            degree_N[column[entry]] -= 1
+    for i in range(upper_N.size):
+        if open_N[i] and degree_N[i] == 0:
+            open_N[i] = False
+            fixed_N[i] = upper_N[i]
+            decided += 1
+    return decided
+
+
+@compiled
+def compacted(offset_N, row, open_N, number_S):
+    """The open columns with their open rows only, rows renumbered; and a hash of each column's rows."""
+    count, entries = 0, 0
+    for i in range(open_N.size):
+        if open_N[i]:
+            count += 1
+            for entry in range(offset_N[i], offset_N[i + 1]):
+                if number_S[row[entry]] >= 0:
+                    entries += 1
+    offset = np.zeros(count + 1, np.int64)
+    lists = np.empty(entries, np.int32)
+    mixed = np.empty(count, np.uint64)
+    k, at = 0, 0
+    for i in range(open_N.size):
+        if open_N[i]:
+            code = np.uint64(0x9E3779B97F4A7C15)
+            for entry in range(offset_N[i], offset_N[i + 1]):
+                number = number_S[row[entry]]
+                if number >= 0:
+                    lists[at] = number
+                    at += 1
+                    code = (code ^ np.uint64(number + 1)) * np.uint64(0xBF58476D1CE4E5B9)
+                    code ^= code >> np.uint64(29)
+            mixed[k] = code
+            k += 1
+            offset[k] = at
+    return offset, lists, mixed
+
+
+@compiled
+def equal_columns(offset, row, mixed, order):
+    """A group number for each column; equal numbers only for equal row lists, compared entry by entry.
+
+    ``order`` sorts by hash. Lists that collide may hide equal ones from each other; they stay apart, which is exact.
+    """
+    group = np.empty(order.size, np.int64)
+    count = -1
+    for k in range(order.size):
+        i = order[k]
+        same = False
+        if k > 0 and mixed[order[k - 1]] == mixed[i]:
+            h = order[k - 1]
+            same = offset[h + 1] - offset[h] == offset[i + 1] - offset[i]
+            for entry in range(offset[i + 1] - offset[i]):
+                same = same and row[offset[h] + entry] == row[offset[i] + entry]
+        if not same:
+            count += 1
+        group[i] = count
+    return group
+
+
+@compiled
+def dominated_columns(offset_S, column, offset_N, row, capacity_S, upper_N, most):
+    """Columns that some optimum leaves at 0, because a column on a proper subset of their rows can take their weight.
+
+    Let D be a column with upper bound at least the least capacity among its rows, and i one whose rows include D's
+    and more. From any optimum move all of w_i to D: the sum stays, D's rows keep their loads, i's other rows lose
+    load, and w_D stays within its bound because a row of D caps it below that. Repeat along the proper subset order,
+    which has no cycles, so all marked columns can be 0 at once. Stops looking after ``most`` comparisons.
+    """
+    size = upper_N.size
+    mask = np.zeros(size, np.uint64)
+    for i in range(size):
+        for entry in range(offset_N[i], offset_N[i + 1]):
+            mask[i] |= np.uint64(1) << np.uint64((row[entry] * 2654435761) & 63)
+    gone = np.zeros(size, np.bool_)
+    work = 0
+    for d in range(size):
+        degree = offset_N[d + 1] - offset_N[d]
+        if gone[d] or degree == 0 or work > most:
+            continue
+        least, shortest = np.inf, row[offset_N[d]]
+        for entry in range(offset_N[d], offset_N[d + 1]):
+            j = row[entry]
+            least = min(least, capacity_S[j])
+            if offset_S[j + 1] - offset_S[j] < offset_S[shortest + 1] - offset_S[shortest]:
+                shortest = j
+        if upper_N[d] < least:
+            continue
+        work += offset_S[shortest + 1] - offset_S[shortest]
+        for other in range(offset_S[shortest], offset_S[shortest + 1]):
+            i = column[other]
+            if gone[i] or (mask[d] & ~mask[i]) != 0 or offset_N[i + 1] - offset_N[i] <= degree:
+                continue
+            at, found = offset_N[d], 0
+            for entry in range(offset_N[i], offset_N[i + 1]):
+                if at < offset_N[d + 1] and row[entry] == row[at]:
+                    at += 1
+                    found += 1
+            gone[i] = found == degree
+    return gone
+
+
+@compiled
+def implied_rows(offset_S, column, offset_N, row, capacity_S):
+    """Rows whose columns all lie in another kept row of no larger capacity: that row holds them down already."""
+    gone = np.zeros(capacity_S.size, np.bool_)
+    for j in range(capacity_S.size):
+        begin, end = offset_S[j], offset_S[j + 1]
+        rarest = column[begin]
+        for entry in range(begin, end):
+            i = column[entry]
+            if offset_N[i + 1] - offset_N[i] < offset_N[rarest + 1] - offset_N[rarest]:
+                rarest = i
+        for candidate in range(offset_N[rarest], offset_N[rarest + 1]):
+            k = row[candidate]
+            if k == j or gone[k] or capacity_S[k] > capacity_S[j] or offset_S[k + 1] - offset_S[k] < end - begin:
+                continue
+            at = begin
+            for entry in range(offset_S[k], offset_S[k + 1]):
+                if at < end and column[entry] == column[at]:
+                    at += 1
+                elif at < end and column[entry] > column[at]:
+                    break
+            if at == end:
+                gone[j] = True
+                break
+    return gone

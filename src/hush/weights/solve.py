@@ -1,0 +1,172 @@
+"""Stage 3 in one call: check, reduce, solve, map back, certify."""
+
+import time
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hush.errors import CannotCertify, InvalidInput
+from hush.incidence import Incidence
+from hush.weights.certify import Certified, certify
+from hush.weights.program import Array, Progress, Program
+from hush.weights.reduce import Reduction, reduced
+from hush.weights.solvers import SOLVERS
+
+__all__ = ["Weights", "solve_program", "solve_weights"]
+
+SMALL = 20_000  # entries up to which simplex is tried first: exact, and about as fast (measured)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Weights:
+    """Weights that respect every capacity, with a proof of how good they are.
+
+    Invariant: 0 <= values <= upper, objective = sum of values <= best possible sum <= bound, and
+    gap = (bound - objective) / bound. dual has one entry per secret: what one more unit of its capacity would buy.
+    """
+
+    values: Array
+    dual: Array
+    objective: float
+    bound: float
+    gap: float
+    upper: float
+    solver: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.gap <= 1 and self.objective <= self.bound * (1 + 1e-12)):
+            raise CannotCertify(f"objective {self.objective} and bound {self.bound} contradict each other")
+        if self.values.size and not (self.values.min() >= 0 and self.values.max() <= self.upper):
+            raise CannotCertify(f"weights leave [0, {self.upper}]; they are void")
+        for array in (self.values, self.dual):
+            array.flags.writeable = False
+
+    def __repr__(self) -> str:
+        return (
+            f"Weights({len(self.values)} examples, objective={self.objective:.6g}, gap={self.gap:.2g}, "
+            f"solver={self.solver!r})"
+        )
+
+
+def solve_weights(
+    incidence: Incidence,
+    capacity: ArrayLike,
+    *,
+    upper: float = 1.0,
+    tolerance: float = 1e-4,
+    warm_start: Weights | None = None,
+    solver: str | None = None,
+    progress: Progress | None = None,
+) -> Weights:
+    """Weights of the largest sum under which the examples of each secret weigh at most its capacity together.
+
+    capacity: one number, or one per secret; infinite ones never bind. upper bounds every weight. tolerance is the
+    largest certified relative gap that is accepted. warm_start: the answer to a similar question, such as the same
+    graph under other capacities. solver: None chooses by size. progress is called with (done, total) now and then.
+
+    Guarantee: every capacity holds (up to 1e-12 of itself, the rounding of a sum), and no weights with these
+    capacities have a sum above ``bound``, whatever the solver did. CannotCertify where the gap is above tolerance.
+
+    >>> incidence = Incidence.from_pairs([0, 1, 1], [0, 0, 1], num_examples=3, num_secrets=2)
+    >>> weights = solve_weights(incidence, [0.5, 2.0])
+    >>> weights.values.tolist(), weights.objective
+    ([0.25, 0.25, 1.0], 1.5)
+    """
+    program = Program.of(incidence, capacity, upper=upper)
+    return solve_program(program, tolerance=tolerance, warm_start=warm_start, solver=solver, progress=progress)
+
+
+def solve_program(
+    program: Program,
+    *,
+    tolerance: float = 1e-4,
+    warm_start: Weights | None = None,
+    solver: str | None = None,
+    progress: Progress | None = None,
+) -> Weights:
+    """As ``solve_weights``, for a program that is at hand; ``program.with_capacity`` saves building it again."""
+    begin = time.perf_counter()
+    goal = _checked_tolerance(tolerance)
+    start_S = _checked_start(program, warm_start)
+    if solver is not None and solver not in SOLVERS:
+        raise InvalidInput(f"solver={solver!r}; choose one of {', '.join(map(repr, SOLVERS))}, or None")
+    reduction = reduced(program)
+    small = reduction.program
+    if small.num_columns == 0:
+        name = "reduction"
+        proof = certify(program, reduction.primal(np.empty(0)), reduction.dual(np.empty(0)), tolerance=goal)
+    else:
+        name, proof = _solved(program, reduction, start_S, goal, solver, progress)
+    if not proof.gap <= goal:
+        raise CannotCertify(
+            f"the best weights found have a sum of {proof.objective:.6g} and the best possible sum is at most "
+            f"{proof.bound:.6g}: a certified gap of {proof.gap:.2g}, above tolerance={goal:.2g}; ask for a larger "
+            "tolerance, or choose another solver"
+        )
+    return Weights(
+        values=proof.value_N,
+        dual=proof.dual_S,
+        objective=proof.objective,
+        bound=proof.bound,
+        gap=proof.gap,
+        upper=float(program.upper_N.max(initial=0.0)),
+        solver=name,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _solved(
+    program: Program,
+    reduction: Reduction,
+    start_S: Array | None,
+    goal: float,
+    solver: str | None,
+    progress: Progress | None,
+) -> tuple[str, Certified]:
+    """The first certified answer of the solvers in turn, or the best of those that fall short."""
+    small = reduction.program
+    order = ["simplex", "newton"] if small.num_entries <= SMALL else ["newton"]
+    start = None if start_S is None else start_S[reduction.row_S]
+    # The gap counts against the whole sum, so what the reduction decided leaves the rest more room.
+    eased = min(goal * (1 + reduction.fixed_N.sum() / small.upper_N.sum()), 0.5)
+    best: tuple[str, Certified] | None = None
+    for name in order if solver is None else [solver]:
+        for aim in (eased, goal / 4):  # mapping back can cost a little; then aim higher
+            found = SOLVERS[name](small, start, aim, progress)
+            proof = certify(program, reduction.primal(found.primal_N), reduction.dual(found.dual_S), tolerance=goal)
+            if best is None or proof.gap < best[1].gap:
+                best = name, proof
+            if proof.gap <= goal:
+                return best
+            if name == "simplex":
+                break  # it stops at its own tolerances
+            start = proof.dual_S[reduction.row_S]
+    if best is None:
+        raise CannotCertify("no solver was asked; this is a bug")
+    return best
+
+
+def _checked_tolerance(tolerance: float) -> float:
+    try:
+        goal = float(tolerance)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"tolerance={tolerance!r} is not a number") from error
+    if not 0 < goal < 1:
+        raise InvalidInput(f"tolerance={goal}; pass a relative gap strictly between 0 and 1, such as 1e-4")
+    return goal
+
+
+def _checked_start(program: Program, warm_start: Weights | None) -> Array | None:
+    if warm_start is None:
+        return None
+    sizes = len(warm_start.values), len(warm_start.dual)
+    if sizes != (program.num_columns, program.num_rows):
+        raise InvalidInput(
+            f"warm_start has {sizes[0]} examples and {sizes[1]} secrets, the program {program.num_columns} and "
+            f"{program.num_rows}; start from weights of the same graph"
+        )
+    return warm_start.dual
