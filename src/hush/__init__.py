@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hush.accounting import Calibration, calibrate, capacity, posterior
+    from hush.accounting import Calibration, calibrate, capacity, posterior, posteriors
     from hush.errors import CannotCertify, HushError, InfeasiblePlan, InvalidInput
     from hush.incidence import Incidence
     from hush.plan import Plan, make_plan
@@ -36,6 +36,7 @@ __all__ = [
     "frontier",
     "make_plan",
     "posterior",
+    "posteriors",
     "solve_weights",
     "verify",
 ]
@@ -57,6 +58,7 @@ _HOME = {
     "frontier": "hush.weights",
     "make_plan": "hush.plan",
     "posterior": "hush.accounting",
+    "posteriors": "hush.accounting",
     "solve_weights": "hush.weights",
     "verify": "hush.verify",
 }

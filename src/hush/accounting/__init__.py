@@ -7,6 +7,7 @@ secret: one secret; calibration: all of them at once; capacity: how often a secr
 
 from hush.accounting.calibration import Calibration, calibrate
 from hush.accounting.capacity import capacity
+from hush.accounting.evaluate import posteriors
 from hush.accounting.secret import posterior
 
-__all__ = ["Calibration", "calibrate", "capacity", "posterior"]
+__all__ = ["Calibration", "calibrate", "capacity", "posterior", "posteriors"]

@@ -7,16 +7,14 @@ raises a posterior (it is post-processing), so what was proven at some noise sta
 Legend: S secrets, Q promised points of a secret, N examples.
 """
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hush.accounting.counts import Array
+from hush.accounting.evaluate import COARSE_GROUPS, Evaluator, Progress
 from hush.accounting.groups import FINEST, Crowd, Group, Indices
 from hush.accounting.inputs import (
     Bound,
@@ -27,16 +25,12 @@ from hush.accounting.inputs import (
     checked_rounds,
 )
 from hush.accounting.search import least_safe
-from hush.accounting.secret import ACCURACY, count_tail, noiseless_posterior, upper_posterior
+from hush.accounting.secret import ACCURACY, count_tail, noiseless_posterior
 from hush.errors import CannotCertify, InfeasiblePlan
 from hush.incidence import Incidence
 from hush.protection import promise_arrays
 
-Progress = Callable[[int, int], None]
-
-COARSE_GROUPS = 384
 FINER = 8  # groups that are not proven safe are cut this much finer
-MOST_PRIORS = 48  # distinct priors evaluated for one group; more are rounded up to a grid
 BINDING = 0.005  # a secret binds if this much less noise would break its promise
 NEAR = 0.7  # posteriors this close to their ceiling, in log, are looked at when binding secrets are named
 
@@ -98,15 +92,10 @@ def calibrate(
     prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
     checked_priors(prior_SQ)
     crowd = Crowd(incidence, rate_N, tail=count_tail(float(prior_SQ.min(initial=0.5)), count))
-    search = _Search(
-        crowd=crowd,
-        prior_SQ=prior_SQ,
-        ceiling_SQ=ceiling_SQ,
-        rounds=count,
-        bound=bound,
-        accuracy=checked_accuracy(accuracy),
-        progress=progress,
+    evaluator = Evaluator(
+        prior_SQ=prior_SQ, rounds=count, bound=bound, accuracy=checked_accuracy(accuracy), progress=progress
     )
+    search = _Search(crowd=crowd, evaluator=evaluator, prior_SQ=prior_SQ, ceiling_SQ=ceiling_SQ)
     sigma, posterior_SQ, binding = search.solve()
     several = np.ndim(prior) == 2 or np.ndim(ceiling) == 2
     return Calibration(
@@ -124,17 +113,13 @@ class _Search:
     """The search for one noise multiplier; holds the inputs so that its steps read as steps."""
 
     crowd: Crowd
+    evaluator: Evaluator
     prior_SQ: Array
     ceiling_SQ: Array
-    rounds: int
-    bound: Bound
-    accuracy: float
-    progress: Progress | None
-    _done: list[int] = field(default_factory=lambda: [0, 0])  # evaluations finished, and begun
 
     def solve(self) -> tuple[float, Array, Indices]:
         """The noise, every posterior at it, and the secrets that bind."""
-        posterior_SQ = noiseless_posterior(self.crowd.log_idle_S[:, None], self.rounds, self.prior_SQ)
+        posterior_SQ = noiseless_posterior(self.crowd.log_idle_S[:, None], self.evaluator.rounds, self.prior_SQ)
         needy = np.flatnonzero((posterior_SQ > self.ceiling_SQ).any(axis=1))
         if needy.size == 0:
             return 0.0, posterior_SQ, np.empty(0, dtype=np.int64)
@@ -142,7 +127,7 @@ class _Search:
         drawn = np.flatnonzero(self.crowd.mean_S > 0)
         sigma = self._settle(self._most_demanding(needy), 0.0)
         sigma, groups = self._prove(drawn, sigma, posterior_SQ)
-        for group, found in zip(groups, self._evaluate(groups, sigma), strict=True):
+        for group, found in zip(groups, self.evaluator.evaluate(groups, sigma), strict=True):
             posterior_SQ[group.member] = np.minimum(posterior_SQ[group.member], found)  # both are upper bounds
         return sigma, posterior_SQ, self._binding(posterior_SQ, drawn, sigma)
 
@@ -166,7 +151,7 @@ class _Search:
         waiting = list(self.crowd.grouped(member, self.crowd.coarse_width(member, COARSE_GROUPS)))
         while waiting:
             unproven: list[tuple[float, Group]] = []
-            for group, found in zip(waiting, self._evaluate(waiting, sigma), strict=True):
+            for group, found in zip(waiting, self.evaluator.evaluate(waiting, sigma), strict=True):
                 fails = (found > self.ceiling_SQ[group.member]).any(axis=1)
                 proven, rest = group.member[~fails], group.member[fails]
                 posterior_SQ[proven] = np.minimum(posterior_SQ[proven], found[~fails])
@@ -189,48 +174,15 @@ class _Search:
         groups = list(self.crowd.grouped(drawn[near], FINEST))
         broken = [
             group.member[(found > self.ceiling_SQ[group.member]).any(axis=1)]
-            for group, found in zip(groups, self._evaluate(groups, sigma * (1 - BINDING)), strict=True)
+            for group, found in zip(groups, self.evaluator.evaluate(groups, sigma * (1 - BINDING)), strict=True)
         ]
         return np.sort(np.concatenate(broken))
 
     def _settle(self, group: Group, unsafe: float) -> float:
         """The least noise that is safe for one group."""
-        name = f"secret {int(group.member[0])} under the bound {self.bound!r}"
-        return least_safe(lambda sigma: self._excess(group.member, self._at(group, sigma)), unsafe, name=name)
+        name = f"secret {int(group.member[0])} under the bound {self.evaluator.bound!r}"
+        return least_safe(lambda sigma: self._excess(group.member, self.evaluator.at(group, sigma)), unsafe, name=name)
 
     def _excess(self, member: Indices, found: Array) -> float:
         """Largest log(posterior / ceiling): safe exactly if it is at most 0."""
         return float(np.log(found / self.ceiling_SQ[member]).max())
-
-    def _at(self, group: Group, sigma: float) -> Array:
-        """Posteriors of a group's members at this noise."""
-        prior_mq = self.prior_SQ[group.member]
-        distinct, where = _rounded_up(prior_mq)
-        found = upper_posterior(group.law, sigma, self.rounds, distinct, bound=self.bound, accuracy=self.accuracy)
-        return found[where].reshape(prior_mq.shape)
-
-    def _evaluate(self, groups: Sequence[Group], sigma: float) -> list[Array]:
-        """Posteriors for each group; the array work runs outside the interpreter lock, so threads help."""
-        self._done[1] += len(groups)
-        results: list[Array] = []
-
-        def work(group: Group) -> Array:
-            return self._at(group, sigma)
-
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            for found in pool.map(work, groups):
-                results.append(found)
-                self._done[0] += 1
-                if self.progress is not None:
-                    self.progress(*self._done)
-        return results
-
-
-def _rounded_up(priors: Array) -> tuple[Array, Indices]:
-    """Distinct priors to evaluate, and for each given one the index of one at least as large."""
-    distinct: Array = np.unique(priors)
-    if distinct.size > MOST_PRIORS:  # the posterior grows with the prior, so a larger one is safe
-        largest = float(distinct[-1])
-        distinct = np.geomspace(float(distinct[0]), largest, MOST_PRIORS)
-        distinct[-1] = largest
-    return distinct, np.searchsorted(distinct, priors.ravel()).astype(np.int64)
