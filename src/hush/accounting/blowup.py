@@ -53,7 +53,7 @@ def _bounds(cells: Round, resolution: Resolution, rounds: int, priors: Array) ->
     """Upper bounds at each prior, and how much of each is allowance for round-off (relative)."""
     atom_mass, atom_value = spread(cells)
     composed, total_p = _lattice_law(atom_mass, atom_value, resolution, rounds)
-    conceded = -float(np.expm1(rounds * np.log1p(-cells.conceded))) if cells.conceded < 1 else 1.0
+    conceded = cells.conceded_over(rounds)
     inflate_q = float(np.exp(rounds * cells.q_error))  # Q-masses are a factor of H
     inflate_p = float(np.exp(rounds * 4 * EPS * (2 + float(np.abs(atom_value).max()))))  # ratios are one of B
     threshold, excess, error = hockey_stick(composed, total_p, rounds, log_prior=float(np.log(priors[0])))
@@ -77,8 +77,15 @@ def _lattice_law(mass: Array, value: Array, resolution: Resolution, rounds: int)
         tilt = retilt(index, split_mass, step, resolution, rounds)
         composed = compose(index, split_mass, step=step, tilt=tilt, rounds=rounds, largest_size=LARGEST_SIZE)
         if composed is not None:
-            return composed, float(split_mass @ np.exp(index * step))
+            return composed, _p_mass(index, split_mass, step)
         step *= 2  # a coarser lattice is looser, never wrong
+
+
+def _p_mass(index: Indices, mass: Array, step: float) -> float:
+    """Total of mass * exp(index * step), rounded up."""
+    used = mass > 0
+    value = index[used].astype(np.float64) * step
+    return float(np.exp(np.log(mass[used]) + value).sum()) * (1 + EPS * (64 + 2 * float(np.abs(value).max())))
 
 
 def hockey_stick(composed: Composed, total_p: float, rounds: int, *, log_prior: float) -> tuple[Array, Array, Array]:
@@ -108,7 +115,7 @@ def hockey_stick(composed: Composed, total_p: float, rounds: int, *, log_prior: 
         error = scaled(log_scale, spill * local + loss * p_right)
     else:
         p_left = np.cumsum(tilted[:end] * np.exp((1 - tilt) * u[:end]))[begin:]
-        whole = np.exp(rounds * (np.log(total_p) + EPS * (64 + STEEPEST)))
+        whole = np.exp(rounds * np.log(total_p)) * (1 + 4 * EPS)
         terms = _geometric(1.0 - tilt, composed.step, size) + 1 + _geometric(tilt, composed.step, size)
         spill = 2 * composed.entry_error * terms + composed.wrapped
         excess = np.maximum(whole - scaled(log_scale, p_left + right), 0.0)

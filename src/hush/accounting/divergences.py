@@ -101,5 +101,5 @@ def _log_moment(cells: Round, order: float) -> float:
 
 
 def _add_conceded(cells: Round, rounds: int, inside: Array) -> Array:
-    conceded = -np.expm1(rounds * np.log1p(-cells.conceded)) if cells.conceded < 1 else 1.0
+    conceded = cells.conceded_over(rounds)
     return np.minimum(1.0, conceded + (1 - conceded) * inside)

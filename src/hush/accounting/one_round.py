@@ -12,6 +12,7 @@ which an explicit attack is built (attack.py).
 Legend: U edges of cells, K counts.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -48,6 +49,10 @@ class Round:
     conceded: float
     attainable: float
 
+    def conceded_over(self, rounds: int) -> float:
+        """Probability under P that any of so many rounds is conceded, rounded up."""
+        return min(1.0, -math.expm1(rounds * math.log1p(-self.conceded)) * (1 + 1e-12)) if self.conceded < 1 else 1.0
+
 
 def right_end(prior: float, rounds: int, *, share: float = 1e-9) -> float:
     """Where success may be conceded: beyond it lies Q-mass of at most this share of the prior, all rounds together."""
@@ -72,6 +77,7 @@ def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:
     # Only counts above 0 carry an error, and each as a difference ratio_k - 1: share_U is how much of R that can be.
     counted = 2 * q_error + law.relative_error + EPS * (8 + 2 * end * end)
     ratio_error = counted * share_U[1:] + 4 * EPS * np.maximum(np.abs(log_ratio_U[:-1]), np.abs(log_ratio_U[1:]))
+    ratio_error += 1e-300  # so that no cell has width 0
     past_end = float(shifts.mass_K @ ndtr(shifts.mean_K - end))
     return Round(
         log_ratio_U=log_ratio_U,

@@ -45,7 +45,7 @@ def choose_resolution(law: CountLaw, sigma: float, rounds: int, prior: float, *,
     allowed = 2 * accuracy * pilot.excess / max(pilot.tilt - 1.0, 1.0 / pilot.deviation)
     slope = np.gradient(pilot.value, pilot.u)
     width = np.sqrt(0.25 * 6 * allowed / max(rounds * float(pilot.weight @ (slope * slope)), 1e-300))
-    cells = int(np.clip((end - LEFT) / min(width, 1.0), FEWEST_CELLS, MOST_CELLS))
+    cells = int(np.clip((end - LEFT) / float(np.clip(width, 1e-9, 1.0)), FEWEST_CELLS, MOST_CELLS))
     step = _lattice_step(pilot.value, pilot.weight, 0.75 * allowed / rounds)
     return Resolution(end=end, cells=cells, step=step, tilt=pilot.tilt, depth=depth(prior))
 
