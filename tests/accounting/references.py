@@ -192,7 +192,7 @@ def _tail_sides(k: NDArray[np.int64], n: int, rate: Array) -> tuple[Array, Array
     mass = np.exp(log_mass)
     deep = (k > n * rate) & (k <= n) & (log_mass < -300.0)
     with np.errstate(divide="ignore", over="ignore"):
-        low, high = mass * total * (1 - 1e-8), np.minimum(mass / (1 - first) * (1 + 1e-8), 1.0)
+        low, high = mass * total * (1 - 1e-8), np.minimum(mass / np.maximum(1 - first, 1e-16) * (1 + 1e-8), 1.0)
     return np.where(deep, low, found), np.where(deep, high, found)
 
 
@@ -252,11 +252,17 @@ def direct_bracket(rates: Array, sigma: float, rounds: int, prior: float, *, ste
 
 
 def _convolved(mass: Array, rounds: int) -> Array:
-    """T-fold convolution; masses below 1e-150 are dropped, since products with them would be denormal, and slow."""
+    """T-fold convolution; masses below 1e-150 are dropped, since products with them would be denormal, and slow.
+
+    One factor is taken in pieces, short enough that the products of each are not spread over threads.
+    """
     base = total = np.where(mass < 1e-150, 0.0, mass)
     for _ in range(rounds - 1):
-        total = np.convolve(total, base)
-        total[total < 1e-150] = 0.0
+        longer = np.zeros(total.size + base.size - 1)
+        for begin in range(0, base.size, 4096):
+            piece = np.convolve(total, base[begin : begin + 4096])
+            longer[begin : begin + piece.size] += piece
+        total = np.where(longer < 1e-150, 0.0, longer)
     return total
 
 
