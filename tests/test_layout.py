@@ -15,6 +15,7 @@ PACKAGE = Path(hush.__file__).parent
 ORDER = [
     "errors",
     "indexing",
+    "rounding",
     "storage",
     "protection",
     "secret_table",
@@ -31,8 +32,12 @@ ORDER = [
     "console",
     "report",
     "demo",
+    "cli_options",
     "cli_inputs",
     "cli_results",
+    "cli_plan_results",
+    "cli_plan",
+    "cli_verify",
     "cli",
 ]
 

@@ -5,9 +5,10 @@ A certificate holds numbers, ids and fingerprints of public things; never the te
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, final
 
 from hush.errors import InvalidInput
+from hush.rounding import rounded_down, rounded_up
 
 __all__ = ["ASSUMPTIONS", "NOT_COVERED", "Certificate"]
 
@@ -36,9 +37,13 @@ NOT_COVERED = (
 )
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The promise of one plan. `marks` is empty for a real one; a simulation or a fixed seed is marked there."""
+    """The promise of one plan. `marks` is empty for a real one; a simulation or a fixed seed is marked there.
+
+    binding names the first of num_binding secrets; curve gives, for a few of them, posteriors from other priors.
+    """
 
     noise_multiplier: float
     rounds: int
@@ -46,10 +51,12 @@ class Certificate:
     clip_norm: float
     bound: str
     capacity: str
+    weights_gap: float
     num_examples: int
     num_secrets: int
     kept_fraction: float
     strictest: Mapping[str, float]
+    num_binding: int
     binding: tuple[str, ...]
     curve: Mapping[str, tuple[tuple[float, float], ...]]
     fingerprints: Mapping[str, str]
@@ -69,20 +76,25 @@ class Certificate:
         return {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: object) -> Self:
         """From what ``to_dict`` gave; fields of a newer minor version are ignored, missing ones are an error."""
         known = cls.__dataclass_fields__
+        if not isinstance(data, Mapping):
+            raise InvalidInput("the certificate is not a JSON object; it is not one of ours")
         missing = [name for name in known if name not in data]
         if missing:
             raise InvalidInput(f"the certificate lacks {missing}; it is incomplete or not one of ours")
-        values = {name: data[name] for name in known}
-        for name in ("binding", "marks", "assumptions", "not_covered"):
-            values[name] = tuple(values[name])
-        values["curve"] = {name: tuple((p, r) for p, r in points) for name, points in values["curve"].items()}
+        values: dict[str, Any] = {name: data[name] for name in known}
+        try:
+            for name in ("binding", "marks", "assumptions", "not_covered"):
+                values[name] = tuple(values[name])
+            values["curve"] = {name: tuple((p, r) for p, r in points) for name, points in values["curve"].items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InvalidInput("the certificate has lists or curves of another shape; it is not one of ours") from error
         return cls(**values)
 
     def to_markdown(self) -> str:
-        """For a person to read and to sign."""
+        """For a person to read and to sign; every bound is rounded to the safe side."""
         parts = [self._title(), self._promise(), self._curves()]
         parts += ["## Under these assumptions\n", *(f"- {line}" for line in self.assumptions), ""]
         parts += ["## What is not covered\n", *(f"- {line}" for line in self.not_covered), ""]
@@ -97,30 +109,37 @@ class Certificate:
         return f"# Certificate of secret protection\n{warning}"
 
     def _promise(self) -> str:
-        strict = self.strictest
+        if not self.num_secrets:
+            promise = "There are no secrets, so nothing is promised."
+        else:
+            strict = {name: float(value) for name, value in self.strictest.items()}
+            promise = (
+                f"For each of {self.num_secrets:,} secrets: nobody who gives no candidate for it more than its prior, "
+                "and who then sees the trained model, indeed every iterate, names the right one with probability "
+                f"above its ceiling. Priors are at most {rounded_up(strict['largest_prior'], 3)}, ceilings from "
+                f"{rounded_down(strict['smallest_ceiling'], 3)} to {rounded_up(strict['largest_ceiling'], 3)}; the "
+                f"closest posterior comes to {rounded_up(100 * strict['largest_share_of_ceiling'])} % of its ceiling. "
+                "The plan lists every one."
+            )
+        more = self.num_binding - len(self.binding)
+        names = [_safe(name) for name in self.binding] + ([f"and {more:,} more"] if more > 0 else [])
         return (
-            "## The promise\n\n"
-            f"For each of {self.num_secrets:,} secrets: nobody who gives no candidate for it more than its prior, and "
-            "who then sees the trained model, indeed every iterate, names the right one with probability above its "
-            "ceiling. "
-            f"Priors are at most {strict['largest_prior']:.3g}, ceilings from {strict['smallest_ceiling']:.3g} to "
-            f"{strict['largest_ceiling']:.3g}; the closest posterior comes to "
-            f"{100 * strict['largest_share_of_ceiling']:.2f} % of its ceiling. The plan lists every one.\n\n"
-            f"- noise multiplier {self.noise_multiplier:.6g}, {self.rounds} rounds, "
-            f"expected batch {self.batch_size:g}, clip norm {self.clip_norm:g}\n"
+            f"## The promise\n\n{promise}\n\n"
+            f"- noise multiplier {self.noise_multiplier!r}, {self.rounds} rounds, "
+            f"expected batch {self.batch_size!r}, clip norm {self.clip_norm!r}\n"
             f"- bound: {self.bound}; weights: {self.capacity}, {100 * self.kept_fraction:.1f} % of "
-            f"{self.num_examples:,} examples kept\n"
-            f"- binding: {', '.join(self.binding) if self.binding else 'none'}\n"
+            f"{self.num_examples:,} examples kept, stated to be within {self.weights_gap:.1e} of the largest sum\n"
+            f"- binding, those that about 1 % less noise would break: {', '.join(names) or 'none'}\n"
         )
 
     def _curves(self) -> str:
         if not self.curve:
             return ""
-        lines = ["## From other priors\n", "What the same model allows for secrets that bind, at most:\n"]
-        names = list(self.curve)
+        lines = ["## From other priors\n", "What the same model allows for the secrets closest to their ceilings:\n"]
+        names = [_safe(name) for name in self.curve]
         lines += ["| prior | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
         for row in zip(*self.curve.values(), strict=True):
-            lines.append(f"| {row[0][0]:.3g} | " + " | ".join(f"{after:.3g}" for _, after in row) + " |")
+            lines.append(f"| {row[0][0]:g} | " + " | ".join(rounded_up(after, 3) for _, after in row) + " |")
         return "\n".join([*lines, ""])
 
 
@@ -128,3 +147,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(entry) for name, entry in value.items()}
     return [_plain(entry) for entry in value] if isinstance(value, tuple) else value
+
+
+def _safe(name: str) -> str:
+    """An id that can neither break a line nor a table, nor pass for something else on the page."""
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
+    return "".join(f"\\{letter}" if letter in "\\`*_|<>[]#" else letter for letter in shown)

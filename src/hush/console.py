@@ -1,12 +1,8 @@
-"""How results are shown in a terminal: numbers rounded to the safe side, tables, and a progress bar.
-
-An upper bound is printed rounded up and a lower bound rounded down, so that what is read is still true.
-"""
+"""How results are shown in a terminal: numbers rounded to the safe side, tables, and a progress bar."""
 
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from types import TracebackType
 from typing import Self
 
@@ -16,36 +12,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from hush.rounding import rounded_down, rounded_up
+
 __all__ = ["BOUND_NAMES", "ProgressBar", "plain", "rounded_down", "rounded_up", "show_rows", "times_less"]
 
 BOUND_NAMES: Mapping[str, str] = {"kl": "KL (the paper)", "renyi": "Rényi", "blowup": "blow-up (tight)"}
 MOMENT = 0.5  # seconds before a progress bar is worth showing
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """So many significant digits, never below the value.
-
-    >>> rounded_up(0.00099621), rounded_up(30.9919), rounded_up(1e-10), rounded_up(1234.5)
-    ('0.0009963', '31.00', '1.000e-10', '1235')
-    """
-    return _rounded(value, digits, ROUND_CEILING)
-
-
-def rounded_down(value: float, digits: int = 4) -> str:
-    """So many significant digits, never above the value.
-
-    >>> rounded_down(0.00099629)
-    '0.0009962'
-    """
-    return _rounded(value, digits, ROUND_FLOOR)
-
-
-def _rounded(value: float, digits: int, direction: str) -> str:
-    shortest = Decimal(repr(float(value)))  # 1e-10 stays 1e-10, though the float is a little more
-    if not shortest:
-        return "0"
-    step = Decimal(1).scaleb(shortest.adjusted() - digits + 1)
-    return f"{float(shortest.quantize(step, rounding=direction)):#.{digits}g}".removesuffix(".")
 
 
 def times_less(more: float, less: float) -> str:

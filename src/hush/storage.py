@@ -1,6 +1,7 @@
-"""How results reach disk, below every stage: files appear whole or not at all, and tables say what they are."""
+"""How results reach disk, below every stage: files and folders appear whole or not at all, tables say what they are."""
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from hush.errors import InvalidInput
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read_table", "whole_file", "write_table"]
+__all__ = ["read_table", "whole_file", "whole_folder", "write_table"]
 
 
 @contextmanager
@@ -34,6 +35,58 @@ def whole_file(path: str | os.PathLike[str], *, owner_only: bool = False) -> Ite
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new folder to fill, which takes its name, and replaces what is there, only once it is complete.
+
+    On Linux old and new trade places in one step of the kernel, so a crash leaves one of the two. Where that step does
+    not exist, the old folder steps aside first: a crash at that very moment leaves it beside, its name ending in .old.
+    """
+    target = Path(path).resolve()  # a link keeps pointing where it does
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = target.with_name(f".{target.name}.{token_hex(8)}.tmp")
+    work.mkdir()
+    try:
+        yield work
+        for file in (*work.iterdir(), work):
+            _flush(file)
+        if not target.exists():
+            work.replace(target)
+        elif not _exchanged(work, target):
+            aside = target.with_name(f".{target.name}.{token_hex(8)}.old")
+            target.replace(aside)
+            try:
+                work.replace(target)
+            except BaseException:
+                aside.replace(target)
+                raise
+            shutil.rmtree(aside, ignore_errors=True)
+        _flush(target.parent)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)  # what is left of it, or by now the old folder
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Swap two names in one step; False where the system has no such step."""
+    import ctypes
+
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+
+
+def _flush(path: Path) -> None:
+    """Have the system write a file or a folder's list of names to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_table(

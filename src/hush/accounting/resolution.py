@@ -47,6 +47,10 @@ def choose_resolution(law: CountLaw, sigma: float, rounds: int, prior: float, *,
     width = np.sqrt(0.25 * 6 * allowed / max(rounds * float(pilot.weight @ (slope * slope)), 1e-300))
     cells = int(np.clip((end - LEFT) / float(np.clip(width, 1e-9, 1.0)), FEWEST_CELLS, MOST_CELLS))
     step = _lattice_step(pilot.value, pilot.weight, 0.75 * allowed / rounds)
+    # Where a run is decided by its one largest round, the threshold is that round's; the lattice must resolve it.
+    jump = float(np.interp(-ndtri(prior / rounds), pilot.u, pilot.value))
+    if jump > 0.0:
+        step = min(step, jump * np.sqrt(10 * accuracy))
     return Resolution(end=end, cells=cells, step=step, tilt=pilot.tilt, depth=depth(prior))
 
 

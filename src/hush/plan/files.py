@@ -5,13 +5,12 @@ examples.parquet     weight and rate of each example
 secrets.parquet      id, priors, ceilings and posteriors of each secret
 incidence.parquet    the public graph
 certificate.json / certificate.md
+plan.sig             a detached signature, if somebody signed
 """
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +18,12 @@ import pyarrow as pa
 
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
-from hush.storage import read_table, write_table
+from hush.storage import read_table, whole_folder, write_table
 
 if TYPE_CHECKING:
     from hush.plan.model import Plan
 
-MAJOR, MINOR = 1, 0  # a newer minor version adds fields; a newer major one changes their meaning
+MAJOR, MINOR = 1, 0  # a newer minor version adds fields or rewords; a newer major one changes what a field means
 SETTINGS = (
     "noise_multiplier",
     "rounds",
@@ -37,101 +36,120 @@ SETTINGS = (
     "created",
 )
 FILES = ("examples.parquet", "secrets.parquet", "incidence.parquet", "certificate.json", "certificate.md")
+SIGNATURE = "plan.sig"
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a place that holds anything but a plan, before it is replaced."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is a file; name a folder for the plan")
+    names = {entry.name for entry in folder.iterdir()}
+    foreign = sorted(names - {"plan.json", SIGNATURE, *FILES})
+    if foreign or (names and "plan.json" not in names):
+        listed = ", ".join(foreign[:3] or sorted(names)[:3])
+        raise InvalidInput(f"{folder} holds something other than a plan ({listed}); name a new folder")
+    if names:
+        _parsed_record(folder)  # a plan.json of another program stays where it is
 
 
 def save_plan(plan: "Plan", folder: Path) -> None:
-    """Write everything beside the target first, then move it there in one step."""
-    if folder.exists() and not (folder / "plan.json").exists() and any(folder.iterdir()):
-        raise InvalidInput(f"{folder} is not empty and holds no plan; name a new folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = folder.with_name(f".{folder.name}.{token_hex(8)}.tmp")
-    work.mkdir()
-    try:
+    """Replace what is at `folder`, an older plan at most, in one step."""
+    check_folder(folder)
+    with whole_folder(folder) as work:
         _write(plan, work)
-        old = folder.with_name(f".{folder.name}.{token_hex(8)}.old")
-        if folder.exists():
-            folder.replace(old)
-        work.replace(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _write(plan: "Plan", folder: Path) -> None:
-    write_table(
-        pa.table({"weight": plan.weights, "rate": plan.rates}), folder / "examples.parquet", kind="plan examples"
-    )
+    examples = pa.table({"weight": plan.weights, "rate": plan.rates})
+    write_table(examples, folder / "examples.parquet", kind="plan examples")
     points = {"prior": plan.prior, "ceiling": plan.ceiling, "posterior": plan.posterior}
     columns = {
         name: pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), array.shape[1])
         for name, array in points.items()
     }
-    write_table(pa.table({"id": list(plan.secret_ids), **columns}), folder / "secrets.parquet", kind="plan secrets")
+    secrets = pa.table({"id": pa.array(plan.secret_ids, pa.string()), **columns})
+    write_table(secrets, folder / "secrets.parquet", kind="plan secrets")
     plan.incidence.to_parquet(folder / "incidence.parquet")
-    (folder / "certificate.json").write_text(json.dumps(plan.certificate.to_dict(), indent=2) + "\n")
-    (folder / "certificate.md").write_text(plan.certificate.to_markdown())
+    _write_json(plan.certificate.to_dict(), folder / "certificate.json")
+    (folder / "certificate.md").write_text(plan.certificate.to_markdown(), encoding="utf-8")
     record = {
         "format": f"{MAJOR}.{MINOR}",
         **{name: getattr(plan, name) for name in SETTINGS},
         "binding": plan.binding.tolist(),
         "digests": {name: file_digest(folder / name) for name in FILES},
     }
-    record["digest"] = record_digest(record)
-    (folder / "plan.json").write_text(json.dumps(record, indent=2) + "\n")
+    _write_json(record | {"digest": record_digest(record)}, folder / "plan.json")
 
 
 def load_plan(folder: Path) -> dict[str, Any]:
     """The fields of a Plan. Guarantee: every file has the digest that was written with the plan."""
     record = read_record(folder)
-    for name, digest in record["digests"].items():
-        if file_digest(folder / name) != digest:
-            raise InvalidInput(f"{folder / name} was changed after the plan was written; make the plan again")
+    changed = changed_files(folder, record)
+    if changed:
+        raise InvalidInput(f"{folder}: {', '.join(changed)} changed after the plan was written; make the plan again")
     return read_fields(folder, record)
 
 
+def changed_files(folder: Path, record: dict[str, Any]) -> list[str]:
+    """Names of the files that do not have the digest that plan.json states for them."""
+    return [name for name, digest in record["digests"].items() if file_digest(folder / name) != digest]
+
+
 def read_record(folder: Path) -> dict[str, Any]:
-    """plan.json, with its version and its own digest checked."""
+    """plan.json, with its version, its fields and its own digest checked; fields it does not know are ignored."""
+    path = folder / "plan.json"
+    record = _parsed_record(folder)
+    missing = [name for name in (*SETTINGS, "binding", "digests", "digest") if name not in record]
+    if missing:
+        raise InvalidInput(f"{path} lacks {missing}; make the plan again")
+    if record["digest"] != record_digest(record):
+        raise InvalidInput(f"{path} was changed after it was written; make the plan again")
+    binding, digests = record["binding"], record["digests"]
+    if not isinstance(binding, list) or any(type(secret) is not int for secret in binding):
+        raise InvalidInput(f"{path}: binding is not a list of whole numbers; make the plan again")
+    if not isinstance(digests, dict) or any(Path(name).name != name for name in digests):
+        raise InvalidInput(f"{path}: digests must name the files beside it; make the plan again")
+    absent = [name for name in {*FILES, *digests} if name not in digests or not (folder / name).is_file()]
+    if absent:
+        raise InvalidInput(f"{folder} lacks {sorted(absent)}; make the plan again")
+    return record
+
+
+def minor_version(record: dict[str, Any]) -> int:
+    """Which minor version wrote this record."""
+    return int(record["format"].split(".")[1])
+
+
+def _parsed_record(folder: Path) -> dict[str, Any]:
     path = folder / "plan.json"
     try:
-        record = json.loads(path.read_text())
+        record: Any = read_json(path)
         major, minor = (int(part) for part in record["format"].split("."))
     except FileNotFoundError as error:
         raise InvalidInput(f"{folder} holds no plan.json; pass a folder that Plan.save wrote") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInput(f"{path} is not a plan's JSON; pass a folder that Plan.save wrote") from error
     if major != MAJOR:
         raise InvalidInput(
             f"{path} has format {major}.{minor}, this hush reads {MAJOR}.x; load it with the hush that wrote it, "
             "or make the plan again"
         )
-    missing = [name for name in (*SETTINGS, "binding", "digests", "digest") if name not in record]
-    if missing:
-        raise InvalidInput(f"{path} lacks {missing}; make the plan again")
-    if record["digest"] != record_digest(record):
-        raise InvalidInput(f"{path} was changed after it was written; make the plan again")
-    absent = [name for name in FILES if name not in record["digests"] or not (folder / name).is_file()]
-    if absent:
-        raise InvalidInput(f"{folder} lacks {absent}; make the plan again")
     return record
 
 
 def read_fields(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Plan from a record and the tables beside it."""
     examples, _ = read_table(folder / "examples.parquet", kind="plan examples", columns=("weight", "rate"))
-    secrets, _ = read_table(
-        folder / "secrets.parquet", kind="plan secrets", columns=("id", "prior", "ceiling", "posterior")
-    )
-    count = secrets.num_rows
-    points = {
-        name: _flat(secrets.column(name)).reshape(count, -1) if count else np.empty((0, 1))
-        for name in ("prior", "ceiling", "posterior")
-    }
+    names = ("prior", "ceiling", "posterior")
+    secrets, _ = read_table(folder / "secrets.parquet", kind="plan secrets", columns=("id", *names))
     return {
         "incidence": Incidence.from_parquet(folder / "incidence.parquet"),
         "secret_ids": tuple(secrets.column("id").to_pylist()),
-        **points,
+        **{name: _rows(secrets.column(name), folder / "secrets.parquet") for name in names},
         "binding": np.array(record["binding"], dtype=np.int64),
-        "weights": examples.column("weight").to_numpy().copy(),
+        "weights": examples.column("weight").to_numpy(),
         **{name: record[name] for name in SETTINGS},
     }
 
@@ -142,8 +160,32 @@ def stored_rates(folder: Path) -> np.ndarray:
     return table.column("rate").to_numpy()
 
 
-def _flat(column: pa.ChunkedArray) -> np.ndarray:
-    return np.concatenate([chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks])
+def read_json(path: Path) -> Any:
+    """JSON in which every name is given once and every number is finite; a ValueError otherwise."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise ValueError(f"{path} gives a name twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> float:
+        raise ValueError(f"{path} holds {constant}")
+
+    return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once, parse_constant=refuse)
+
+
+def _write_json(content: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _rows(column: pa.ChunkedArray, path: Path) -> np.ndarray:
+    """A column of equally long lists of numbers as a matrix."""
+    if not pa.types.is_fixed_size_list(column.type) or not pa.types.is_float64(column.type.value_type):
+        raise InvalidInput(f"{path} has a column of type {column.type}; pass a folder that Plan.save wrote")
+    flat = column.combine_chunks().flatten()
+    if flat.null_count:
+        raise InvalidInput(f"{path} has empty cells; pass a folder that Plan.save wrote")
+    return flat.to_numpy().reshape(len(column), column.type.list_size)
 
 
 def file_digest(path: Path) -> str:

@@ -7,12 +7,18 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hush.accounting import calibrate, posteriors
 from hush.accounting.inputs import Bound, checked_choice, checked_noise
 from hush.errors import InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
 from hush.plan.model import Plan
+from hush.rounding import rounded_up
+from hush.weights.accounted import TooLittleNoise
 from hush.weights.choose import Capacity, Choice, Chooser, Progress
 from hush.weights.frontier import KEEP, make_chooser
+from hush.weights.limits import explained, noise_without
+
+BINDING_FROM = 0.99  # with a larger share of the noise needed than this, the secrets that bind there bind here
 
 
 def make_plan(
@@ -50,8 +56,11 @@ def make_plan(
         raise InvalidInput(f"keep={keep!r}; pass the share of data to keep, above 0 and at most 1")
     if not (0 < clip_norm < np.inf and 0 < noise_scale < np.inf):
         raise InvalidInput(f"clip_norm={clip_norm!r} and noise_scale={noise_scale!r} must be finite and above 0")
+    if strength is not None and not 0 < strength < np.inf:
+        raise InvalidInput(f"strength={strength!r}; pass a finite number above 0")
     wanted = None if noise_multiplier is None else checked_noise(noise_multiplier)
     chooser = make_chooser(incidence, prior, ceiling, batch_size, rounds, bound, tolerance)
+    ids = _checked_ids(secret_ids, incidence.num_secrets)
     if capacity == "none":
         choice = chooser.everything
     elif capacity == "paper":
@@ -61,42 +70,27 @@ def make_plan(
     elif wanted >= chooser.everything.noise_multiplier:
         choice = chooser.everything
     else:
-        choice = chooser.accounted(wanted)
-    return _plan_of(choice, chooser, wanted, capacity, clip_norm, noise_scale, secret_ids)
-
-
-def _plan_of(
-    choice: Choice,
-    chooser: Chooser,
-    wanted: float | None,
-    capacity: Capacity,
-    clip_norm: float,
-    noise_scale: float,
-    secret_ids: Sequence[str] | None,
-) -> Plan:
-    """Freeze a choice at the noise that was asked for, or at the least that it needs."""
-    found = choice.calibration
-    incidence, posterior_SQ, sigma = chooser.incidence, np.atleast_2d(found.posterior), found.noise_multiplier
-    if wanted is not None and wanted < sigma:
-        raise InfeasiblePlan(
-            f"noise_multiplier={wanted:.6g} does not keep every promise at these rates, {sigma:.6g} is the least that "
-            f"does ({_who(found.binding, secret_ids)} would break); raise it, or let capacity='accounted' drop data"
-        )
-    m = incidence.num_secrets
-    ids = tuple(f"secret-{secret:06d}" for secret in range(m)) if secret_ids is None else tuple(secret_ids)
+        try:
+            choice = chooser.proven_at(wanted)
+        except TooLittleNoise as error:
+            raise explained(chooser, wanted, error, ids.__getitem__) from error
+    sigma = choice.noise_multiplier if wanted is None else wanted
+    if sigma < choice.noise_multiplier:
+        raise _too_little(sigma, chooser, choice, ids)
+    posterior_SQ, binding = _at(sigma, chooser, choice)
     return Plan(
         incidence=incidence,
         secret_ids=ids,
-        prior=chooser.prior_SQ.copy(),
-        ceiling=chooser.ceiling_SQ.copy(),
-        posterior=posterior_SQ.reshape(chooser.prior_SQ.shape).copy(),
-        binding=found.binding.copy(),
-        weights=choice.weight_N.copy(),
-        noise_multiplier=sigma if wanted is None else wanted,  # more noise never raises a posterior
+        prior=chooser.prior_SQ,
+        ceiling=chooser.ceiling_SQ,
+        posterior=posterior_SQ,
+        binding=binding,
+        weights=choice.weight_N,
+        noise_multiplier=sigma,
         rounds=chooser.rounds,
         batch_size=chooser.batch_size,
         clip_norm=float(clip_norm),
-        bound=chooser.bound,
+        bound=bound,
         capacity=capacity,
         weights_gap=choice.gap,
         noise_scale=float(noise_scale),
@@ -104,7 +98,59 @@ def _plan_of(
     )
 
 
-def _who(binding: NDArray[np.int64], secret_ids: Sequence[str] | None) -> str:
-    first: list[int] = binding[:3].tolist()
-    names = [f"secret {i}" if secret_ids is None else str(secret_ids[i]) for i in first]
-    return ", ".join(names) + (f" and {binding.size - 3} more" if binding.size > 3 else "")
+def noise_without_forcing(plan: Plan) -> tuple[str, float] | None:
+    """If one secret alone forces a plan's noise: its id, and the noise that the same rates would need without it."""
+    if plan.binding.size != 1:
+        return None
+    only = int(plan.binding[0])
+    rest = np.delete(np.arange(plan.incidence.num_secrets), only)
+    found = calibrate(
+        plan.incidence.select(secrets=rest),
+        prior=plan.prior[rest],
+        ceiling=plan.ceiling[rest],
+        rates=plan.rates,
+        rounds=plan.rounds,
+        bound=plan.bound,
+    )
+    return plan.secret_ids[only], found.noise_multiplier
+
+
+def _at(sigma: float, chooser: Chooser, choice: Choice) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Posteriors at this noise, which is what the choice needs or more, and the secrets that bind there."""
+    found = choice.calibration
+    posterior_SQ = found.posterior.reshape(chooser.prior_SQ.shape)
+    if sigma == found.noise_multiplier:
+        return posterior_SQ, found.binding
+    again_SQ = posteriors(
+        chooser.incidence,
+        prior=chooser.prior_SQ,
+        noise_multiplier=sigma,
+        rates=choice.rate_N,
+        rounds=chooser.rounds,
+        bound=chooser.bound,
+    )
+    near = found.noise_multiplier > BINDING_FROM * sigma
+    return np.minimum(posterior_SQ, again_SQ), found.binding if near else found.binding[:0]  # both are upper bounds
+
+
+def _too_little(sigma: float, chooser: Chooser, choice: Choice, ids: tuple[str, ...]) -> InfeasiblePlan:
+    binding: list[int] = choice.calibration.binding.tolist()
+    names = ", ".join(ids[secret] for secret in binding[:3])
+    more = f" and {len(binding) - 3} more" if len(binding) > 3 else ""
+    text = (
+        f"noise_multiplier={sigma:.6g} does not keep every promise at these rates, "
+        f"{rounded_up(choice.noise_multiplier, 6)} does ({names}{more} would break); raise it, or let "
+        "capacity='accounted' use the examples of those secrets less"
+    )
+    relaxed = noise_without(chooser, choice)
+    if relaxed is not None:
+        text += f". {names} alone forces it: without its promise a noise of {rounded_up(relaxed)} would do"
+    return InfeasiblePlan(text)
+
+
+def _checked_ids(secret_ids: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    if secret_ids is None:
+        return tuple(f"secret-{secret:06d}" for secret in range(count))
+    if isinstance(secret_ids, str) or len(secret_ids) != count:
+        raise InvalidInput(f"there are {count} secrets but {len(secret_ids)} secret_ids; pass one id per secret")
+    return tuple(secret_ids)

@@ -3,28 +3,28 @@
 Legend: N examples, S secrets, Q promised points of a secret.
 """
 
-import hashlib
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
-from typing import Self, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hush import __version__
 from hush.accounting import posterior
 from hush.accounting.inputs import Bound
 from hush.certificate import Certificate
-from hush.errors import CannotCertify, InvalidInput
 from hush.incidence import Incidence
+from hush.plan.invariants import check_numbers, check_sizes, fingerprint, promises_fingerprint
 from hush.weights.choose import KEPT, Capacity, rates_of
 
 Array = NDArray[np.float64]
 
 CURVE = np.array([1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 0.5])
-CURVES = 3  # binding secrets whose curve the certificate shows
+CURVES = 3  # secrets whose curve the certificate shows
+NAMED = 10  # binding secrets that the certificate names
 
 
 @final
@@ -32,9 +32,12 @@ CURVES = 3  # binding secrets whose curve the certificate shows
 class Plan:
     """Rates, weights, noise and the posteriors they lead to.
 
-    Invariants: rates are batch_size * weights / sum(weights), all in [0, 1]; every posterior is at most its ceiling.
-    noise_scale other than 1 makes it a simulation: training uses noise_multiplier * noise_scale, and nothing is
-    certified.
+    prior, ceiling and posterior have a row per secret and a column per promised point; binding lists the secrets whose
+    promise about 1 % less noise would break. weights_gap is how far the sum of the weights may be from the best.
+
+    Invariants: weights lie in [0, 1]; rates are batch_size * weights / sum(weights), all in [0, 1]; every posterior is
+    at most its ceiling; every array is read-only. noise_scale other than 1 makes it a simulation: training uses
+    noise_multiplier * noise_scale, and nothing is certified.
     """
 
     incidence: Incidence
@@ -55,19 +58,13 @@ class Plan:
     created: str
 
     def __post_init__(self) -> None:
-        n, m = self.incidence.num_examples, self.incidence.num_secrets
-        if self.weights.shape != (n,) or len(self.secret_ids) != m or self.prior.shape[0] != m:
-            raise InvalidInput(
-                f"the incidence has {n} examples and {m} secrets, the plan {self.weights.shape} weights, "
-                f"{len(self.secret_ids)} ids and {self.prior.shape[0]} promises; they must match"
-            )
-        if self.prior.shape != self.ceiling.shape or self.prior.shape != self.posterior.shape:
-            raise InvalidInput("priors, ceilings and posteriors must have the same shape")
-        broken = ~(self.posterior <= self.ceiling)
-        if broken.any():
-            raise CannotCertify(f"{int(broken.sum())} posteriors exceed their ceilings; this plan is void")
-        for array in (self.prior, self.ceiling, self.posterior, self.binding, self.weights, self.rates):
-            array.flags.writeable = False
+        for name in ("prior", "ceiling", "posterior", "binding", "weights"):
+            array = np.array(getattr(self, name), dtype=np.int64 if name == "binding" else np.float64)
+            array.flags.writeable = False  # a copy: the caller keeps theirs, and cannot change this one
+            object.__setattr__(self, name, array)
+        check_sizes(self)
+        check_numbers(self)
+        self.rates.flags.writeable = False
 
     @cached_property
     def rates(self) -> Array:
@@ -85,19 +82,27 @@ class Plan:
         return float(np.mean(self.weights > KEPT))
 
     @property
+    def total_weight(self) -> float:
+        """Sum of the weights."""
+        return float(self.weights.sum())
+
+    @property
+    def effective_size(self) -> float:
+        """(sum w)^2 / sum w^2: how many equally used examples would be as diverse."""
+        return self.total_weight**2 / float(self.weights @ self.weights)
+
+    @property
     def promises_fingerprint(self) -> str:
         """SHA-256 of ids, priors and ceilings; all of them are public."""
-        digest = hashlib.sha256(b"hush promises 1\n")
-        digest.update("\n".join(self.secret_ids).encode())
-        for array in (self.prior, self.ceiling):
-            digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
-        return digest.hexdigest()
+        return promises_fingerprint(self.secret_ids, self.prior, self.ceiling)
 
     @cached_property
     def certificate(self) -> Certificate:
         """What this plan promises and what it does not, with the curve prior -> posterior of binding secrets."""
-        shown = self.binding[:CURVES].tolist()
-        ids = [self.secret_ids[secret] for secret in self.binding.tolist()]
+        share_S = (self.posterior / self.ceiling).max(axis=1)
+        closest = self.binding if self.binding.size else np.argsort(-share_S, kind="stable")
+        named: list[int] = self.binding[:NAMED].tolist()
+        shown: list[int] = closest[:CURVES].tolist()
         return Certificate(
             noise_multiplier=self.noise_multiplier,
             rounds=self.rounds,
@@ -105,6 +110,7 @@ class Plan:
             clip_norm=self.clip_norm,
             bound=self.bound,
             capacity=self.capacity,
+            weights_gap=self.weights_gap,
             num_examples=self.incidence.num_examples,
             num_secrets=self.incidence.num_secrets,
             kept_fraction=self.kept_fraction,
@@ -112,15 +118,20 @@ class Plan:
                 "largest_prior": float(self.prior.max(initial=0.0)),
                 "smallest_ceiling": float(self.ceiling.min(initial=1.0)),
                 "largest_ceiling": float(self.ceiling.max(initial=0.0)),
-                "largest_share_of_ceiling": float((self.posterior / self.ceiling).max(initial=0.0)),
+                "largest_share_of_ceiling": float(share_S.max(initial=0.0)),
             },
-            binding=tuple(ids[:10]) + ((f"and {len(ids) - 10} more",) if len(ids) > 10 else ()),
+            num_binding=self.binding.size,
+            binding=tuple(self.secret_ids[secret] for secret in named),
             curve={self.secret_ids[secret]: self._curve(secret) for secret in shown},
-            fingerprints={"incidence": self.incidence.fingerprint, "promises": self.promises_fingerprint},
-            versions={name: version(name) for name in ("hush", "numpy", "scipy")}
-            | {"python": platform.python_version()},
+            fingerprints={
+                "incidence": self.incidence.fingerprint,
+                "promises": self.promises_fingerprint,
+                "weights": fingerprint(b"hush weights 1\n", self.weights),
+                "posteriors": fingerprint(b"hush posteriors 1\n", self.posterior, self.binding),
+            },
+            versions=_versions(),
             created=self.created,
-            marks=(f"simulation, noise scaled by {self.noise_scale:g}",) if self.noise_scale != 1 else (),
+            marks=(f"simulation, noise scaled by {self.noise_scale!r}",) if self.noise_scale != 1 else (),
         )
 
     def _curve(self, secret: int) -> tuple[tuple[float, float], ...]:
@@ -141,13 +152,36 @@ class Plan:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read a folder that ``save`` wrote; every digest and fingerprint is checked."""
+        """Read a folder that ``save`` wrote; every digest is checked, nothing is computed again (``verify`` does)."""
         from hush.plan.files import load_plan
 
         return cls(**load_plan(Path(folder)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Plan):
+            return NotImplemented
+        return all(_same(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+
+    def __hash__(self) -> int:
+        return hash((self.incidence, self.promises_fingerprint, self.noise_multiplier))
 
     def __repr__(self) -> str:
         return (
             f"Plan(noise_multiplier={self.noise_multiplier:.6g}, kept={self.kept_fraction:.1%}, rounds={self.rounds}, "
             f"batch_size={self.batch_size:g}, secrets={len(self.secret_ids)}, bound={self.bound!r})"
         )
+
+
+def _same(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+
+
+def _versions() -> dict[str, str]:
+    import scipy
+
+    return {
+        "hush": __version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "python": platform.python_version(),
+    }

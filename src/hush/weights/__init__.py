@@ -2,7 +2,8 @@
 
 program: the linear program as data -> reduce: what can be decided exactly beforehand -> solvers: candidates
 -> certify: feasibility and duality gap from the numbers -> solve: all of it in one call.
-choose: capacities of three kinds, and the noise they lead to -> frontier: a sweep of them.
+choose: capacities of three kinds, and the noise they lead to -> frontier: a sweep of them; limits: what would help
+where nothing is feasible.
 """
 
 from hush.weights.frontier import Frontier, frontier

@@ -7,11 +7,25 @@ program, concave in k, so Newton's method on V(k) = k * batch_size from above, w
 below the answer. Soundness never rests on this: whatever weights come out, the accountant certifies them.
 """
 
+import math
+
 from hush.errors import InfeasiblePlan
 from hush.weights.program import Array, Program
 from hush.weights.solve import Weights, solve_program
 
 MOST_STEPS = 40
+
+
+class TooLittleNoise(InfeasiblePlan):
+    """No rates reach the batch size at this noise. `most` holds the rates, as weights, of the largest batch."""
+
+    def __init__(self, batch_size: float, most: Weights) -> None:
+        self.most = most
+        self.largest_batch = max(0, math.floor(most.objective * (1 - 2e-3)))  # a little less, so that it surely works
+        super().__init__(
+            f"batch_size={batch_size:g} is more than this noise allows: with every secret drawn as often as its "
+            f"promise permits a batch holds at most {self.largest_batch} examples; lower batch_size or raise the noise"
+        )
 
 
 def flattest_weights(
@@ -26,21 +40,19 @@ def flattest_weights(
 
     warm_start: the answer for larger counts, if there is one; it also tells where to begin.
     """
-    total = float(program.num_columns) if warm_start is None else warm_start.objective * (1 + warm_start.gap)
-    scale = total / batch_size
+    total = float(program.num_columns) if warm_start is None else warm_start.bound
+    scale = max(total / batch_size, 1.0)
+    found = warm_start
     for _ in range(MOST_STEPS):
-        found = solve_program(program.with_capacity(scale * count_S), tolerance=tolerance, warm_start=warm_start)
-        if found.objective >= scale * batch_size * (1 - 2 * tolerance):
+        found = solve_program(program.with_capacity(scale * count_S), tolerance=tolerance, warm_start=found)
+        if found.objective >= batch_size * max(1.0, scale * (1 - 2 * tolerance)):
             return found
+        if scale == 1.0:  # rates are the weights themselves, and still too few
+            raise TooLittleNoise(batch_size, found)
         slope = float(count_S @ found.dual)
         level = found.bound - scale * slope  # V(k) <= k * slope + level for every k, by duality
         crossing = level / (batch_size - slope) if slope < batch_size else found.bound / batch_size
-        scale, warm_start = min(crossing, found.bound / batch_size), found
-        if scale < 1.0:
-            break
-    # Rates above 1 would be needed: what is the largest batch that rates up to 1 allow?
-    most = solve_program(program.with_capacity(count_S), tolerance=tolerance, warm_start=warm_start)
-    raise InfeasiblePlan(
-        f"batch_size={batch_size:g} is more than this noise allows: with every secret drawn as often as its promise "
-        f"permits a batch holds at most {most.objective:.6g} examples; lower batch_size or raise the noise"
-    )
+        scale = max(1.0, min(crossing, found.bound / batch_size))
+    if found is None or found.objective < batch_size:
+        raise InfeasiblePlan(f"no weights for batch_size={batch_size:g} were found in {MOST_STEPS} steps; lower it")
+    return found  # nearly there: these rates need a little more noise, which the accountant will say

@@ -7,7 +7,7 @@ Legend: N examples, S secrets, Q promised points of a secret.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hush.accounting import Calibration, calibrate, capacity
 from hush.accounting.bounds import kl_target
 from hush.accounting.inputs import Bound
-from hush.errors import InfeasiblePlan
+from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
 from hush.weights.accounted import flattest_weights
 from hush.weights.program import Program
@@ -31,6 +31,8 @@ Progress = Callable[[int, int], None]
 KEPT = 1e-6  # an example whose weight is above this counts as kept
 NOISE_TOLERANCE = 5e-3  # how closely the noise that keeps a given share is searched for
 MOST_TRIES = 24
+LEAST_NOISE = 1e-3  # below this the search for the noise stops
+SHRINKS = 4  # how often counts are reduced until the noise that was asked for is proven
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,9 @@ class Chooser:
     tolerance: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.batch_size <= self.incidence.num_examples:
+        if not 0 < self.batch_size < np.inf:  # NaN fails
+            raise InvalidInput(f"batch_size={self.batch_size}; pass the expected number of examples per round, above 0")
+        if self.batch_size > self.incidence.num_examples:
             raise InfeasiblePlan(
                 f"batch_size={self.batch_size:g} needs sampling probabilities above 1; lower it to at most "
                 f"{self.incidence.num_examples}, the number of examples"
@@ -100,7 +104,7 @@ class Chooser:
         need_S = np.divide(
             self.incidence.examples_per_secret, self.mu_S, where=self.mu_S > 0, out=np.zeros_like(self.mu_S)
         )
-        return float(need_S.max(initial=1.0))
+        return float(need_S.max(initial=0.0)) or 1.0
 
     @cached_property
     def everything(self) -> Choice:
@@ -115,47 +119,67 @@ class Chooser:
         )
         return self._choice(found.values, found.gap, strength, found)
 
-    def accounted(self, noise_multiplier: float, *, warm_start: Choice | None = None) -> Choice:
-        """Capacities from the accountant at this noise. The noise that the choice needs may be a little less."""
-        count_S = self._counts(noise_multiplier)
+    def accounted(self, noise_multiplier: float, *, share: float = 1.0, warm_start: Choice | None = None) -> Choice:
+        """Capacities from the accountant at this noise, or a share of them.
+
+        The noise that the choice needs may be a little less, since the program works to a tolerance, or a hair more,
+        since it takes the count for a Poisson one.
+        """
+        count_S = share * self.counts(noise_multiplier)
         start = None if warm_start is None else warm_start.solution
         found = flattest_weights(self.program, count_S, self.batch_size, tolerance=self.tolerance, warm_start=start)
         return self._choice(found.values, found.gap, noise_multiplier, found)
+
+    def proven_at(self, noise_multiplier: float) -> Choice:
+        """As ``accounted``, with the counts reduced until the choice is proven to need no more than this noise."""
+        share, choice = 1.0, None
+        for _ in range(SHRINKS):
+            choice = self.accounted(noise_multiplier, share=share, warm_start=choice)
+            need = choice.noise_multiplier
+            if need <= noise_multiplier:
+                return choice
+            binding = choice.calibration.binding
+            allowed, used = self.counts(noise_multiplier)[binding], self.counts(need)[binding]
+            share *= min(float((allowed / used).min(initial=1.0)), 1.0) * (1 - 1e-3)
+        raise CannotCertify(
+            f"noise_multiplier={noise_multiplier:.6g} was aimed at, but the weights found still need a little more; "
+            "ask for about 1 % more"
+        )
 
     def keeping(self, share: float, *, progress: Progress | None = None) -> Choice:
         """The least noise at which the examples with secrets keep this share of their weight, capacities accounted.
 
         The sum of the weights is then known beforehand, and with it the scale between weights and rates, so each noise
-        that is tried costs one linear program. The noise is found to 0.5 %, on the side that keeps enough.
+        that is tried costs one linear program. The noise is found to 0.5 %, on the side that keeps enough. A batch of
+        more examples than that share keeps them all the same: rates cannot exceed 1.
         """
-        best = self.everything
-        if best.noise_multiplier == 0:
-            return best
+        high, best = self.everything.noise_multiplier, None
         bearing = int(np.count_nonzero(self.incidence.secrets_per_example))
-        target = self.incidence.num_examples - (1 - share) * bearing
-        low, high, start = 0.0, best.noise_multiplier, best
-        low_missing, high_missing = np.inf, target - best.total_weight
+        target = max(self.incidence.num_examples - (1 - share) * bearing, self.batch_size)
+        low, low_missing, high_missing = 0.0, np.inf, target - self.incidence.num_examples
+        start: Weights | None = None
         for tries in range(MOST_TRIES):
-            if high <= low * (1 + NOISE_TOLERANCE):
+            if high <= max(low * (1 + NOISE_TOLERANCE), LEAST_NOISE):
                 break
             secant = low_missing / (low_missing - high_missing) if np.isfinite(low_missing) else 0.5
             lowest = max(low, high / 4)
             tried = lowest * (high / lowest) ** float(np.clip(secant, 0.1, 0.9))
-            count_S = self._counts(tried)
-            program = self.program.with_capacity(target / self.batch_size * count_S)
-            found = solve_program(program, tolerance=self.tolerance, warm_start=start.solution)
-            missing = target - found.objective
+            program = self.program.with_capacity(target / self.batch_size * self.counts(tried))
+            start = solve_program(program, tolerance=self.tolerance, warm_start=start)
+            missing = target - start.objective
             if missing > 0:
                 low, low_missing = tried, missing
             else:
-                high, high_missing = tried, missing
-                best = self._choice(found.values, found.gap, tried, found)
-            start = replace(start, solution=found)
+                high, high_missing, best = tried, missing, start
             if progress is not None:
                 progress(tries + 1, MOST_TRIES)
-        return best
+        if best is None:
+            return self.everything
+        found = self._choice(best.values, best.gap, high, best)
+        return min(self.everything, found, key=lambda choice: choice.noise_multiplier)
 
-    def _counts(self, noise_multiplier: float) -> Array:
+    def counts(self, noise_multiplier: float) -> Array:
+        """Expected count per round that the accountant allows each secret at this noise."""
         return capacity(
             self.prior_SQ, self.ceiling_SQ, noise_multiplier=noise_multiplier, rounds=self.rounds, bound=self.bound
         )

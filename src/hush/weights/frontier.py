@@ -1,7 +1,8 @@
 """The frontier: how much noise buys how much data, over a sweep of capacities."""
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import SupportsIndex
 
 from numpy.typing import ArrayLike
@@ -10,7 +11,9 @@ from hush.accounting.inputs import Bound, checked_choice, checked_rounds
 from hush.errors import InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
 from hush.protection import promise_arrays
+from hush.weights.accounted import TooLittleNoise
 from hush.weights.choose import Capacity, Choice, Chooser, Progress
+from hush.weights.limits import explained
 
 POINTS = 11
 KEEP = 0.9  # share of the weight of examples with secrets that a plan keeps unless told otherwise
@@ -51,8 +54,9 @@ class Frontier:
         return min(enough, key=lambda row: row.noise_multiplier)
 
     def records(self) -> list[dict[str, object]]:
-        """The rows as plain dictionaries."""
-        return [asdict(row) for row in self.rows]
+        """The rows as plain dictionaries; a setting that bounds nothing is None."""
+        rows = [asdict(row) for row in self.rows]
+        return [row | {"setting": row["setting"] if math.isfinite(row["setting"]) else None} for row in rows]
 
 
 def frontier(
@@ -111,37 +115,51 @@ def sweep(
 ) -> list[Choice]:
     """A choice for each setting, largest first, each warm-started from the one before."""
     everything = chooser.everything
-    if capacity == "none":
+    if capacity == "none" or (settings is None and everything.noise_multiplier == 0):  # nothing to gain
+        if settings is not None:
+            raise InvalidInput("capacity='none' has no settings to sweep; leave them out")
         return [everything]
-    if settings is None and everything.noise_multiplier == 0:
-        return [everything]  # nothing to gain: no noise is needed as it is
     if settings is None:
-        first, step = (
-            (chooser.strength_that_keeps_all, PAPER_STEP)
-            if capacity == "paper"
-            else (everything.noise_multiplier, NOISE_STEP)
-        )
-        settings = [first * step**k for k in range(POINTS)]
-        choices = [everything]
+        choices, wanted = [everything], _default_settings(chooser, capacity)
     else:
-        choices = []
-    wanted = sorted(settings, reverse=True)[len(choices) :]
+        choices, wanted = [], _checked_settings(settings)
     last: Choice | None = None
     for done, setting in enumerate(wanted):
         try:
-            last = (
-                chooser.paper(setting, warm_start=last)
-                if capacity == "paper"
-                else chooser.accounted(setting, warm_start=last)
-            )
-        except InfeasiblePlan:
+            if capacity == "paper":
+                last = chooser.paper(setting, warm_start=last)
+            elif setting >= everything.noise_multiplier:
+                last = replace(everything, setting=setting)
+            else:
+                last = chooser.accounted(setting, warm_start=last)
+        except InfeasiblePlan as error:
             if not choices:
-                raise
+                raise (
+                    explained(chooser, setting, error, "secret {}".format)
+                    if isinstance(error, TooLittleNoise)
+                    else error
+                ) from error
             break  # smaller ones are infeasible too
         choices.append(last)
         if progress is not None:
             progress(done + 1, len(wanted))
     return choices
+
+
+def _default_settings(chooser: Chooser, capacity: Capacity) -> list[float]:
+    """Below the one that keeps everything, each a constant factor below the one before."""
+    if capacity == "paper":
+        first, step = chooser.strength_that_keeps_all, PAPER_STEP
+    else:
+        first, step = chooser.everything.noise_multiplier, NOISE_STEP
+    return [first * step**k for k in range(1, POINTS)]
+
+
+def _checked_settings(settings: Iterable[float]) -> list[float]:
+    wanted = sorted((float(setting) for setting in settings), reverse=True)
+    if not wanted or not all(0 < setting < math.inf for setting in wanted):
+        raise InvalidInput(f"settings={wanted}; pass at least one, each a finite number above 0")
+    return wanted
 
 
 def _row(chooser: Chooser, choice: Choice) -> FrontierRow:

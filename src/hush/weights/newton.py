@@ -23,6 +23,18 @@ RANGES = 4  # columns are cut into as many ranges on every machine: results must
 FEW = 100_000  # entries below which threads cost more than they save
 STAGES = 200  # passes over the whole matrix before giving up
 STEPS = 10  # Newton steps on the held model before the held columns are looked at again
+FINAL = 1.2
+LOOSE = 1.0
+CGTOL=0.1
+CGMOST=60
+CLIP=0.5
+UP=4.
+DOWN=4.
+FLOOR=1e-5
+EASY=.75
+HARD=.3
+OKAY=.05
+TIGHT = 0.4
 NARROWING = 0.4  # of the width, from one stage to the next
 
 
@@ -71,20 +83,20 @@ class SmoothedNewton:
     def _run(self, at: _Response) -> Certified:
         best: Certified | None = None
         for _ in range(STAGES):
-            rounding, residual = self._rounding(at), self._residual(at)
             goal = self.tolerance * at.plain
-            estimate = 0.5 * rounding + 0.7 * residual  # what certification leaves of the two (measured)
+            rounding, residual = self._rounding(at), self._residual(at)
+            estimate = 0.4 * rounding + 0.6 * residual  # what certification leaves of the two (measured)
             self._report(estimate / max(at.plain, 1e-300))
             if estimate <= goal:
                 proof = certify(self.program, at.share_N * self.program.upper_N, at.dual_S, tolerance=self.tolerance)
                 best = proof if best is None or proof.gap < best.gap else best
                 if best.gap <= self.tolerance:
                     return best
-                rounding = max(rounding, goal)  # the estimate was too rosy: go on as if the width were too wide
-            if rounding > goal and residual <= max(0.6 * rounding, 0.3 * goal):
-                self.width *= NARROWING
+                rounding = max(rounding, 2 * goal)  # the estimate was too rosy
+            if rounding > 1.4 * goal and self._settled(at, goal):
+                self.width *= min(max(FINAL * goal / rounding, NARROWING), 0.7)
                 at = self._respond(self.all, at.dual_S)
-            at = self._descend(at, 0.3 * max(self._rounding(at), goal))
+            at = self._descend(at, goal)
         return best or certify(self.program, at.share_N * self.program.upper_N, at.dual_S)
 
     def _report(self, gap: float) -> None:
@@ -93,14 +105,14 @@ class SmoothedNewton:
             share = np.log(min(max(gap, self.tolerance), 1.0)) / np.log(min(self.tolerance, 0.5))
             self.progress(int(100 * min(share, 1.0)), 100)
 
-    def _descend(self, before: _Response, target: float) -> _Response:
+    def _descend(self, before: _Response, goal: float) -> _Response:
         """Newton steps with the far columns held, until the residual is below the target."""
         from hush.weights.newton_kernels import newton_step, selected
 
         columns = self._near(before)
         at = self._respond(columns, before.dual_S)
         for _ in range(STEPS):
-            if self._residual(at) <= target:
+            if self._settled(at, goal):
                 break
             slope_S = self.capacity_S - at.load_S
             free_S = (at.dual_S > 0) | (slope_S < 0)
@@ -109,18 +121,16 @@ class SmoothedNewton:
             curvature = columns.upper_N[number] / self.width
             while True:
                 damping_S = self.damping / self.width * self.room_S
-                step_S = newton_step(offset, row, curvature, slope_S, free_S, damping_S, 0.1, 60)
+                step_S = newton_step(offset, row, curvature, slope_S, free_S, damping_S, CGTOL, CGMOST)
                 # A row whose columns all stop climbing has no curvature to stop its step: the width is as far as the
                 # model can see.
-                np.clip(step_S, -0.5 * self.width, 0.5 * self.width, out=step_S)
-                trial = self._respond(columns, np.maximum(at.dual_S + step_S, 0.0))
-                promised = -0.5 * _dot(slope_S, trial.dual_S - at.dual_S)
-                kept = (at.smooth - trial.smooth) / promised if promised > 0 else 0.0
-                if kept > 0.75:
-                    self.damping = max(self.damping / 4, 1e-5)
-                elif kept < 0.3:
-                    self.damping *= 4
-                if kept > 0.05 or self.damping > 1e3:
+                np.clip(step_S, -CLIP * self.width, CLIP * self.width, out=step_S)
+                trial, kept = self._trial(columns, at, slope_S, step_S)
+                if kept > EASY:
+                    self.damping = max(self.damping / DOWN, FLOOR)
+                elif kept < HARD:
+                    self.damping *= UP
+                if kept > OKAY or self.damping > 1e3:
                     break
             if kept <= 0:
                 self.damping = 1e-2
@@ -132,6 +142,16 @@ class SmoothedNewton:
             return after
         self.reach *= 2  # held columns were not constant after all: hold fewer
         return before
+
+    def _trial(self, columns: _Columns, at: _Response, slope_S: Array, step_S: Array) -> tuple[_Response, float]:
+        """The response after a step, and the share of the promised descent that it kept."""
+        trial = self._respond(columns, np.maximum(at.dual_S + step_S, 0.0))
+        promised = -0.5 * _dot(slope_S, trial.dual_S - at.dual_S)
+        return trial, (at.smooth - trial.smooth) / promised if promised > 0 else 0.0
+
+    def _settled(self, at: _Response, goal: float) -> bool:
+        """Whether more steps at this width would gain little: the width, or already the goal, is what matters."""
+        return self._residual(at) <= max(LOOSE * (self._rounding(at) - 1.4 * goal), TIGHT * goal)
 
     def _near(self, at: _Response) -> _Columns:
         """The columns on or near the climb; the others are held where they are."""

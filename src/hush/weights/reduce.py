@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hush.weights.program import Array, Indices, Program
 
-__all__ = ["Reduction", "reduced"]
+__all__ = ["Reduction", "reduced", "unreduced"]
 
 ROUNDS = 20  # each round is exact, so stopping early is too
 PAYS = 0.01  # share of the columns that a round must decide for the next one to be worth its time
@@ -23,9 +23,13 @@ PAYS = 0.01  # share of the columns that a round must decide for the next one to
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reduction:
     """A smaller program and the way back. Column i of the original is the share ``share_N[i]`` of column
-    ``column_N[i]`` of the smaller one, or ``fixed_N[i]`` where that is -1; ``row_S`` lists the rows that are left."""
+    ``column_N[i]`` of the smaller one, or ``fixed_N[i]`` where that is -1; ``row_S`` lists the rows that are left.
+    ``bounding`` (smaller) and ``bounding_N`` (original) name the row whose capacity is a column's upper bound, or -1."""
 
     program: Program
+    original: Program
+    bounding: Indices
+    bounding_N: Indices
     row_S: Indices
     column_N: Indices
     share_N: Array
@@ -40,8 +44,13 @@ class Reduction:
 
     def dual(self, dual: Array) -> Array:
         """Duals of all original rows."""
+        from hush.weights.reduce_kernels import cover_columns
+
+        small, covered = self.program, np.array(dual, dtype=np.float64)
+        cover_columns(small.offset_N, small.row_of_entry, self.bounding, covered)
         full_S = self.dual_S.copy()
-        full_S[self.row_S] = dual
+        full_S[self.row_S] = covered
+        cover_columns(self.original.offset_N, self.original.row_of_entry, self.bounding_N, full_S)
         return full_S
 
 
@@ -57,13 +66,15 @@ class _Work:
         self.degree_N = np.diff(program.offset_N)
         self.fixed_N = np.zeros(program.num_columns)
         self.dual_S = np.zeros(program.num_rows)
+        self.bounding_N = np.full(program.num_columns, -1)
 
     def settle(self) -> None:
         from hush.weights.reduce_kernels import settle
 
         for _ in range(ROUNDS):
             decided = settle(
-                *_lists(self.program),
+                self.program.offset_S,
+                self.program.column_of_entry,
                 self.program.capacity_S,
                 self.upper_N,
                 self.open_N,
@@ -71,6 +82,7 @@ class _Work:
                 self.degree_N,
                 self.fixed_N,
                 self.dual_S,
+                self.bounding_N,
             )
             if decided <= PAYS / 10 * self.program.num_columns:
                 return
@@ -78,7 +90,7 @@ class _Work:
     def merged(self) -> Reduction:
         """What is open, with equal columns merged into one of their joint upper bound."""
         from hush.weights.kernels import transposed
-        from hush.weights.reduce_kernels import compacted, equal_columns
+        from hush.weights.reduce_kernels import compacted, equal_columns, least_rows
 
         row_S = np.flatnonzero(self.open_S)
         number_S = np.full(self.program.num_rows, -1, dtype=np.int64)
@@ -92,13 +104,17 @@ class _Work:
         if len(first) < len(group):
             offset, row = _chosen(offset, row, first)
         else:  # nothing to merge: keep the order of the examples
-            group, total = np.arange(len(upper)), upper
+            group, total = np.arange(len(upper)), upper.copy()
         column_N = np.full(self.program.num_columns, -1, dtype=np.int64)
         column_N[self.open_N] = group
         share_N = np.zeros(self.program.num_columns)
         share_N[self.open_N] = upper / total[group]  # evenly, where their bounds are equal
         offset_S, column = transposed(offset, row, len(row_S))
         capacity_S = self.program.capacity_S[row_S]
+        # A column cannot exceed the least capacity of its rows; solvers do better when they are told.
+        bounding = least_rows(offset, row, capacity_S, total)
+        bounded = bounding >= 0
+        total[bounded] = capacity_S[bounding[bounded]]
         program = Program(
             offset_S=offset_S,
             column_of_entry=column,
@@ -109,6 +125,9 @@ class _Work:
         )
         return Reduction(
             program=program,
+            original=self.program,
+            bounding=bounding,
+            bounding_N=self.bounding_N,
             row_S=row_S,
             column_N=column_N,
             share_N=share_N,
@@ -132,6 +151,22 @@ class _Work:
             begin, end = self.program.offset_S[j], self.program.offset_S[j + 1]
             self.degree_N[self.program.column_of_entry[begin:end]] -= 1
         return True
+
+
+def unreduced(program: Program) -> Reduction:
+    """The program itself, for when the way back from a smaller one has cost too much."""
+    n, m = program.num_columns, program.num_rows
+    return Reduction(
+        program=program,
+        original=program,
+        bounding=np.full(n, -1),
+        bounding_N=np.full(n, -1),
+        row_S=np.arange(m),
+        column_N=np.arange(n),
+        share_N=np.ones(n),
+        fixed_N=np.zeros(n),
+        dual_S=np.zeros(m),
+    )
 
 
 def reduced(program: Program) -> Reduction:

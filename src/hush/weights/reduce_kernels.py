@@ -12,7 +12,7 @@ from hush.weights.kernels import compiled
 
 
 @compiled
-def settle(offset_S, column, offset_N, row, capacity_S, upper_N, open_N, open_S, degree_N, fixed_N, dual_S):
+def settle(offset_S, column, capacity_S, upper_N, open_N, open_S, degree_N, fixed_N, dual_S, bounding_N):
     """One round over all open rows and columns, in place; returns how many rows and columns were decided.
 
     A row, with the open columns in it:
@@ -49,6 +49,7 @@ def settle(offset_S, column, offset_N, row, capacity_S, upper_N, open_N, open_S,
                             fixed_N[i] = upper_N[i] * (capacity_S[j] / private)
             elif count == 1:
                 upper_N[last] = capacity_S[j]
+                bounding_N[last] = j
             else:
                 continue
         open_S[j] = False
@@ -182,3 +183,33 @@ def implied_rows(offset_S, column, offset_N, row, capacity_S):
                 gone[j] = True
                 break
     return gone
+
+
+@compiled
+def least_rows(offset_N, row, capacity_S, total_N):
+    """For each column the row of least capacity, or -1 where its own upper bound is below that."""
+    least = np.full(total_N.size, -1, np.int64)
+    for i in range(total_N.size):
+        low = total_N[i]
+        for entry in range(offset_N[i], offset_N[i + 1]):
+            if capacity_S[row[entry]] <= low:
+                low = capacity_S[row[entry]]
+                least[i] = row[entry]
+    return least
+
+
+@compiled
+def cover_columns(offset_N, row, bounding_N, dual_S):
+    """Raise duals, in place, until every column that a row bounds costs at least 1.
+
+    A column whose upper bound is the capacity c of a row adds c g to the dual while a gain g is left; raising that
+    row's dual by g costs the same, and does not count on a bound that the original column does not have.
+    """
+    for i in range(bounding_N.size):
+        if bounding_N[i] < 0:
+            continue
+        price = 0.0
+        for entry in range(offset_N[i], offset_N[i + 1]):
+            price += dual_S[row[entry]]
+        if price < 1.0:
+            dual_S[bounding_N[i]] += 1.0 - price

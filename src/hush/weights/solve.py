@@ -1,6 +1,7 @@
 """Stage 3 in one call: check, reduce, solve, map back, certify."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -11,12 +12,13 @@ from hush.errors import CannotCertify, InvalidInput
 from hush.incidence import Incidence
 from hush.weights.certify import Certified, certify
 from hush.weights.program import Array, Progress, Program
-from hush.weights.reduce import Reduction, reduced
-from hush.weights.solvers import SOLVERS
+from hush.weights.reduce import Reduction, reduced, unreduced
+from hush.weights.solvers import SOLVERS, Candidate
 
 __all__ = ["Weights", "solve_program", "solve_weights"]
 
-SMALL = 20_000  # entries up to which simplex is tried first: exact, and about as fast (measured)
+SMALL = 10_000  # entries up to which simplex is tried first: exact, and about as fast (measured)
+MEDIUM = 100_000  # entries up to which simplex takes seconds: tried where the first solver fell short
 
 
 @final
@@ -94,13 +96,7 @@ def solve_program(
     start_S = _checked_start(program, warm_start)
     if solver is not None and solver not in SOLVERS:
         raise InvalidInput(f"solver={solver!r}; choose one of {', '.join(map(repr, SOLVERS))}, or None")
-    reduction = reduced(program)
-    small = reduction.program
-    if small.num_columns == 0:
-        name = "reduction"
-        proof = certify(program, reduction.primal(np.empty(0)), reduction.dual(np.empty(0)), tolerance=goal)
-    else:
-        name, proof = _solved(program, reduction, start_S, goal, solver, progress)
+    name, proof = _best(program, start_S, goal, solver, progress)
     if not proof.gap <= goal:
         raise CannotCertify(
             f"the best weights found have a sum of {proof.objective:.6g} and the best possible sum is at most "
@@ -119,35 +115,46 @@ def solve_program(
     )
 
 
-def _solved(
-    program: Program,
-    reduction: Reduction,
-    start_S: Array | None,
-    goal: float,
-    solver: str | None,
-    progress: Progress | None,
+def _best(
+    program: Program, start_S: Array | None, goal: float, solver: str | None, progress: Progress | None
 ) -> tuple[str, Certified]:
-    """The first certified answer of the solvers in turn, or the best of those that fall short."""
-    small = reduction.program
-    order = ["simplex", "newton"] if small.num_entries <= SMALL else ["newton"]
-    start = None if start_S is None else start_S[reduction.row_S]
-    # The gap counts against the whole sum, so what the reduction decided leaves the rest more room.
-    eased = min(goal * (1 + reduction.fixed_N.sum() / small.upper_N.sum()), 0.5)
+    """The first answer within the goal, or the best of those that fall short."""
     best: tuple[str, Certified] | None = None
-    for name in order if solver is None else [solver]:
-        for aim in (eased, goal / 4):  # mapping back can cost a little; then aim higher
+    for reduction, name, aim in _attempts(program, goal, solver):
+        small = reduction.program
+        if small.num_columns == 0:
+            found = Candidate(np.empty(0), np.zeros(small.num_rows))
+        else:
+            start = None if start_S is None else start_S[reduction.row_S]
             found = SOLVERS[name](small, start, aim, progress)
-            proof = certify(program, reduction.primal(found.primal_N), reduction.dual(found.dual_S), tolerance=goal)
-            if best is None or proof.gap < best[1].gap:
-                best = name, proof
-            if proof.gap <= goal:
-                return best
-            if name == "simplex":
-                break  # it stops at its own tolerances
-            start = proof.dual_S[reduction.row_S]
+        proof = certify(program, reduction.primal(found.primal_N), reduction.dual(found.dual_S), tolerance=goal)
+        if best is None or proof.gap < best[1].gap:
+            best = name if small.num_columns else "reduction", proof
+        if proof.gap <= goal:
+            break
+        start_S = best[1].dual_S
     if best is None:
-        raise CannotCertify("no solver was asked; this is a bug")
+        raise CannotCertify("no attempt was made to solve the program; this is a bug")
     return best
+
+
+def _attempts(program: Program, goal: float, solver: str | None) -> Iterator[tuple[Reduction, str, float]]:
+    """What to try, in order: the program to solve, the solver, the gap to aim for."""
+    reduction = reduced(program)
+    small = reduction.program
+    # The gap counts against the whole sum, so what the reduction decided leaves the rest more room.
+    eased = min(goal * (1 + reduction.fixed_N.sum() / max(small.upper_N.sum(), 1e-300)), 0.5)
+    names = [solver] if solver else ["simplex", "newton"] if small.num_entries <= SMALL else ["newton", "simplex"]
+    for name in names:
+        if name == "newton" or solver or small.num_entries <= MEDIUM:
+            yield reduction, name, eased
+    # The way back can cost a little: aim higher, then do without.
+    if "newton" in names:
+        yield reduction, "newton", goal / 4
+    whole = unreduced(program)
+    for name in names:
+        if name == "newton" or solver or whole.program.num_entries <= MEDIUM:
+            yield whole, name, goal
 
 
 def _checked_tolerance(tolerance: float) -> float:
