@@ -3,10 +3,9 @@
 Weak duality: for every y >= 0 and every feasible w,  sum w <= c.y + sum of u_i max(0, 1 - price_i), where price_i is
 the sum of y over the secrets of example i. So whatever a solver returns, its primal candidate is made feasible, its
 dual candidate non-negative, and the distance between the two numbers is computed here. A solver's status is not read.
-Rounding: the objective down, the bound up. Shapes: N columns, S rows.
+Rounding: the objective is exact to its last digit, the bound is rounded up. Shapes: N columns, S rows.
 """
 
-import math
 from dataclasses import dataclass
 from typing import final
 
@@ -15,7 +14,7 @@ import numpy as np
 from hush.errors import CannotCertify
 from hush.weights.program import Array, Program
 
-__all__ = ["FEASIBILITY", "Certified", "certify", "dual_bound", "feasible", "relative_gap"]
+__all__ = ["FEASIBILITY", "Certified", "boxed", "certify", "dual_bound", "feasible", "relative_gap"]
 
 FEASIBILITY = 1e-12  # relative excess over a capacity that rounding in a sum may leave
 _EPS = float(np.finfo(np.float64).eps)
@@ -48,12 +47,14 @@ def certify(program: Program, primal_N: object, dual_S: object, *, tolerance: fl
 
     The dual is polished by coordinate minimisation only where the gap is above ``tolerance`` without it.
     """
-    dual = _candidate(dual_S, program.num_rows, np.inf)
+    from hush.weights.kernels import exact_sum
+
+    dual = boxed(dual_S, program.num_rows, 1.0)  # at 1 a row covers all its columns: more would only cost
     dual[np.isinf(program.capacity_S)] = 0.0  # any other value would make the bound infinite
     price_N = program.prices(dual)
     bound = dual_bound(program, dual, price_N)
-    value_N = feasible(program, _candidate(primal_N, program.num_columns, program.upper_N), price_N)
-    objective = math.fsum(value_N) * (1 - _EPS)
+    value_N = feasible(program, boxed(primal_N, program.num_columns, program.upper_N), price_N)
+    objective = exact_sum(value_N)
     if relative_gap(objective, bound) > tolerance:
         dual, bound = _polished(program, dual, price_N, bound)
     return Certified(value_N=value_N, dual_S=dual, objective=objective, bound=bound)
@@ -62,14 +63,14 @@ def certify(program: Program, primal_N: object, dual_S: object, *, tolerance: fl
 def dual_bound(program: Program, dual_S: Array, price_N: Array) -> float:
     """The dual's value, rounded up: no feasible point has a larger objective.
 
-    A price is a sum of k terms, so its rounding error is below (k + 1) eps times itself; it is added where the term
-    could be positive. Both remaining sums are exact, and their terms round by eps.
+    Terms are rounded up one by one; the sums carry their own rounding errors, and the last factor covers the rest.
     """
+    from hush.weights.kernels import exact_sum, uncovered
+
     finite = np.isfinite(program.capacity_S)
-    error_N = (np.diff(program.offset_N) + 2) * _EPS * (1 + price_N)
-    missing_N = np.maximum(1 - price_N + error_N, 0.0)
-    total = math.fsum(program.capacity_S[finite] * dual_S[finite]) + math.fsum(program.upper_N * missing_N)
-    return total * (1 + 4 * _EPS)
+    rows = exact_sum(program.capacity_S[finite] * dual_S[finite])
+    columns = exact_sum(uncovered(program.offset_N, price_N, program.upper_N, _EPS))
+    return (rows + columns) * (1 + 8 * _EPS)
 
 
 def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
@@ -108,21 +109,18 @@ def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
 
 
 def _polished(program: Program, dual_S: Array, price_N: Array, bound: float) -> tuple[Array, float]:
-    """One pass of exact coordinate minimisation over the rows, kept only where the bound recomputed from it is lower."""
+    """One pass of exact coordinate minimisation over the rows, kept only where the recomputed bound is lower."""
     from hush.weights.kernels import polish_dual
 
     dual, price = dual_S.copy(), price_N.copy()
     polish_dual(program.offset_S, program.column_of_entry, program.capacity_S, program.upper_N, price, dual)
-    best = dual_S, bound
-    # The inflated copy covers columns whose price is 1 up to rounding, so that their error terms vanish too.
-    for candidate in (dual, dual * (1 + 64 * _EPS)):
-        value = dual_bound(program, candidate, program.prices(candidate))
-        if value < best[1]:
-            best = candidate, value
-    return best
+    # Inflated a little, it covers columns whose price is 1 up to rounding, so that their error terms vanish.
+    dual *= 1 + 64 * _EPS
+    value = dual_bound(program, dual, program.prices(dual))
+    return (dual, value) if value < bound else (dual_S, bound)
 
 
-def _candidate(values: object, size: int, upper: Array | float) -> Array:
+def boxed(values: object, size: int, upper: Array | float) -> Array:
     """What a solver returned, made into numbers in [0, upper]; what cannot be read as such counts as 0."""
     try:
         array = np.array(values, dtype=np.float64)

@@ -9,7 +9,7 @@ Legend: N examples, S secrets, Q promised points of a secret.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ Progress = Callable[[int, int], None]
 KEPT = 1e-6  # an example whose weight is above this counts as kept
 NOISE_TOLERANCE = 5e-3  # how closely the noise that keeps a given share is searched for
 MOST_TRIES = 24
+MOST_PRIORS = 32  # distinct priors that the accountant is asked about when counts are chosen
 LEAST_NOISE = 1e-3  # below this the search for the noise stops
 SHRINKS = 4  # how often counts are reduced until the noise that was asked for is proven
 
@@ -180,9 +181,19 @@ class Chooser:
 
     def counts(self, noise_multiplier: float) -> Array:
         """Expected count per round that the accountant allows each secret at this noise."""
-        return capacity(
-            self.prior_SQ, self.ceiling_SQ, noise_multiplier=noise_multiplier, rounds=self.rounds, bound=self.bound
-        )
+        settings: dict[str, Any] = {"noise_multiplier": noise_multiplier, "rounds": self.rounds, "bound": self.bound}
+        return capacity(self._few_prior_SQ, self.ceiling_SQ, **settings)
+
+    @cached_property
+    def _few_prior_SQ(self) -> Array:
+        """Priors rounded up to a few: each costs a search of its own, and counts only guide the choice."""
+        distinct = np.unique(self.prior_SQ)
+        if distinct.size <= MOST_PRIORS:
+            return self.prior_SQ
+        grid = np.geomspace(distinct[0], distinct[-1], MOST_PRIORS)
+        grid[-1] = distinct[-1]
+        rounded_SQ = grid[np.searchsorted(grid, self.prior_SQ)]
+        return np.where(rounded_SQ < self.ceiling_SQ, rounded_SQ, self.prior_SQ)
 
     def _choice(self, weight_N: Array, gap: float, setting: float, solution: Weights | None) -> Choice:
         rate_N = rates_of(weight_N, self.batch_size)
@@ -206,6 +217,7 @@ def rates_of(weight_N: Array, batch_size: float) -> Array:
         limit = int(total / peak) if peak > 0 else 0
         raise InfeasiblePlan(
             f"batch_size={batch_size:g} needs sampling probabilities up to "
-            f"{batch_size * peak / max(total, 1e-300):.3g} > 1; lower batch_size to at most {limit} or raise the capacity"
+            f"{batch_size * peak / max(total, 1e-300):.3g} > 1; lower batch_size to at most {limit} or raise "
+            "the capacity"
         )
     return np.minimum(batch_size * weight_N / total, 1.0)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from numpy.typing import ArrayLike
 
@@ -53,10 +53,9 @@ class Frontier:
         enough = [row for row in self.rows if row.kept_weight >= KEEP] or [self.rows[0]]
         return min(enough, key=lambda row: row.noise_multiplier)
 
-    def records(self) -> list[dict[str, object]]:
+    def records(self) -> list[dict[str, Any]]:
         """The rows as plain dictionaries; a setting that bounds nothing is None."""
-        rows = [asdict(row) for row in self.rows]
-        return [row | {"setting": row["setting"] if math.isfinite(row["setting"]) else None} for row in rows]
+        return [asdict(row) | {"setting": row.setting if math.isfinite(row.setting) else None} for row in self.rows]
 
 
 def frontier(

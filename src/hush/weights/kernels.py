@@ -107,25 +107,69 @@ def polish_dual(offset_S, column, capacity_S, upper_N, price_N, dual_S):
     """Minimise the dual bound exactly over one row's dual after another, in place; the bound never rises.
 
     Along y_j alone the bound is c_j y_j + sum of u_i max(0, t_i - y_j), t_i = 1 - price without j: its slope is c_j
-    minus the u_i with t_i above y_j, so the least point is the first t_i at which those no longer outweigh c_j.
+    minus the u_i with t_i above y_j, so the least point is the first t_i, from above, at which those outweigh c_j.
     """
+    longest = 0
+    for j in range(capacity_S.size):
+        longest = max(longest, offset_S[j + 1] - offset_S[j])
+    missing, weight = np.empty(longest), np.empty(longest)
     for j in range(capacity_S.size):
         begin, end = offset_S[j], offset_S[j + 1]
         if begin == end or capacity_S[j] == np.inf:
             dual_S[j] = 0.0
             continue
-        missing = np.empty(end - begin)
-        for k in range(end - begin):
-            missing[k] = 1.0 - price_N[column[begin + k]] + dual_S[j]
-        order = np.argsort(missing)[::-1]
-        weight, best = 0.0, 0.0
-        for k in order:
-            weight += upper_N[column[begin + k]]
-            if weight > capacity_S[j]:
-                best = max(missing[k], 0.0)
+        # A good dual moves little: only the t_i near it need sorting, while those above are added up.
+        best = -1.0
+        for reach in (0.02, np.inf):
+            count, above = 0, 0.0
+            for entry in range(begin, end):
+                i = column[entry]
+                t = 1.0 - price_N[i] + dual_S[j]
+                if t > dual_S[j] + reach:
+                    above += upper_N[i]
+                elif t > max(dual_S[j] - reach, 0.0):
+                    missing[count], weight[count] = t, upper_N[i]
+                    count += 1
+            if above > capacity_S[j]:
+                continue
+            for k in np.argsort(missing[:count])[::-1]:
+                above += weight[k]
+                if above > capacity_S[j]:
+                    best = missing[k]
+                    break
+            if best < 0.0 and dual_S[j] <= reach:
+                best = 0.0
+            if best >= 0.0:
                 break
         change = best - dual_S[j]
         if change != 0.0:
             dual_S[j] = best
             for entry in range(begin, end):
                 price_N[column[entry]] += change
+
+
+@compiled
+def exact_sum(value):
+    """The sum with its rounding errors carried along: as good as twice the digits (Neumaier)."""
+    total, lost = 0.0, 0.0
+    for k in range(value.size):
+        new = total + value[k]
+        if abs(total) >= abs(value[k]):
+            lost += (total - new) + value[k]
+        else:
+            lost += (value[k] - new) + total
+        total = new
+    return total + lost
+
+
+@compiled
+def uncovered(offset_N, price_N, upper_N, eps):
+    """Each column's term u max(0, 1 - price) of the dual bound, rounded up.
+
+    A price is a sum of k terms, so its rounding error is below (k + 1) eps times itself.
+    """
+    term = np.empty(upper_N.size)
+    for i in range(upper_N.size):
+        error = (offset_N[i + 1] - offset_N[i] + 2) * eps * (1.0 + price_N[i])
+        term[i] = upper_N[i] * max(1.0 - price_N[i] + error, 0.0)
+    return term

@@ -15,27 +15,15 @@ from typing import final
 import numpy as np
 
 from hush.weights.certify import Certified, certify
-from hush.weights.program import Array, Indices, Progress, Program
+from hush.weights.program import Array, Indices, Program, Progress
 
 __all__ = ["SmoothedNewton"]
 
 RANGES = 4  # columns are cut into as many ranges on every machine: results must not depend on the number of cores
 FEW = 100_000  # entries below which threads cost more than they save
 STAGES = 200  # passes over the whole matrix before giving up
-STEPS = 10  # Newton steps on the held model before the held columns are looked at again
-FINAL = 1.2
-LOOSE = 1.0
-CGTOL=0.1
-CGMOST=60
-CLIP=0.5
-UP=4.
-DOWN=4.
-FLOOR=1e-5
-EASY=.75
-HARD=.3
-OKAY=.05
-TIGHT = 0.4
-NARROWING = 0.4  # of the width, from one stage to the next
+STEPS = 10  # Newton steps on the near columns before the held ones are looked at again
+WIDEST = 0.5  # a width at which any start converges in a few steps
 
 
 @final
@@ -66,19 +54,40 @@ class _Response:
 
 @final
 class SmoothedNewton:
-    """One solve. ``certified`` holds the best pair found; above the tolerance it is only a candidate."""
+    """One solve. ``certified`` holds the best pair found; above the tolerance it is only a candidate.
+
+    ``last_S`` are the duals of the smoothed program, which certification has not polished: the better start for a
+    similar program.
+    """
 
     def __init__(
-        self, program: Program, dual_S: Array, *, width: float, tolerance: float, progress: Progress | None = None
+        self, program: Program, start_S: Array | None, tolerance: float, progress: Progress | None = None
     ) -> None:
-        self.program, self.tolerance, self.width, self.progress = program, tolerance, width, progress
+        self.program, self.tolerance, self.progress = program, tolerance, progress
         self.room_S = program.loads(program.upper_N)
         self.capacity_S = np.minimum(program.capacity_S, self.room_S)  # finite, and no tighter than before
         nothing = np.zeros(program.num_rows)
         self.all = _Columns(program.offset_N, program.row_of_entry, program.upper_N, nothing, 0.0)
         self.damping, self.reach = 1e-2, 2.0
+        # Less damping pays only where the last digits are asked for (measured).
+        self.least_damping, self.most_products = (3e-4, 40) if tolerance > 3e-6 else (1e-5, 100)
         with ThreadPoolExecutor(min(RANGES, os.cpu_count() or 1)) as self.pool:
-            self.certified = self._run(self._respond(self.all, np.maximum(dual_S, 0.0)))
+            self.certified = self._run(self._begin(start_S))
+
+    def _begin(self, start_S: Array | None) -> _Response:
+        """The first response: from equal duals at which the average column costs 1, or from a start.
+
+        A start is worth as narrow a width as it fits the capacities: one from quite another program is smoothed away.
+        """
+        self.width = WIDEST
+        if start_S is None:
+            average = self.program.num_columns / max(self.program.num_entries, 1)
+            return self._respond(self.all, np.full(self.program.num_rows, average))
+        self.width = WIDEST / 8
+        at = self._respond(self.all, np.maximum(start_S, 0.0))
+        misfit = self._residual(at) / max(at.plain, 1e-300)
+        self.width = min(max(2 * misfit, 20 * self.tolerance), WIDEST)
+        return self._respond(self.all, at.dual_S)
 
     def _run(self, at: _Response) -> Certified:
         best: Certified | None = None
@@ -90,13 +99,15 @@ class SmoothedNewton:
             if estimate <= goal:
                 proof = certify(self.program, at.share_N * self.program.upper_N, at.dual_S, tolerance=self.tolerance)
                 best = proof if best is None or proof.gap < best.gap else best
+                self.last_S = at.dual_S
                 if best.gap <= self.tolerance:
                     return best
                 rounding = max(rounding, 2 * goal)  # the estimate was too rosy
             if rounding > 1.4 * goal and self._settled(at, goal):
-                self.width *= min(max(FINAL * goal / rounding, NARROWING), 0.7)
+                self.width *= min(max(1.2 * goal / rounding, 0.4), 0.7)
                 at = self._respond(self.all, at.dual_S)
             at = self._descend(at, goal)
+        self.last_S = at.dual_S
         return best or certify(self.program, at.share_N * self.program.upper_N, at.dual_S)
 
     def _report(self, gap: float) -> None:
@@ -121,16 +132,16 @@ class SmoothedNewton:
             curvature = columns.upper_N[number] / self.width
             while True:
                 damping_S = self.damping / self.width * self.room_S
-                step_S = newton_step(offset, row, curvature, slope_S, free_S, damping_S, CGTOL, CGMOST)
+                step_S = newton_step(offset, row, curvature, slope_S, free_S, damping_S, 0.1, self.most_products)
                 # A row whose columns all stop climbing has no curvature to stop its step: the width is as far as the
                 # model can see.
-                np.clip(step_S, -CLIP * self.width, CLIP * self.width, out=step_S)
+                np.clip(step_S, -0.5 * self.width, 0.5 * self.width, out=step_S)
                 trial, kept = self._trial(columns, at, slope_S, step_S)
-                if kept > EASY:
-                    self.damping = max(self.damping / DOWN, FLOOR)
-                elif kept < HARD:
-                    self.damping *= UP
-                if kept > OKAY or self.damping > 1e3:
+                if kept > 0.75:
+                    self.damping = max(self.damping / 2, self.least_damping)
+                elif kept < 0.3:
+                    self.damping *= 4
+                if kept > 0.05 or self.damping > 1e3:
                     break
             if kept <= 0:
                 self.damping = 1e-2
@@ -151,7 +162,7 @@ class SmoothedNewton:
 
     def _settled(self, at: _Response, goal: float) -> bool:
         """Whether more steps at this width would gain little: the width, or already the goal, is what matters."""
-        return self._residual(at) <= max(LOOSE * (self._rounding(at) - 1.4 * goal), TIGHT * goal)
+        return self._residual(at) <= max(self._rounding(at) - 1.4 * goal, 0.6 * goal)
 
     def _near(self, at: _Response) -> _Columns:
         """The columns on or near the climb; the others are held where they are."""
@@ -196,9 +207,7 @@ class SmoothedNewton:
         smooth, plain, total = (sum(terms) for terms in zip(*parts, strict=True))
         linear = columns.held_value + _dot(self.capacity_S - columns.held_load_S, dual_S)
         load_S = columns.held_load_S + loads.sum(axis=0)
-        return _Response(
-            dual_S, linear + smooth, linear + plain, columns.held_value + total, load_S, share_N, gain_N
-        )
+        return _Response(dual_S, linear + smooth, linear + plain, columns.held_value + total, load_S, share_N, gain_N)
 
 
 def _dot(left: Array, right: Array) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 
-__all__ = ["Array", "Indices", "Progress", "Program", "checked_capacity", "checked_upper"]
+__all__ = ["Array", "Indices", "Program", "Progress", "checked_capacity", "checked_upper"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.integer]

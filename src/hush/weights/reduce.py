@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from hush.weights.program import Array, Indices, Program
 
+Offsets = NDArray[np.int64]
+
 __all__ = ["Reduction", "reduced", "unreduced"]
 
 ROUNDS = 20  # each round is exact, so stopping early is too
@@ -22,9 +24,12 @@ PAYS = 0.01  # share of the columns that a round must decide for the next one to
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reduction:
-    """A smaller program and the way back. Column i of the original is the share ``share_N[i]`` of column
-    ``column_N[i]`` of the smaller one, or ``fixed_N[i]`` where that is -1; ``row_S`` lists the rows that are left.
-    ``bounding`` (smaller) and ``bounding_N`` (original) name the row whose capacity is a column's upper bound, or -1."""
+    """A smaller program and the way back.
+
+    Column i of the original is the share ``share_N[i]`` of column ``column_N[i]`` of the smaller one, or
+    ``fixed_N[i]`` where that is -1; ``row_S`` lists the rows that are left. ``bounding`` (smaller) and ``bounding_N``
+    (original) name the row whose capacity is a column's upper bound, or -1.
+    """
 
     program: Program
     original: Program
@@ -41,6 +46,12 @@ class Reduction:
         if not len(value):
             return self.fixed_N.copy()
         return np.where(self.column_N >= 0, self.share_N * value[self.column_N], self.fixed_N)
+
+    def start(self, start: Array) -> Array:
+        """Duals of all original rows to start from, with nothing repaired."""
+        full_S = self.dual_S.copy()
+        full_S[self.row_S] = start
+        return full_S
 
     def dual(self, dual: Array) -> Array:
         """Duals of all original rows."""
@@ -84,7 +95,7 @@ class _Work:
                 self.dual_S,
                 self.bounding_N,
             )
-            if decided <= PAYS / 10 * self.program.num_columns:
+            if decided <= PAYS * self.program.num_columns:
                 return
 
     def merged(self) -> Reduction:
@@ -100,7 +111,7 @@ class _Work:
         group = equal_columns(offset, row, mixed, order)
         first = order[np.diff(group[order], prepend=-1) > 0]
         upper = self.upper_N[self.open_N]
-        total = np.bincount(group, weights=upper, minlength=len(first))
+        total: Array = np.bincount(group, weights=upper, minlength=len(first)).astype(np.float64)
         if len(first) < len(group):
             offset, row = _chosen(offset, row, first)
         else:  # nothing to merge: keep the order of the examples
@@ -185,9 +196,11 @@ def _lists(program: Program) -> tuple[Indices, Indices, Indices, Indices]:
     return program.offset_S, program.column_of_entry, program.offset_N, program.row_of_entry
 
 
-def _chosen(offset: Indices, row: Indices, columns: Indices) -> tuple[Indices, Indices]:
+def _chosen(offset: Offsets, row: Indices, columns: Indices) -> tuple[Offsets, Indices]:
     """The lists of these columns, in this order."""
     degree = np.diff(offset)[columns]
-    start = np.concatenate([[0], np.cumsum(degree)])
-    entry = np.arange(start[-1]) + np.repeat(offset[columns] - start[:-1], degree)
+    start = np.zeros(len(columns) + 1, dtype=np.int64)
+    np.cumsum(degree, out=start[1:])
+    shift: Offsets = np.repeat(offset[columns] - start[:-1], degree)
+    entry: Offsets = np.arange(int(start[-1]), dtype=np.int64) + shift
     return start, row[entry]

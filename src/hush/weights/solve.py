@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from hush.errors import CannotCertify, InvalidInput
 from hush.incidence import Incidence
-from hush.weights.certify import Certified, certify
-from hush.weights.program import Array, Progress, Program
+from hush.weights.certify import Certified, boxed, certify
+from hush.weights.program import Array, Program, Progress
 from hush.weights.reduce import Reduction, reduced, unreduced
 from hush.weights.solvers import SOLVERS, Candidate
 
@@ -28,6 +28,7 @@ class Weights:
 
     Invariant: 0 <= values <= upper, objective = sum of values <= best possible sum <= bound, and
     gap = (bound - objective) / bound. dual has one entry per secret: what one more unit of its capacity would buy.
+    start is where a warm-started solve begins; it promises nothing.
     """
 
     values: Array
@@ -36,6 +37,7 @@ class Weights:
     bound: float
     gap: float
     upper: float
+    start: Array
     solver: str
     seconds: float
 
@@ -44,7 +46,7 @@ class Weights:
             raise CannotCertify(f"objective {self.objective} and bound {self.bound} contradict each other")
         if self.values.size and not (self.values.min() >= 0 and self.values.max() <= self.upper):
             raise CannotCertify(f"weights leave [0, {self.upper}]; they are void")
-        for array in (self.values, self.dual):
+        for array in (self.values, self.dual, self.start):
             array.flags.writeable = False
 
     def __repr__(self) -> str:
@@ -76,7 +78,7 @@ def solve_weights(
     >>> incidence = Incidence.from_pairs([0, 1, 1], [0, 0, 1], num_examples=3, num_secrets=2)
     >>> weights = solve_weights(incidence, [0.5, 2.0])
     >>> weights.values.tolist(), weights.objective
-    ([0.25, 0.25, 1.0], 1.5)
+    ([0.5, 0.0, 1.0], 1.5)
     """
     program = Program.of(incidence, capacity, upper=upper)
     return solve_program(program, tolerance=tolerance, warm_start=warm_start, solver=solver, progress=progress)
@@ -96,7 +98,8 @@ def solve_program(
     start_S = _checked_start(program, warm_start)
     if solver is not None and solver not in SOLVERS:
         raise InvalidInput(f"solver={solver!r}; choose one of {', '.join(map(repr, SOLVERS))}, or None")
-    name, proof = _best(program, start_S, goal, solver, progress)
+    answer = _best(program, start_S, goal, solver, progress)
+    proof = answer.proof
     if not proof.gap <= goal:
         raise CannotCertify(
             f"the best weights found have a sum of {proof.objective:.6g} and the best possible sum is at most "
@@ -110,29 +113,41 @@ def solve_program(
         bound=proof.bound,
         gap=proof.gap,
         upper=float(program.upper_N.max(initial=0.0)),
-        solver=name,
+        solver=answer.solver,
+        start=answer.start_S,
         seconds=time.perf_counter() - begin,
     )
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    solver: str
+    proof: Certified
+    start_S: Array
+
+
 def _best(
     program: Program, start_S: Array | None, goal: float, solver: str | None, progress: Progress | None
-) -> tuple[str, Certified]:
+) -> _Answer:
     """The first answer within the goal, or the best of those that fall short."""
-    best: tuple[str, Certified] | None = None
+    best: _Answer | None = None
     for reduction, name, aim in _attempts(program, goal, solver):
         small = reduction.program
         if small.num_columns == 0:
-            found = Candidate(np.empty(0), np.zeros(small.num_rows))
+            nothing = np.zeros(small.num_rows)
+            name, found = "reduction", Candidate(np.empty(0), nothing, nothing)
         else:
             start = None if start_S is None else start_S[reduction.row_S]
             found = SOLVERS[name](small, start, aim, progress)
-        proof = certify(program, reduction.primal(found.primal_N), reduction.dual(found.dual_S), tolerance=goal)
-        if best is None or proof.gap < best[1].gap:
-            best = name if small.num_columns else "reduction", proof
+        primal_N = boxed(found.primal_N, small.num_columns, small.upper_N)
+        dual_S, next_S = (boxed(dual, small.num_rows, 1.0) for dual in (found.dual_S, found.start_S))
+        proof = certify(program, reduction.primal(primal_N), reduction.dual(dual_S), tolerance=goal)
+        if best is None or proof.gap < best.proof.gap:
+            best = _Answer(name, proof, reduction.start(next_S))
         if proof.gap <= goal:
             break
-        start_S = best[1].dual_S
+        start_S = best.start_S
     if best is None:
         raise CannotCertify("no attempt was made to solve the program; this is a bug")
     return best
@@ -176,4 +191,4 @@ def _checked_start(program: Program, warm_start: Weights | None) -> Array | None
             f"warm_start has {sizes[0]} examples and {sizes[1]} secrets, the program {program.num_columns} and "
             f"{program.num_rows}; start from weights of the same graph"
         )
-    return warm_start.dual
+    return warm_start.start

@@ -6,11 +6,11 @@ primal and a dual candidate.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
-from hush.weights.program import Array, Progress, Program
+from hush.weights.program import Array, Program, Progress
 
 __all__ = ["SOLVERS", "Candidate", "Solver", "newton", "simplex"]
 
@@ -18,10 +18,11 @@ __all__ = ["SOLVERS", "Candidate", "Solver", "newton", "simplex"]
 @final
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """What a solver proposes: values per column, duals per row."""
+    """What a solver proposes: values per column, duals per row, and duals from which a similar program should start."""
 
     primal_N: Array
     dual_S: Array
+    start_S: Array
 
 
 Solver = Callable[[Program, Array | None, float, Progress | None], Candidate]
@@ -35,7 +36,8 @@ def simplex(program: Program, start_S: Array | None, tolerance: float, progress:
     shape = program.num_rows, program.num_columns
     matrix = csc_array((np.ones(program.num_entries), program.row_of_entry, program.offset_N), shape=shape)
     unit = float(program.upper_N.mean()) or 1.0  # its tolerances are absolute: measure weights in a typical size
-    found = linprog(
+    solve: Any = linprog  # its type stubs know neither sparse matrices nor arrays of bounds
+    found = solve(
         -np.ones(program.num_columns),
         A_ub=matrix,
         b_ub=program.capacity_S / unit,
@@ -44,21 +46,17 @@ def simplex(program: Program, start_S: Array | None, tolerance: float, progress:
         options={"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
     )
     if found.x is None:
-        return Candidate(np.zeros(program.num_columns), np.zeros(program.num_rows))
-    return Candidate(found.x * unit, -np.asarray(found.ineqlin.marginals))
+        return Candidate(np.zeros(program.num_columns), np.zeros(program.num_rows), np.zeros(program.num_rows))
+    dual_S: Array = -np.asarray(found.ineqlin.marginals, dtype=np.float64)
+    return Candidate(found.x * unit, dual_S, dual_S)
 
 
 def newton(program: Program, start_S: Array | None, tolerance: float, progress: Progress | None) -> Candidate:
     """The smoothed Newton method (see newton): for programs of any size, from a start if there is one."""
     from hush.weights.newton import SmoothedNewton
 
-    if start_S is None:
-        # Equal duals at which the average column costs 1.
-        dual_S, width = np.full(program.num_rows, program.num_columns / max(program.num_entries, 1)), 0.5
-    else:
-        dual_S, width = start_S, 0.1
-    found = SmoothedNewton(program, dual_S, width=width, tolerance=tolerance, progress=progress).certified
-    return Candidate(found.value_N, found.dual_S)
+    run = SmoothedNewton(program, start_S, tolerance, progress)
+    return Candidate(run.certified.value_N, run.certified.dual_S, run.last_S)
 
 
 SOLVERS: dict[str, Solver] = {"newton": newton, "simplex": simplex}

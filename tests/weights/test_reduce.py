@@ -1,0 +1,79 @@
+"""Reductions are exact: they never change the optimum, and the way back keeps feasibility and proof."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from weights_instances import optimum, paper_like, problems
+
+import hush
+from hush.weights.certify import certify
+from hush.weights.program import Program
+from hush.weights.reduce import reduced, unreduced
+from hush.weights.solvers import simplex
+
+
+@given(problems())
+def test_reduction_never_changes_the_optimum(problem) -> None:
+    incidence, capacity, upper = problem
+    reduction = reduced(Program.of(incidence, capacity, upper=upper))
+    small = reduction.program
+    value = simplex(small, None, 1e-9, None).primal_N if small.num_columns else np.empty(0)
+    best = optimum(incidence, capacity, upper)
+    assert value.sum() + reduction.fixed_N.sum() == pytest.approx(best, rel=1e-6, abs=1e-6)
+
+
+@given(problems())
+def test_the_way_back_keeps_feasibility_and_sum(problem) -> None:
+    incidence, capacity, upper = problem
+    program = Program.of(incidence, capacity, upper=upper)
+    reduction = reduced(program)
+    small = reduction.program
+    inside = certify(small, small.upper_N, np.zeros(small.num_rows)).value_N
+    values = reduction.primal(inside)
+    assert ((values >= 0) & (values <= upper * (1 + 1e-12))).all()
+    assert (program.loads(values) <= capacity * (1 + 1e-9)).all()
+    assert values.sum() == pytest.approx(inside.sum() + reduction.fixed_N.sum(), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("strength", [10, 50, 200, 1000, 4000, 10_000])
+def test_the_way_back_keeps_the_proof(strength: float) -> None:
+    incidence, shape = paper_like(100, seed=8)
+    program = Program.of(incidence, strength * shape)
+    reduction = reduced(program)
+    found = simplex(reduction.program, None, 1e-9, None)
+    proof = certify(program, reduction.primal(found.primal_N), reduction.dual(found.dual_S), tolerance=1.0)
+    assert proof.gap < 1e-9  # without any polishing
+
+
+def test_reductions_pay_at_both_ends() -> None:
+    incidence, shape = paper_like(200, seed=9)
+    columns = {c: reduced(Program.of(incidence, c * shape)).program.num_columns for c in (10, 2000, 40_000)}
+    assert columns[10] < 0.2 * incidence.num_examples
+    assert columns[2000] < incidence.num_examples
+    assert columns[40_000] == 0
+
+
+def test_equal_columns_merge_and_split_evenly() -> None:
+    example, secret = [0, 0, 1, 1, 2, 2, 3, 4], [0, 1, 0, 1, 0, 1, 0, 1]
+    incidence = hush.Incidence.from_pairs(example, secret, num_examples=5, num_secrets=2)
+    reduction = reduced(Program.of(incidence, [2.5, 2.5]))
+    assert len(set(reduction.column_N[:3].tolist())) == 1
+    assert reduction.share_N[:3] == pytest.approx([1 / 3] * 3)
+
+
+def test_an_implied_row_is_dropped_and_its_promise_kept() -> None:
+    example, secret = [0, 1, 2, 3, 0, 1, 2, 4, 4, 3], [0, 0, 0, 0, 1, 1, 1, 2, 3, 3]
+    incidence = hush.Incidence.from_pairs(example, secret, num_examples=5, num_secrets=4)
+    weights = hush.solve_weights(incidence, [1.5, 1.6, 0.5, 0.7])
+    assert (incidence.to_scipy().T.astype(float) @ weights.values <= np.array([1.5, 1.6, 0.5, 0.7]) + 1e-12).all()
+
+
+@given(problems())
+def test_the_unreduced_program_is_its_own_way_back(problem) -> None:
+    incidence, capacity, upper = problem
+    whole = unreduced(Program.of(incidence, capacity, upper=upper))
+    values = np.linspace(0, upper, incidence.num_examples)
+    assert (whole.primal(values) == values).all()
+    dual = np.linspace(0, 1, incidence.num_secrets)
+    assert (whole.dual(dual) == dual).all()
+    assert (whole.start(dual) == dual).all()

@@ -1,0 +1,66 @@
+"""Random programs, small and awkward, and the independent route to their optimum."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+import hush
+
+Array = NDArray[np.float64]
+
+# Round numbers make ties, which is where reductions and vertices go wrong; the rest make none.
+capacities = st.one_of(
+    st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, float("inf")]),
+    st.floats(1e-3, 10.0),
+    st.floats(1e-9, 1e-3),
+)
+uppers = st.sampled_from([1.0, 1.0, 0.25, 7.0])
+
+
+@st.composite
+def problems(draw: st.DrawFn, most_examples: int = 12, most_secrets: int = 6) -> tuple[hush.Incidence, Array, float]:
+    """Incidence, capacity of each secret, upper bound; with empty, full and repeated rows and columns."""
+    n = draw(st.integers(0, most_examples))
+    m = draw(st.integers(0, most_secrets))
+    kinds = [st.integers(0, 2**n - 1), st.just(0), st.just(2**n - 1)]
+    rows = draw(st.lists(st.one_of(kinds), min_size=m, max_size=m))
+    if n and draw(st.booleans()):  # repeat the first column
+        rows = [bits | (1 << (n - 1)) if bits & 1 else bits & ~(1 << (n - 1)) for bits in rows]
+    pairs = [(i, j) for j, bits in enumerate(rows) for i in range(n) if bits >> i & 1]
+    example, secret = ([pair[k] for pair in pairs] for k in (0, 1))
+    incidence = hush.Incidence.from_pairs(
+        np.array(example, dtype=np.int64), np.array(secret, dtype=np.int64), num_examples=n, num_secrets=m
+    )
+    capacity = np.array(draw(st.lists(capacities, min_size=m, max_size=m)), dtype=np.float64)
+    return incidence, capacity, draw(uppers)
+
+
+def paper_like(num_secrets: int, seed: int) -> tuple[hush.Incidence, Array]:
+    """A small instance of the paper's density and the shape of its capacities."""
+    rng = np.random.default_rng(seed)
+    secret = np.repeat(np.arange(num_secrets), rng.integers(50, 101, num_secrets))
+    num_examples = int(16.7 * num_secrets)
+    example = rng.integers(0, num_examples, secret.size)
+    incidence = hush.Incidence.from_pairs(example, secret, num_examples=num_examples, num_secrets=num_secrets)
+    return incidence, rng.uniform(0.0027, 0.0151, num_secrets)
+
+
+def optimum(incidence: hush.Incidence, capacity: Array, upper: float) -> float:
+    """The largest sum of weights, straight from scipy on the program as it stands."""
+    if incidence.num_examples == 0:
+        return 0.0
+    finite = np.isfinite(capacity)
+    matrix = incidence.to_scipy().T.tocsr().astype(float)[np.flatnonzero(finite)]
+    solve: Any = linprog  # its type stubs do not know sparse matrices
+    found = solve(
+        -np.ones(incidence.num_examples),
+        A_ub=matrix if finite.any() else None,
+        b_ub=capacity[finite] if finite.any() else None,
+        bounds=(0, upper),
+        method="highs",
+    )
+    assert found.status == 0
+    return -float(found.fun)
