@@ -59,7 +59,7 @@ def sweep(incidence: hush.Incidence, ceiling: np.ndarray, **settings: Any) -> li
     rows = [row | {"binding": len(row["binding"])} for row in found.records()]
     print(f"{settings}: {time.perf_counter() - begin:.0f} s")
     for row in rows:
-        print({name: round(value, 4) for name, value in row.items()})
+        print({name: round(value, 4) if value is not None else None for name, value in row.items()})
     return rows
 
 
