@@ -47,6 +47,13 @@ def time_hush(incidence: hush.Incidence, rates: np.ndarray, ceiling: np.ndarray,
     return {"seconds": seconds, "noise_multiplier": found.noise_multiplier, "binding": int(found.binding.size)}
 
 
+def calibrate_alone(rates: np.ndarray, ceiling: float) -> hush.Calibration:
+    """The same question to hush: one secret, by KL."""
+    size = rates.size
+    one = hush.Incidence.from_pairs(np.arange(size), np.zeros(size, dtype=int), num_examples=size, num_secrets=1)
+    return hush.calibrate(one, prior=PRIOR, ceiling=ceiling, rates=rates, rounds=ROUNDS, bound="kl")
+
+
 def time_peer(rates: np.ndarray, ceiling: float) -> dict[str, Any]:
     """dp_accounting: least noise for one secret by KL, a bisection over its mixture-of-Gaussians loss distribution."""
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -93,10 +100,7 @@ def main() -> None:
         own = rates[incidence.examples_of(secret)]
         peer = time_peer(own, float(ceiling[secret]))
         begin = time.perf_counter()
-        alone = hush.calibrate(
-            hush.Incidence.from_pairs(np.arange(own.size), np.zeros(own.size, int), num_examples=own.size, num_secrets=1),
-            prior=PRIOR, ceiling=ceiling[secret], rates=own, rounds=ROUNDS, bound="kl",
-        )  # fmt: skip
+        alone = calibrate_alone(own, float(ceiling[secret]))
         peer |= {"hush_seconds": time.perf_counter() - begin, "hush_noise_multiplier": alone.noise_multiplier}
         print(f"dp_accounting, secret of {own.size} examples: {peer}")
         peers.append(peer)
