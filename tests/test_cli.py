@@ -117,7 +117,7 @@ def test_bad_rates_are_refused_by_name_and_without_their_text(tmp_path: Path, co
         ("--rate nan --examples 1 --noise 1 --rounds 1 --prior 0.1", "nan is not a probability"),
         ("--rate 0.1 --examples 1 --noise -1 --rounds 1 --prior 0.1", "noise_multiplier=-1.0; pass a finite"),
         ("--rate 0.1 --examples 1 --noise 1 --rounds 0 --prior 0.1", "rounds=0; pass a whole number"),
-        ("--rate 0.1 --examples 1 --noise 1 --rounds 1 --prior 1", "prior=1.0 is not strictly between"),
+        ("--rate 0.1 --examples 1 --noise 1 --rounds 1 --prior 1", "prior=1.0; pass priors from 1e-300"),
         ("--rate 0.1 --examples 1 --noise 1 --rounds 1 --prior 0.1 --rates x", "pass one or the other"),
         ("--rates /no/such/file --noise 1 --rounds 1 --prior 0.1", "/no/such/file: No such file"),
         ("--rates . --noise 1 --rounds 1 --prior 0.1", "check the path"),
@@ -276,7 +276,7 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(graph: Path, tmp_pa
     assert json.loads(graph.read_text()) == GRAPH
 
 
-@pytest.mark.parametrize("command", ["posterior", "calibrate", "demo"])
+@pytest.mark.parametrize("command", ["posterior", "calibrate", "demo", "plan", "frontier", "verify", "sign"])
 def test_help_teaches_by_example(command: str) -> None:
     shown = " ".join(run(command, "--help").stdout.split())
     assert f"Example: hush {command}" in shown

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hush.plan import Plan, make_plan
     from hush.protection import Protection
     from hush.secret_table import Secrets
-    from hush.verify import verify
+    from hush.verification import verify
     from hush.weights import Frontier, Weights, frontier, solve_weights
 
 __version__ = "0.1.0"
@@ -60,7 +60,7 @@ _HOME = {
     "posterior": "hush.accounting",
     "posteriors": "hush.accounting",
     "solve_weights": "hush.weights",
-    "verify": "hush.verify",
+    "verify": "hush.verification",
 }
 
 

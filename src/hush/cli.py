@@ -4,9 +4,8 @@ Exit codes: 0 done, 1 a promise or check failed, 2 bad input.
 """
 
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,10 +13,19 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from hush import __version__
+from hush.cli_options import (
+    BoundChoice,
+    BoundOption,
+    CeilingOption,
+    IncidenceArgument,
+    JsonOption,
+    PriorOption,
+    RoundsOption,
+    SecretsOption,
+)
+from hush.cli_plan import frontier, plan
+from hush.cli_verify import sign, verify
 from hush.errors import HushError, InvalidInput
-
-if TYPE_CHECKING:
-    from hush.accounting.inputs import Bound
 
 __all__ = ["app", "main"]
 
@@ -36,20 +44,6 @@ class _Commands(TyperGroup):
                 said = f"{error.filename or 'a file'}: {error.strerror or error}; check the path and its permissions"
             Console(stderr=True).print(Text(f"Error: {said}", style="red"), soft_wrap=True)
             raise typer.Exit(2 if isinstance(error, InvalidInput | OSError) else 1) from None
-
-
-class BoundChoice(StrEnum):
-    """Which proof the number rests on."""
-
-    blowup = "blowup"
-    renyi = "renyi"
-    kl = "kl"
-    all = "all"
-
-    @property
-    def bounds(self) -> "tuple[Bound, ...]":
-        """The bounds to compute, loosest first."""
-        return ("kl", "renyi", "blowup") if self is BoundChoice.all else (self.value,)
 
 
 app = typer.Typer(
@@ -79,13 +73,6 @@ def _hush(
     ] = False,
 ) -> None:
     pass
-
-
-BoundOption = Annotated[
-    BoundChoice,
-    typer.Option(help="Which proof: blowup is the tightest, renyi and kl are older ones; all compares the three."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, every digit, for a program to read.")]
 
 
 @app.command()
@@ -132,14 +119,7 @@ def posterior(
 
 @app.command()
 def calibrate(
-    incidence: Annotated[
-        Path,
-        typer.Argument(
-            help="Which example contains which secret: Parquet from Incidence.to_parquet, or JSON with num_examples, "
-            "num_secrets and pairs, a list of (example, secret) from 0. The JSON may also state rates, prior, ceiling "
-            "and rounds; an option counts before it."
-        ),
-    ],
+    incidence: IncidenceArgument,
     batch_size: Annotated[int | None, typer.Option(help="Expected examples per round; every rate is B / n.")] = None,
     rate: Annotated[
         float | None, typer.Option(help="Instead: probability with which a round draws an example, in [0, 1].")
@@ -148,12 +128,10 @@ def calibrate(
         Path | None,
         typer.Option(help='Instead: a rate for each example. JSON list, {"rates": ...}, or Parquet column rate.'),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Training rounds (optimizer steps).")] = None,
-    prior: Annotated[float | None, typer.Option(help="For all secrets: whoever starts below this, in (0, 1) …")] = None,
-    ceiling: Annotated[float | None, typer.Option(help="… must not end above this, from the prior to 1.")] = None,
-    secrets: Annotated[
-        Path | None, typer.Option(help="Instead: ids, priors and ceilings, Parquet from Secrets.to_parquet.")
-    ] = None,
+    rounds: RoundsOption = None,
+    prior: PriorOption = None,
+    ceiling: CeilingOption = None,
+    secrets: SecretsOption = None,
     bound: BoundOption = BoundChoice.blowup,
     output: Annotated[
         Path | None,
@@ -211,3 +189,7 @@ def demo(
     from hush.demo import FULL, QUICK, run_demo
 
     run_demo(output, Console(), size=QUICK if quick else FULL)
+
+
+for _command in (plan, frontier, verify, sign):
+    app.command()(_command)

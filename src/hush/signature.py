@@ -7,15 +7,16 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from hush.errors import InvalidInput
+from hush.plan.files import SIGNATURE, changed_files, read_record
 from hush.storage import whole_file
 
 __all__ = ["create_keys", "sign", "signature_problem"]
 
-SIGNATURE = "plan.sig"
-
 
 def create_keys(private: Path, public: Path) -> None:
     """A new key pair as two PEM files; the private one is readable by its owner alone. Existing files are kept."""
+    if private.resolve() == public.resolve():
+        raise InvalidInput(f"{private} cannot hold both keys; name two files")
     for path in (private, public):
         if path.exists():
             raise InvalidInput(f"{path} exists; name a new file, keys are never overwritten")
@@ -33,10 +34,10 @@ def create_keys(private: Path, public: Path) -> None:
 
 
 def sign(folder: Path, private_key: Path) -> Path:
-    """Sign a plan; the signature is written beside it."""
-    plan = folder / "plan.json"
-    if not plan.is_file():
-        raise InvalidInput(f"{folder} holds no plan.json; pass a folder that Plan.save wrote")
+    """Sign a plan whose files are as they were written; the signature is put beside it. ``verify`` before signing."""
+    changed = changed_files(folder, read_record(folder))
+    if changed:
+        raise InvalidInput(f"{folder}: {', '.join(changed)} changed after the plan was written; make the plan again")
     try:
         key = serialization.load_pem_private_key(private_key.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -44,7 +45,7 @@ def sign(folder: Path, private_key: Path) -> Path:
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidInput(f"{private_key} is not an Ed25519 key; make one with hush sign --new-key")
     with whole_file(folder / SIGNATURE) as file:
-        file.write(key.sign(plan.read_bytes()))
+        file.write(key.sign((folder / "plan.json").read_bytes()))
     return folder / SIGNATURE
 
 

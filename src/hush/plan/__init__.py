@@ -1,9 +1,9 @@
 """Stage 4, the plan: how often each example is drawn and how much noise is added, frozen.
 
-model: the plan; make: how one is chosen; files: how it is kept.
+model: the plan; invariants: what every plan satisfies; make: how one is chosen; files: how it is kept.
 """
 
-from hush.plan.make import make_plan
+from hush.plan.make import make_plan, noise_without_forcing
 from hush.plan.model import Plan
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["Plan", "make_plan", "noise_without_forcing"]

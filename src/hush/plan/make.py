@@ -7,10 +7,11 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hush.accounting import calibrate, posteriors
+from hush.accounting import posteriors
 from hush.accounting.inputs import Bound, checked_choice, checked_noise
 from hush.errors import InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
+from hush.plan.invariants import check_ids
 from hush.plan.model import Plan
 from hush.rounding import rounded_up
 from hush.weights.accounted import TooLittleNoise
@@ -61,19 +62,7 @@ def make_plan(
     wanted = None if noise_multiplier is None else checked_noise(noise_multiplier)
     chooser = make_chooser(incidence, prior, ceiling, batch_size, rounds, bound, tolerance)
     ids = _checked_ids(secret_ids, incidence.num_secrets)
-    if capacity == "none":
-        choice = chooser.everything
-    elif capacity == "paper":
-        choice = chooser.paper(float(strength or 0.0))
-    elif wanted is None:
-        choice = chooser.keeping(keep, progress=progress)
-    elif wanted >= chooser.everything.noise_multiplier:
-        choice = chooser.everything
-    else:
-        try:
-            choice = chooser.proven_at(wanted)
-        except TooLittleNoise as error:
-            raise explained(chooser, wanted, error, ids.__getitem__) from error
+    choice = _chosen(chooser, capacity, wanted, keep, strength, ids, progress)
     sigma = choice.noise_multiplier if wanted is None else wanted
     if sigma < choice.noise_multiplier:
         raise _too_little(sigma, chooser, choice, ids)
@@ -99,20 +88,40 @@ def make_plan(
 
 
 def noise_without_forcing(plan: Plan) -> tuple[str, float] | None:
-    """If one secret alone forces a plan's noise: its id, and the noise that the same rates would need without it."""
+    """If one secret alone forces a plan's noise: its id, and the noise that the same rates would need without it.
+
+    None if several do, or if it would buy less than 1 %.
+    """
     if plan.binding.size != 1:
         return None
     only = int(plan.binding[0])
-    rest = np.delete(np.arange(plan.incidence.num_secrets), only)
-    found = calibrate(
-        plan.incidence.select(secrets=rest),
-        prior=plan.prior[rest],
-        ceiling=plan.ceiling[rest],
-        rates=plan.rates,
-        rounds=plan.rounds,
-        bound=plan.bound,
+    found = noise_without(
+        only, plan.incidence, plan.prior, plan.ceiling, rates=plan.rates, rounds=plan.rounds, bound=plan.bound
     )
-    return plan.secret_ids[only], found.noise_multiplier
+    return (plan.secret_ids[only], found) if found < BINDING_FROM * plan.noise_multiplier else None
+
+
+def _chosen(
+    chooser: Chooser,
+    capacity: Capacity,
+    wanted: float | None,
+    keep: float,
+    strength: float | None,
+    ids: tuple[str, ...],
+    progress: Progress | None,
+) -> Choice:
+    if capacity == "none":
+        return chooser.everything
+    if capacity == "paper":
+        return chooser.paper(float(strength or 0.0))
+    if wanted is None:
+        return chooser.keeping(keep, progress=progress)
+    if wanted >= chooser.everything.noise_multiplier:
+        return chooser.everything
+    try:
+        return chooser.proven_at(wanted)
+    except TooLittleNoise as error:
+        raise explained(chooser, wanted, error, ids.__getitem__) from error
 
 
 def _at(sigma: float, chooser: Chooser, choice: Choice) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -142,8 +151,11 @@ def _too_little(sigma: float, chooser: Chooser, choice: Choice, ids: tuple[str, 
         f"{rounded_up(choice.noise_multiplier, 6)} does ({names}{more} would break); raise it, or let "
         "capacity='accounted' use the examples of those secrets less"
     )
-    relaxed = noise_without(chooser, choice)
-    if relaxed is not None:
+    if len(binding) == 1:
+        relaxed = noise_without(
+            binding[0], chooser.incidence, chooser.prior_SQ, chooser.ceiling_SQ,
+            rates=choice.rate_N, rounds=chooser.rounds, bound=chooser.bound,
+        )  # fmt: skip
         text += f". {names} alone forces it: without its promise a noise of {rounded_up(relaxed)} would do"
     return InfeasiblePlan(text)
 
@@ -153,4 +165,5 @@ def _checked_ids(secret_ids: Sequence[str] | None, count: int) -> tuple[str, ...
         return tuple(f"secret-{secret:06d}" for secret in range(count))
     if isinstance(secret_ids, str) or len(secret_ids) != count:
         raise InvalidInput(f"there are {count} secrets but {len(secret_ids)} secret_ids; pass one id per secret")
+    check_ids(tuple(secret_ids))
     return tuple(secret_ids)

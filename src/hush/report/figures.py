@@ -5,18 +5,30 @@ Colours are those of Okabe and Ito, which colour-blind readers tell apart; line 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hush.console import rounded_up
+from hush.errors import InvalidInput
 from hush.storage import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Curve", "noise_figure", "save_figure"]
+__all__ = ["FORMS", "Curve", "noise_figure", "save_figure"]
 
+FORMS = ("png", "svg", "html")
+PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>hush</title>
+<style>body { margin: 2em auto; max-width: 60em; } svg { width: 100%; height: auto; }</style></head>
+<body>
+SVG
+</body>
+</html>
+"""
 INK, MUTED, GRID = "#222222", "#6b6b6b", "#e4e4e4"
 LINES: Mapping[str, tuple[str, str, str]] = {  # name, colour, line style
     "kl": ("KL (the paper)", "#D55E00", "-"),
@@ -75,12 +87,25 @@ def noise_figure(
 
 
 def save_figure(figure: "Figure", path: Path) -> None:
-    """Write a PNG or an SVG, by the path's suffix; the file appears whole or not at all, without a date in it."""
+    """Write a PNG, an SVG or an HTML page with the SVG in it, by the path's suffix.
+
+    The file appears whole or not at all, holds no date, and asks no server for anything.
+    """
     import matplotlib as mpl
 
-    form = path.suffix.removeprefix(".")
-    with mpl.rc_context(STYLE), whole_file(path) as file:
-        figure.savefig(file, format=form, dpi=200, metadata={"Date": None} if form == "svg" else None)
+    form = path.suffix.removeprefix(".").lower()
+    if form not in FORMS:
+        raise InvalidInput(f"{path} ends in {path.suffix!r}; a picture is written as {', '.join(FORMS)}")
+    drawn = BytesIO()
+    with mpl.rc_context(STYLE):
+        kind = "svg" if form == "html" else form
+        figure.savefig(drawn, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
+    content = drawn.getvalue()
+    if form == "html":
+        svg = content.decode()
+        content = PAGE.replace("SVG", svg[svg.index("<svg") :]).encode()
+    with whole_file(path) as file:
+        file.write(content)
 
 
 def _draw_noise(axes: "Axes", examples: Sequence[int], noise_by_bound: Mapping[str, Sequence[float]]) -> None:

@@ -187,12 +187,12 @@ class Chooser:
     @cached_property
     def _few_prior_SQ(self) -> Array:
         """Priors rounded up to a few: each costs a search of its own, and counts only guide the choice."""
-        distinct = np.unique(self.prior_SQ)
+        distinct: Array = np.unique(self.prior_SQ)
         if distinct.size <= MOST_PRIORS:
             return self.prior_SQ
-        grid = np.geomspace(distinct[0], distinct[-1], MOST_PRIORS)
+        grid: Array = np.geomspace(float(distinct[0]), float(distinct[-1]), MOST_PRIORS)
         grid[-1] = distinct[-1]
-        rounded_SQ = grid[np.searchsorted(grid, self.prior_SQ)]
+        rounded_SQ: Array = grid[np.searchsorted(grid, self.prior_SQ)]
         return np.where(rounded_SQ < self.ceiling_SQ, rounded_SQ, self.prior_SQ)
 
     def _choice(self, weight_N: Array, gap: float, setting: float, solution: Weights | None) -> Choice:

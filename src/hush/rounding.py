@@ -1,0 +1,31 @@
+"""Numbers shown, below every stage: an upper bound rounded up, a lower one down, so that what is read is true."""
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+__all__ = ["rounded_down", "rounded_up"]
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """So many significant digits, never below the value.
+
+    >>> rounded_up(0.00099621), rounded_up(30.9919), rounded_up(1e-10), rounded_up(1234.5)
+    ('0.0009963', '31.00', '1.000e-10', '1235')
+    """
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 4) -> str:
+    """So many significant digits, never above the value.
+
+    >>> rounded_down(0.00099629)
+    '0.0009962'
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, direction: str) -> str:
+    shortest = Decimal(repr(float(value)))  # 1e-10 stays 1e-10, though the float is a little more
+    if not shortest:
+        return "0"
+    step = Decimal(1).scaleb(shortest.adjusted() - digits + 1)
+    return f"{float(shortest.quantize(step, rounding=direction)):#.{digits}g}".removesuffix(".")

@@ -1,0 +1,85 @@
+"""Every posterior of a plan again, one secret at a time, by a route that shares nothing with calibration's search."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hush.accounting import posterior
+from hush.plan import Plan
+from hush.verification.checks import Check, check
+
+SLACK = 5e-3  # two upper bounds of the same number may differ by this much: each is within 1e-3 of the truth
+FINER = 1e-4  # accuracy at which a posterior is computed again before it counts as broken
+NEAR = 0.5  # share of its ceiling above which a secret may bind
+LESS = 0.995  # whoever breaks at this share of the noise binds
+MUCH_LESS = 0.98  # whoever holds at this share does not
+ROOM = 0.02  # a secret listed as binding may miss its ceiling by this much: those who are drawn alike share a bound
+
+Progress = Callable[[int, int], None]
+
+
+def check_posteriors(plan: Plan, progress: Progress | None) -> tuple[Check, Check]:
+    """Every posterior, recomputed alone, is within its ceiling and what is stated; exactly who is said to bind does."""
+    total = plan.incidence.num_secrets
+    listed = np.zeros(total, dtype=bool)
+    listed[plan.binding] = True
+    faults: dict[str, list[str]] = {"broken": [], "larger than stated": [], "binding": []}
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for secret, found in enumerate(pool.map(partial(_faults, plan, listed), range(total))):
+            for fault in found:
+                faults[fault].append(plan.secret_ids[secret])
+            if progress is not None:
+                progress(secret + 1, total)
+
+    def told(fault: str) -> str:
+        ids = faults[fault]
+        return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+
+    if faults["broken"]:
+        problem = f"{len(faults['broken'])} promises do not hold at noise {plan.noise_multiplier:.6g}: {told('broken')}"
+    else:
+        problem = f"{len(faults['larger than stated'])} are larger than stated: {told('larger than stated')}"
+    sound = not (faults["broken"] or faults["larger than stated"])
+    return (
+        check("posteriors", sound, problem, f"all {total} recomputed, every one within its ceiling"),
+        check("binding", not faults["binding"], f"wrongly listed or left out: {told('binding')}",
+              f"{plan.binding.size} secrets bind, as stated"),
+    )  # fmt: skip
+
+
+def _faults(plan: Plan, listed: np.ndarray, secret: int) -> list[str]:
+    """What is wrong with one secret."""
+    ceiling_Q, stated_Q = plan.ceiling[secret], plan.posterior[secret]
+
+    def found(noise_share: float, **settings: Any) -> np.ndarray:
+        return np.asarray(
+            posterior(
+                plan.rates[plan.incidence.examples_of(secret)],
+                noise_multiplier=plan.noise_multiplier * noise_share,
+                rounds=plan.rounds,
+                prior=plan.prior[secret],
+                bound=plan.bound,
+                **settings,
+            )
+        )
+
+    most_Q = np.minimum(ceiling_Q, stated_Q * (1 + SLACK))
+    now_Q = found(1.0)
+    if not np.all(now_Q <= most_Q):  # a hair's breadth may be mere discretisation
+        now_Q = np.minimum(now_Q, found(1.0, accuracy=FINER))
+    faults: list[str] = []
+    if not np.all(now_Q <= ceiling_Q):
+        faults.append("broken")
+    elif not np.all(now_Q <= most_Q):
+        faults.append("larger than stated")
+    near = bool(np.any(now_Q > NEAR * ceiling_Q))
+    if listed[secret]:
+        if not (near and np.any(found(MUCH_LESS) > (1 - ROOM) * ceiling_Q)):
+            faults.append("binding")
+    elif near and np.any(found(LESS, accuracy=FINER) > (1 + SLACK) * ceiling_Q):
+        faults.append("binding")
+    return faults
