@@ -31,6 +31,7 @@ from hush.incidence import Incidence
 from hush.protection import promise_arrays
 
 FINER = 8  # groups that are not proven safe are cut this much finer
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e9  # the search stays between these
 BINDING = 0.005  # a secret binds if this much less noise would break its promise
 NEAR = 0.7  # posteriors this close to their ceiling, in log, are looked at when binding secrets are named
 
@@ -180,8 +181,17 @@ class _Search:
 
     def _settle(self, group: Group, unsafe: float) -> float:
         """The least noise that is safe for one group."""
-        name = f"secret {int(group.member[0])} under the bound {self.evaluator.bound!r}"
-        return least_safe(lambda sigma: self._excess(group.member, self.evaluator.at(group, sigma)), unsafe, name=name)
+
+        def excess(sigma: float) -> float:
+            return self._excess(group.member, self.evaluator.at(group, sigma))
+
+        found = least_safe(excess, unsafe=unsafe, start=0.25, least=LEAST_NOISE, most=MOST_NOISE)
+        if found is None:
+            raise CannotCertify(
+                f"secret {int(group.member[0])} needs a noise multiplier above {MOST_NOISE:.0e} under the bound "
+                f"{self.evaluator.bound!r}; raise its ceiling or draw its examples less often"
+            )
+        return found
 
     def _excess(self, member: Indices, found: Array) -> float:
         """Largest log(posterior / ceiling): safe exactly if it is at most 0."""

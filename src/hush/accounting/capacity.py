@@ -14,14 +14,14 @@ from hush.accounting.inputs import (
     checked_priors,
     checked_rounds,
 )
+from hush.accounting.search import least_safe
 from hush.accounting.secret import ACCURACY, count_tail, upper_posterior
 from hush.protection import promise_arrays
 
 MOST_COUNT = 1e6  # no secret is drawn more often than this in one round
 LEAST_COUNT = 1e-12
-GRID = 256  # points of the table that many ceilings share
+GRID, STEP = 256, 2e-3  # points of the table that many ceilings share, at most; relative distance, where they suffice
 FEW = 16  # up to so many ceilings are searched one by one
-TOLERANCE = 1e-3
 
 
 def capacity(
@@ -83,30 +83,27 @@ class _Curve:
             low = self._search(float(ceilings[start]))
         rest = ceilings[start:]
         if rest.size <= FEW:
-            found[start:] = [self._search(float(ceiling)) for ceiling in rest]
+            for i, ceiling in enumerate(rest.tolist()):
+                low = self._search(ceiling, guess=low)  # a higher ceiling allows a little more
+                found[start + i] = low
         else:
-            found[start:] = self._table(low, self._search(float(rest[-1])), rest)
+            found[start:] = self._table(low, self._search(float(rest[-1]), guess=low), rest)
         return found
 
     def _table(self, low: float, high: float, ceilings: Array) -> Array:
-        means: Array = np.geomspace(low, max(high, low), GRID)
+        points = int(np.clip(np.log(high / low) / STEP, 1, GRID - 1)) + 1
+        means: Array = np.geomspace(low, max(high, low), points)
         posteriors = np.array([self.posterior(float(mean)) for mean in means])
         reached = np.searchsorted(np.maximum.accumulate(posteriors), ceilings, side="right")
         return np.where(reached > 0, means[np.maximum(reached - 1, 0)], 0.0)
 
-    def _search(self, ceiling: float) -> float:
-        safe, unsafe = 0.0, 1e-3
-        while self.posterior(unsafe) <= ceiling:
-            safe, unsafe = unsafe, 4 * unsafe
-            if safe >= MOST_COUNT:
-                return MOST_COUNT
-        if safe == 0.0:
-            safe = unsafe / 4
-            while self.posterior(safe) > ceiling:
-                safe, unsafe = safe / 4, safe
-                if safe < LEAST_COUNT:
-                    return 0.0
-        while unsafe > safe * (1 + TOLERANCE):
-            middle = float(np.sqrt(safe * unsafe))
-            safe, unsafe = (middle, unsafe) if self.posterior(middle) <= ceiling else (safe, middle)
-        return safe  # proven safe; never the midpoint
+    def _search(self, ceiling: float, *, guess: float = 0.1) -> float:
+        """The largest safe mean is one over the least safe inverse of a mean."""
+        if ceiling <= self._prior:
+            return 0.0
+
+        def excess(inverse: float) -> float:
+            return float(np.log(self.posterior(1 / inverse) / ceiling))
+
+        inverse = least_safe(excess, start=1 / max(guess, LEAST_COUNT), least=1 / MOST_COUNT, most=1 / LEAST_COUNT)
+        return 0.0 if inverse is None else 1 / inverse
