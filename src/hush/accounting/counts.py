@@ -121,7 +121,7 @@ def _join_matrix(rate_SN: Array, tail: float) -> CountLaw:
         mass_KS[: reach + 1] *= 1.0 - rate_S
         mass_KS[1 : reach + 1] += moved_KS
         mass_KS[top + 1] += over_S
-    error = 4 * EPS * (rate_SN.shape[1] + 2)
+    error = EPS * (4 * (rate_SN.shape[1] + 2) + top + 2)  # of the recursion, and of the sums below
     survival_K = np.cumsum(mass_KS[::-1], axis=0)[::-1].max(axis=1)
     survival_K[0] = 1.0
     if rate_SN.shape[0] == 1:
@@ -211,6 +211,6 @@ def _join(laws: Sequence[CountLaw]) -> CountLaw:
         mass=mass,
         certain=float(survival_K[-1]),
         lifted=max(law.lifted for law in laws),
-        relative_error=max(law.relative_error for law in laws) * 2,
+        relative_error=max(law.relative_error for law in laws) * 2 + EPS * (survival_K.size + 2),
         log_idle=min(law.log_idle for law in laws),
     )
