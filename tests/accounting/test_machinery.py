@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
+from hush.accounting import secret
 from hush.accounting.attack import blowup_lower
 from hush.accounting.blowup import blowup_upper, split
 from hush.accounting.compose import compose
 from hush.accounting.counts import count_law
 from hush.accounting.one_round import discretise, gives_away, right_end, spread, spread_from_one
+from hush.accounting.search import least_safe
 
 
 @given(
@@ -104,3 +106,23 @@ def test_conceding_never_hides_a_count_that_gives_the_secret_away() -> None:
     law = count_law(np.ones(3), tail=1e-30)
     assert gives_away(law, 0.05, end=right_end(0.1, 1))
     assert blowup_upper(law, 0.05, 1, np.array([0.1]), accuracy=1e-3)[0][0] == 1.0
+
+
+def test_a_search_never_takes_an_undefined_excess_for_a_safe_one() -> None:
+    def excess(x: float) -> float:
+        return float("nan") if x < 3.0 else 1.0 - x / 4.0
+
+    found = least_safe(excess, start=0.25, least=1e-3, most=1e3)
+    assert found is not None
+    assert 4.0 <= found <= 4.0 * (1 + 2e-3)
+    assert least_safe(lambda _: float("nan"), start=0.25, least=1e-3, most=1e3) is None
+
+
+def test_where_no_bound_is_found_the_noiseless_limit_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object, **__: object) -> np.ndarray:
+        return np.array([np.nan])
+
+    monkeypatch.setattr(secret, "kl_upper", lost)
+    settings = {"rounds": 10, "prior": 1e-6}
+    limit = secret.posterior([0.1], noise_multiplier=0.0, **settings)
+    assert secret.posterior([0.1], noise_multiplier=1.0, **settings, bound="kl") == limit

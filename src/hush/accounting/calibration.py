@@ -121,7 +121,7 @@ class _Search:
     def solve(self) -> tuple[float, Array, Indices]:
         """The noise, every posterior at it, and the secrets that bind."""
         posterior_SQ = noiseless_posterior(self.crowd.log_idle_S[:, None], self.evaluator.rounds, self.prior_SQ)
-        needy = np.flatnonzero((posterior_SQ > self.ceiling_SQ).any(axis=1))
+        needy = np.flatnonzero(~(posterior_SQ <= self.ceiling_SQ).all(axis=1))
         if needy.size == 0:
             return 0.0, posterior_SQ, np.empty(0, dtype=np.int64)
         self._refuse_impossible(needy)
@@ -153,7 +153,7 @@ class _Search:
         while waiting:
             unproven: list[tuple[float, Group]] = []
             for group, found in zip(waiting, self.evaluator.evaluate(waiting, sigma), strict=True):
-                fails = (found > self.ceiling_SQ[group.member]).any(axis=1)
+                fails = ~(found <= self.ceiling_SQ[group.member]).all(axis=1)  # NaN fails
                 proven, rest = group.member[~fails], group.member[fails]
                 posterior_SQ[proven] = np.minimum(posterior_SQ[proven], found[~fails])
                 if proven.size:
@@ -174,7 +174,7 @@ class _Search:
         near = (np.log(posterior_SQ[drawn]) > np.log(self.ceiling_SQ[drawn]) - NEAR).any(axis=1)
         groups = list(self.crowd.grouped(drawn[near], FINEST))
         broken = [
-            group.member[(found > self.ceiling_SQ[group.member]).any(axis=1)]
+            group.member[~(found <= self.ceiling_SQ[group.member]).all(axis=1)]
             for group, found in zip(groups, self.evaluator.evaluate(groups, sigma * (1 - BINDING)), strict=True)
         ]
         return np.sort(np.concatenate(broken))

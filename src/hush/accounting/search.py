@@ -19,7 +19,7 @@ def least_safe(
     low, high = unsafe, max(unsafe * (1 + 4 * TOLERANCE), start)
     low_excess, high_excess = np.inf, excess(high)
     factor = 1.05 if unsafe > 0 else 2.0
-    while high_excess > 0:
+    while not high_excess <= 0:  # written so that NaN is not safe
         low, low_excess = high, high_excess
         if high >= most:
             return None
@@ -28,7 +28,7 @@ def least_safe(
     while low == 0.0 and high > least:
         probe = max(high / 2, least)
         found = excess(probe)
-        if found > 0:
+        if not found <= 0:
             low, low_excess = probe, found
         else:
             high, high_excess = probe, found
@@ -39,7 +39,7 @@ def least_safe(
         probe = min(max(probe, low * (1 + 0.3 * TOLERANCE)), high * (1 - 0.3 * TOLERANCE))
         found = excess(probe)
         width = high / low
-        if found > 0:
+        if not found <= 0:
             low, low_excess = probe, found
         else:
             high, high_excess = probe, found

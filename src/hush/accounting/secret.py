@@ -107,7 +107,8 @@ def upper_posterior(law: CountLaw, sigma: float, rounds: int, priors: Array, *, 
         loose = allowance > LOOSE
         if loose.any():  # deep valleys between the modes of a run: another certified bound may be better
             found[loose] = np.minimum(found[loose], renyi_upper(law, sigma, rounds, priors[loose], accuracy=accuracy))
-    return np.maximum(priors, np.minimum(ceiling, found))
+    # fmin: where nothing was found (NaN) the noiseless limit, which always holds, stands.
+    return np.maximum(priors, np.fmin(ceiling, found))
 
 
 def noiseless_posterior(log_idle: float | Array, rounds: int, priors: Array) -> Array:
