@@ -1,6 +1,7 @@
 """The planning commands say what the library says, teach when they fail, and leave nothing half done."""
 
 import csv
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import hush
 from hush.cli import app
+from hush.keyed import DataKey
 from hush.plan import noise_without_forcing
 
 SIZES = [3, 25, 30, 1, 12]
@@ -94,6 +96,36 @@ def test_ids_points_and_options_reach_the_plan(graph: Path, tmp_path: Path) -> N
     assert plan.secret_ids == secrets.ids
     assert plan.prior.shape == (5, 2)
     assert (plan.capacity, plan.bound, plan.clip_norm, plan.noise_multiplier) == ("paper", "renyi", 0.5, 40)
+
+
+def test_a_plan_is_tied_to_its_data_under_a_key_made_on_first_use(graph: Path, tmp_path: Path) -> None:
+    texts = [f"example {index}, the vault code is 7401" for index in range(80)]
+    data, key = tmp_path / "data.jsonl", tmp_path / "my.key"
+    data.write_text("".join(json.dumps({"id": str(i), "body": text}) + "\n" for i, text in enumerate(texts)))
+    command = ["plan", graph, *PROMISE, *RUN, "--capacity", "none", "--data", data, "--column", "body", "--key", key]
+    record = run_json(*command, "--output", tmp_path / "plan")
+    plan = hush.Plan.load(tmp_path / "plan")
+    made = key.read_bytes()
+    assert plan.data_fingerprint == DataKey.load(key).fingerprint_rows(texts)
+    assert record["fingerprints"]["data (keyed)"] == plan.data_fingerprint
+    assert run("verify", tmp_path / "plan").exit_code == 0
+    assert run(*command, "--output", tmp_path / "again").exit_code == 0
+    assert key.read_bytes() == made
+    assert hush.Plan.load(tmp_path / "again").data_fingerprint == plan.data_fingerprint
+    for file in (tmp_path / "plan").iterdir():
+        assert b"7401" not in file.read_bytes()
+        assert hashlib.sha256("".join(texts).encode()).hexdigest().encode() not in file.read_bytes()
+
+
+def test_data_without_a_key_and_data_of_another_length_are_refused(graph: Path, tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("one\ntwo\n")
+    command = ["plan", graph, *PROMISE, *RUN, "--output", tmp_path / "plan"]
+    data = ["--data", tmp_path / "data.txt"]
+    assert "only a keyed fingerprint" in refused(2, *command, *data)
+    key = ["--key", tmp_path / "my.key"]
+    assert "has 2 rows but the incidence 80 examples" in refused(2, *command, *data, *key)
+    assert "--key is about data, but --data is not given" in refused(2, *command, *key)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
 
 
 def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a plan promises, to whom, under which assumptions, and what it does not: for a reader and for a program.
 
-A certificate holds numbers, ids and fingerprints of public things; never the text of a secret, the draw or the noise.
+A certificate holds numbers, ids, fingerprints of public things and, of the data, one under the owner's key; never the
+text of a secret, the draw or the noise.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,9 @@ from typing import Any, Self, final
 from hush.errors import InvalidInput
 from hush.rounding import rounded_down, rounded_up
 
-__all__ = ["ASSUMPTIONS", "NOT_COVERED", "Certificate"]
+__all__ = ["ASSUMPTIONS", "DATA_FINGERPRINT", "NOT_COVERED", "Certificate"]
+
+DATA_FINGERPRINT = "data (keyed)"  # the one fingerprint of private content: it tells nothing without the owner's key
 
 ASSUMPTIONS = (
     "Every round draws every example independently with its own rate, as planned; a draw is never truncated, repeated "

@@ -24,6 +24,7 @@ from hush.cli_options import (
     SecretsOption,
 )
 from hush.cli_plan import frontier, plan
+from hush.cli_train import train
 from hush.cli_verify import sign, verify
 from hush.errors import HushError, InvalidInput
 
@@ -191,5 +192,5 @@ def demo(
     run_demo(output, Console(), size=QUICK if quick else FULL)
 
 
-for _command in (plan, frontier, verify, sign):
+for _command in (plan, frontier, verify, sign, train):
     app.command()(_command)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from hush.cli_data import ColumnOption, UnitOption, read_data_fingerprint
 from hush.cli_options import (
     BatchOption,
     CeilingOption,
@@ -65,6 +66,16 @@ def plan(
     strength: Annotated[float | None, typer.Option(help="With --capacity paper: the paper's c.")] = None,
     bound: OneBoundOption = OneBound.blowup,
     clip_norm: Annotated[float, typer.Option(help="Norm to which training clips each gradient.")] = 1.0,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Tie the plan to this data: example i is its row i, and training refuses any other data."),
+    ] = None,
+    column: ColumnOption = None,
+    unit: UnitOption = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(help="With --data: your key for its fingerprint, made on first use. Keep it with the data."),
+    ] = None,
     top: Annotated[int, typer.Option(help="How many binding secrets to show.", min=0)] = 10,
     json: JsonOption = False,
 ) -> None:
@@ -88,6 +99,7 @@ def plan(
         raise InvalidInput("--keep looks for a noise, for accounted capacities; drop it, or --noise and --capacity")
     check_folder(output)
     promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
+    fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=promises.incidence.num_examples)
     begin = time.perf_counter()
     with ProgressBar(Console(stderr=True), "Planning") as progress:
         found = make_plan(
@@ -101,6 +113,7 @@ def plan(
             strength=strength,
             clip_norm=clip_norm,
             secret_ids=promises.ids,
+            data_fingerprint=fingerprint,
             progress=progress,
         )
     found.save(output)

@@ -15,6 +15,7 @@ from plan_instances import Instance, instances
 
 import hush
 from hush import storage
+from hush.keyed import DataKey
 from hush.plan import files
 from hush.plan.files import record_digest
 
@@ -184,6 +185,28 @@ def test_a_newer_minor_version_is_read_without_what_is_new(plan: hush.Plan, fold
     assert any("wording is that of format 1.7" in check.detail for check in found.checks)
 
 
+def test_a_plan_from_before_data_had_fingerprints_is_read_and_verified(plan: hush.Plan, folder: Path) -> None:
+    record = json.loads((folder / "plan.json").read_text())
+    del record["data_fingerprint"]
+    (folder / "plan.json").write_text(json.dumps(record))
+    rewritten(folder, format="1.0")
+    assert hush.Plan.load(folder) == plan
+    assert hush.Plan.load(folder).data_fingerprint is None
+    assert hush.verify(folder).passed
+
+
+def test_the_fingerprint_of_the_data_survives_the_disk_and_stands_in_the_certificate(
+    plan: hush.Plan, tmp_path: Path
+) -> None:
+    fingerprint = DataKey(bytes(32)).fingerprint_rows(["a"] * 100)
+    tied = dataclasses.replace(plan, data_fingerprint=fingerprint)
+    tied.save(tmp_path / "plan")
+    assert hush.Plan.load(tmp_path / "plan") == tied != plan
+    assert fingerprint in (tmp_path / "plan" / "certificate.md").read_text()
+    assert tied.certificate.fingerprints["data (keyed)"] == fingerprint
+    assert hush.verify(tmp_path / "plan").passed
+
+
 def test_another_major_version_says_what_to_do(folder: Path) -> None:
     rewritten(folder, format="2.0")
     with pytest.raises(hush.InvalidInput, match=r"format 2\.0, this hush reads 1\.x; load it with the hush that wrote"):
@@ -207,7 +230,8 @@ def test_a_plan_json_of_another_kind_is_refused(folder: Path, content: str) -> N
     [{"binding": 3}, {"binding": [1.5]}, {"binding": [True]}, {"binding": [2, 2]}, {"binding": [99]}, {"digests": []},
      {"digests": {}}, {"digests": {"../plan.json": ""}}, {"noise_multiplier": "4"}, {"noise_multiplier": -1},
      {"rounds": 2.5}, {"rounds": True}, {"batch_size": 0}, {"batch_size": 1e9}, {"clip_norm": -1}, {"bound": "best"},
-     {"capacity": "all"}, {"weights_gap": 2}, {"noise_scale": 0}, {"created": "yesterday"}],
+     {"capacity": "all"}, {"weights_gap": 2}, {"noise_scale": 0}, {"created": "yesterday"},
+     {"data_fingerprint": "5f4dcc3b5aa765d61d8327deb882cf99"}, {"data_fingerprint": 3}],
     ids=str,
 )  # fmt: skip
 def test_fields_that_no_plan_has_are_refused(folder: Path, changes: dict[str, Any]) -> None:

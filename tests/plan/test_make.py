@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from plan_instances import Instance, instances, office
 
 import hush
+from hush.keyed import DataKey
 from hush.plan import noise_without_forcing
 from hush.weights import choose
 
@@ -106,6 +107,15 @@ def test_more_noise_than_needed_leads_to_smaller_posteriors() -> None:
     assert needed.binding.size
     assert more.binding.size == 0
     assert more.certificate.curve  # shown for the secrets that come closest
+
+
+def test_only_a_keyed_fingerprint_ties_a_plan_to_its_data() -> None:
+    instance = office()
+    arguments: Any = {**instance.promises, "batch_size": 12, "capacity": "none"}
+    fingerprint = DataKey(bytes(32)).fingerprint_rows(map(str, range(100)))
+    assert hush.make_plan(instance.incidence, **arguments, data_fingerprint=fingerprint).data_fingerprint == fingerprint
+    with pytest.raises(hush.InvalidInput, match="a plain hash of private data would let anyone test guesses"):
+        hush.make_plan(instance.incidence, **arguments, data_fingerprint="0" * 64)
 
 
 @pytest.mark.parametrize("capacity", ["accounted", "none"])

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from plan_instances import Instance, instances, office
 
 import hush
+from hush.keyed import DataKey
 from hush.plan.files import FILES, file_digest, record_digest
 
 Path_ = tuple[Any, ...]
@@ -123,6 +124,19 @@ def test_no_cell_of_a_table_can_be_changed(folder: Path, name: str, column: str,
 def test_no_id_can_be_changed(folder: Path) -> None:
     change_cell(folder, "secrets.parquet", "id", 2, lambda _: "somebody else")
     assert failed(sealed(folder)) == ["certificate"]
+
+
+@pytest.mark.parametrize("other", [None, DataKey(bytes(32)).fingerprint_rows(["b"])])
+def test_the_fingerprint_of_the_data_cannot_be_changed_or_dropped(
+    plan: hush.Plan, tmp_path: Path, other: str | None
+) -> None:
+    tied = dataclasses.replace(plan, data_fingerprint=DataKey(bytes(32)).fingerprint_rows(["a"]))
+    tied.save(tmp_path / "plan")
+    record = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    for changed in (record | {"data_fingerprint": other}, record | {"data_fingerprint": other, "format": "1.0"}):
+        (tmp_path / "plan" / "plan.json").write_text(json.dumps(changed))
+        assert failed(tmp_path / "plan") == ["plan.json"]
+        assert failed(sealed(tmp_path / "plan")) == ["certificate"]
 
 
 def test_no_pair_of_the_graph_can_be_changed_even_with_its_fingerprint(plan: hush.Plan, folder: Path) -> None:

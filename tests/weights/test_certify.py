@@ -9,7 +9,7 @@ from weights_instances import optimum, problems
 import hush
 from hush.weights import Program, solve_weights
 from hush.weights.certify import certify, relative_gap
-from hush.weights.solvers import SOLVERS, Candidate
+from hush.weights.solvers import SOLVERS, Candidate, Task
 
 anything = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -65,8 +65,8 @@ def test_the_gap_is_zero_where_nothing_can_be_had() -> None:
 def liar(kind: str):
     """A solver that returns what it should not."""
 
-    def solver(program: Program, start_S: object, tolerance: float, progress: object) -> Candidate:
-        n, m = program.num_columns, program.num_rows
+    def solver(task: Task) -> Candidate:
+        n, m = task.program.num_columns, task.program.num_rows
         rng = np.random.default_rng(0)
         primal, dual = {
             "zero": (np.zeros(n), np.zeros(m)),

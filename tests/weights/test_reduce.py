@@ -9,7 +9,7 @@ import hush
 from hush.weights.certify import certify
 from hush.weights.program import Program
 from hush.weights.reduce import reduced, unreduced
-from hush.weights.solvers import simplex
+from hush.weights.solvers import Task, simplex
 
 
 @given(problems())
@@ -17,7 +17,7 @@ def test_reduction_never_changes_the_optimum(problem) -> None:
     incidence, capacity, upper = problem
     reduction = reduced(Program.of(incidence, capacity, upper=upper))
     small = reduction.program
-    value = simplex(small, None, 1e-9, None).primal_N if small.num_columns else np.empty(0)
+    value = simplex(Task(program=small)).primal_N if small.num_columns else np.empty(0)
     best = optimum(incidence, capacity, upper)
     assert value.sum() + reduction.fixed_N.sum() == pytest.approx(best, rel=1e-6, abs=1e-6)
 
@@ -40,7 +40,7 @@ def test_the_way_back_keeps_the_proof(strength: float) -> None:
     incidence, shape = paper_like(100, seed=8)
     program = Program.of(incidence, strength * shape)
     reduction = reduced(program)
-    found = simplex(reduction.program, None, 1e-9, None)
+    found = simplex(Task(program=reduction.program))
     proof = certify(program, reduction.primal(found.primal_N), reduction.dual(found.dual_S), tolerance=1.0)
     assert proof.gap < 1e-9  # without any polishing
 
@@ -66,6 +66,14 @@ def test_an_implied_row_is_dropped_and_its_promise_kept() -> None:
     incidence = hush.Incidence.from_pairs(example, secret, num_examples=5, num_secrets=4)
     weights = hush.solve_weights(incidence, [1.5, 1.6, 0.5, 0.7])
     assert (incidence.to_scipy().T.astype(float) @ weights.values <= np.array([1.5, 1.6, 0.5, 0.7]) + 1e-12).all()
+
+
+@given(problems())
+def test_values_go_inward_the_way_they_come_back(problem) -> None:
+    incidence, capacity, upper = problem
+    reduction = reduced(Program.of(incidence, capacity, upper=upper))
+    inside = 0.5 * reduction.program.upper_N
+    assert reduction.inward(reduction.primal(inside)) == pytest.approx(inside, rel=1e-12)
 
 
 @given(problems())

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from weights_instances import optimum, paper_like, problems
 
 import hush
-from hush.weights import Program, Weights, solve_program, solve_weights
-from hush.weights.solvers import SOLVERS
+from hush.weights import Program, Weights, solve_program, solve_several, solve_weights
+from hush.weights.solvers import SOLVERS, Task
 
 
 def assert_certified(weights: Weights, incidence: hush.Incidence, capacity: np.ndarray, upper: float) -> None:
@@ -57,7 +57,7 @@ def test_at_a_small_capacity_a_vertex_weighs_at_most_as_many_examples_as_there_a
     incidence, shape = paper_like(60, seed=3)
     touched = incidence.secrets_per_example > 0
     capacity = 10 * shape
-    weights = SOLVERS["simplex"](Program.of(incidence, capacity), None, 1e-6, None).primal_N
+    weights = SOLVERS["simplex"](Task(program=Program.of(incidence, capacity))).primal_N
     assert np.count_nonzero(weights[touched] > 1e-9) <= incidence.num_secrets
     assert weights.sum() == pytest.approx(optimum(incidence, capacity, 1.0), rel=1e-6)
 
@@ -90,6 +90,35 @@ def test_a_warm_start_changes_the_route_and_not_the_promise(factor: float) -> No
     assert warm.gap <= 1e-4
     assert warm.objective <= cold.bound
     assert cold.objective <= warm.bound
+
+
+def test_a_sweep_answers_each_point_as_if_it_were_alone() -> None:
+    incidence, shape = paper_like(300, seed=4)
+    program = Program.of(incidence, np.inf)
+    strengths = [100.0, 1000.0, 4000.0, 1e5]
+    together = list(solve_several(program, [c * shape for c in strengths]))
+    for c, weights in zip(strengths, together, strict=True):
+        alone = solve_program(program.with_capacity(c * shape))
+        assert (weights.values == alone.values).all()
+        assert weights.bound == alone.bound
+
+
+def test_a_sweep_may_be_left_early() -> None:
+    incidence, shape = paper_like(50, seed=4)
+    sweep: Any = solve_several(Program.of(incidence, np.inf), [c * shape for c in (100.0, 200.0, 400.0)])
+    assert next(sweep).gap <= 1e-4
+    sweep.close()
+
+
+def test_a_close_start_saves_steps() -> None:
+    incidence, shape = paper_like(2000, seed=4)
+    program = Program.of(incidence, 1000 * shape)
+    cold: list[int] = []
+    first = solve_program(program, solver="newton", progress=lambda done, total: cold.append(done))
+    warm: list[int] = []
+    near = program.with_capacity(1010 * shape)
+    solve_program(near, solver="newton", warm_start=first, progress=lambda done, total: warm.append(done))
+    assert len(warm) < len(cold)
 
 
 def test_high_accuracy_is_reached_where_it_is_asked() -> None:

@@ -23,7 +23,7 @@ from hush.storage import read_table, whole_folder, write_table
 if TYPE_CHECKING:
     from hush.plan.model import Plan
 
-MAJOR, MINOR = 1, 0  # a newer minor version adds fields or rewords; a newer major one changes what a field means
+MAJOR, MINOR = 1, 1  # a newer minor version adds fields or rewords; a newer major one changes what a field means
 SETTINGS = (
     "noise_multiplier",
     "rounds",
@@ -35,6 +35,7 @@ SETTINGS = (
     "noise_scale",
     "created",
 )
+LATER = ("data_fingerprint",)  # settings that plans of an older minor version lack; they were None
 FILES = ("examples.parquet", "secrets.parquet", "incidence.parquet", "certificate.json", "certificate.md")
 SIGNATURE = "plan.sig"
 
@@ -76,7 +77,7 @@ def _write(plan: "Plan", folder: Path) -> None:
     (folder / "certificate.md").write_text(plan.certificate.to_markdown(), encoding="utf-8")
     record = {
         "format": f"{MAJOR}.{MINOR}",
-        **{name: getattr(plan, name) for name in SETTINGS},
+        **{name: getattr(plan, name) for name in (*SETTINGS, *LATER)},
         "binding": plan.binding.tolist(),
         "digests": {name: file_digest(folder / name) for name in FILES},
     }
@@ -151,6 +152,7 @@ def read_fields(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
         "binding": np.array(record["binding"], dtype=np.int64),
         "weights": examples.column("weight").to_numpy(),
         **{name: record[name] for name in SETTINGS},
+        **{name: record.get(name) for name in LATER},
     }
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hush.accounting.inputs import Bound, checked_choice, checked_noise, checked_priors, checked_rounds
 from hush.errors import CannotCertify, InvalidInput
+from hush.keyed import is_fingerprint
 from hush.protection import promise_arrays
 from hush.weights.choose import Capacity
 
@@ -65,6 +66,7 @@ def check_numbers(plan: "Plan") -> None:
         raise InvalidInput(f"weights_gap={plan.weights_gap!r}; a relative gap lies in [0, 1)")
     if not _is_time(plan.created):
         raise InvalidInput("created must be a date and time such as 2026-01-31T12:00:00+00:00")
+    check_data_fingerprint(plan.data_fingerprint)
     promise_arrays(plan.prior, plan.ceiling, len(plan.secret_ids))
     checked_priors(plan.prior)
     weight = plan.weights
@@ -73,6 +75,15 @@ def check_numbers(plan: "Plan") -> None:
     broken = ~((plan.posterior >= plan.prior) & (plan.posterior <= plan.ceiling))
     if broken.any():
         raise CannotCertify(f"{int(broken.sum())} posteriors are not between prior and ceiling; this plan is void")
+
+
+def check_data_fingerprint(fingerprint: str | None) -> None:
+    """None, or one made under a key."""
+    if fingerprint is not None and not is_fingerprint(fingerprint):
+        raise InvalidInput(
+            "data_fingerprint is not what DataKey.fingerprint_rows returns; pass that, since a plain hash of private "
+            "data would let anyone test guesses"
+        )
 
 
 def promises_fingerprint(ids: Sequence[str], prior_SQ: NDArray[np.float64], ceiling_SQ: NDArray[np.float64]) -> str:

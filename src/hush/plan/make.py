@@ -11,7 +11,7 @@ from hush.accounting import posteriors
 from hush.accounting.inputs import Bound, checked_choice, checked_noise
 from hush.errors import InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
-from hush.plan.invariants import check_ids
+from hush.plan.invariants import check_data_fingerprint, check_ids
 from hush.plan.model import Plan
 from hush.rounding import rounded_up
 from hush.weights.accounted import TooLittleNoise
@@ -37,6 +37,7 @@ def make_plan(
     clip_norm: float = 1.0,
     secret_ids: Sequence[str] | None = None,
     noise_scale: float = 1.0,
+    data_fingerprint: str | None = None,
     tolerance: float = 1e-4,
     progress: Progress | None = None,
 ) -> Plan:
@@ -45,7 +46,8 @@ def make_plan(
     capacity="accounted" keeps as much data as noise_multiplier allows; without one it takes the least noise at which
     the examples with secrets keep the share `keep` of their weight. "paper" uses strength * mu_j as capacities
     (strength is required). "none" keeps everything. With "paper" and "none", noise_multiplier may ask for more noise
-    than needed, never for less.
+    than needed, never for less. data_fingerprint (from ``DataKey.fingerprint_rows``) ties the plan to its data:
+    training then refuses any other.
 
     Guarantee: the posteriors of the plan are upper bounds, proven for its very rates and noise, and none exceeds its
     ceiling; otherwise an InfeasiblePlan or CannotCertify says why.
@@ -59,6 +61,7 @@ def make_plan(
         raise InvalidInput(f"clip_norm={clip_norm!r} and noise_scale={noise_scale!r} must be finite and above 0")
     if strength is not None and not 0 < strength < np.inf:
         raise InvalidInput(f"strength={strength!r}; pass a finite number above 0")
+    check_data_fingerprint(data_fingerprint)
     wanted = None if noise_multiplier is None else checked_noise(noise_multiplier)
     chooser = make_chooser(incidence, prior, ceiling, batch_size, rounds, bound, tolerance)
     ids = _checked_ids(secret_ids, incidence.num_secrets)
@@ -84,6 +87,7 @@ def make_plan(
         weights_gap=choice.gap,
         noise_scale=float(noise_scale),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        data_fingerprint=data_fingerprint,
     )
 
 

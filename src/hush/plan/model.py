@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hush import __version__
 from hush.accounting import posterior
 from hush.accounting.inputs import Bound
-from hush.certificate import Certificate
+from hush.certificate import DATA_FINGERPRINT, Certificate
 from hush.incidence import Incidence
 from hush.plan.invariants import check_numbers, check_sizes, fingerprint, promises_fingerprint
 from hush.weights.choose import KEPT, Capacity, rates_of
@@ -37,7 +37,8 @@ class Plan:
 
     Invariants: weights lie in [0, 1]; rates are batch_size * weights / sum(weights), all in [0, 1]; every posterior is
     at most its ceiling; every array is read-only. noise_scale other than 1 makes it a simulation: training uses
-    noise_multiplier * noise_scale, and nothing is certified.
+    noise_multiplier * noise_scale, and nothing is certified. data_fingerprint, if given, names the very data that the
+    examples are, row by row, under the owner's key (``DataKey.fingerprint_rows``).
     """
 
     incidence: Incidence
@@ -56,6 +57,7 @@ class Plan:
     weights_gap: float
     noise_scale: float
     created: str
+    data_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("prior", "ceiling", "posterior", "binding", "weights"):
@@ -128,6 +130,7 @@ class Plan:
                 "promises": self.promises_fingerprint,
                 "weights": fingerprint(b"hush weights 1\n", self.weights),
                 "posteriors": fingerprint(b"hush posteriors 1\n", self.posterior, self.binding),
+                **({} if self.data_fingerprint is None else {DATA_FINGERPRINT: self.data_fingerprint}),
             },
             versions=_versions(),
             created=self.created,

@@ -6,7 +6,7 @@ allows; "accounted" asks the accountant how often each secret may be drawn at a 
 Legend: N examples, S secrets, Q promised points of a secret.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
 from hush.weights.accounted import flattest_weights
 from hush.weights.program import Program
+from hush.weights.several import solve_several
 from hush.weights.solve import Weights, solve_program
 
 Array = NDArray[np.float64]
@@ -112,13 +113,16 @@ class Chooser:
         """All weights 1."""
         return self._choice(np.ones(self.incidence.num_examples), 0.0, np.inf, None)
 
-    def paper(self, strength: float, *, warm_start: Choice | None = None) -> Choice:
+    def paper(self, strength: float) -> Choice:
         """Capacities strength * mu_j."""
-        start = None if warm_start is None else warm_start.solution
-        found = solve_program(
-            self.program.with_capacity(strength * self.mu_S), tolerance=self.tolerance, warm_start=start
-        )
-        return self._choice(found.values, found.gap, strength, found)
+        return next(self.paper_sweep([strength]))
+
+    def paper_sweep(self, strengths: Sequence[float]) -> Iterator[Choice]:
+        """As ``paper``, for each strength in turn."""
+        capacities = [strength * self.mu_S for strength in strengths]
+        answers = solve_several(self.program, capacities, tolerance=self.tolerance)
+        for strength, found in zip(strengths, answers, strict=True):
+            yield self._choice(found.values, found.gap, strength, found)
 
     def accounted(self, noise_multiplier: float, *, share: float = 1.0, warm_start: Choice | None = None) -> Choice:
         """Capacities from the accountant at this noise, or a share of them.

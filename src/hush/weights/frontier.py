@@ -112,7 +112,7 @@ def make_chooser(
 def sweep(
     chooser: Chooser, capacity: Capacity, settings: Iterable[float] | None, *, progress: Progress | None = None
 ) -> list[Choice]:
-    """A choice for each setting, largest first, each warm-started from the one before."""
+    """A choice for each setting, largest first; with accounted capacities each is warm-started from the one before."""
     everything = chooser.everything
     if capacity == "none" or (settings is None and everything.noise_multiplier == 0):  # nothing to gain
         if settings is not None:
@@ -123,10 +123,11 @@ def sweep(
     else:
         choices, wanted = [], _checked_settings(settings)
     last: Choice | None = None
+    by_strength = chooser.paper_sweep(wanted)
     for done, setting in enumerate(wanted):
         try:
             if capacity == "paper":
-                last = chooser.paper(setting, warm_start=last)
+                last = next(by_strength)
             elif setting >= everything.noise_multiplier:
                 last = replace(everything, setting=setting)
             else:

@@ -95,6 +95,8 @@ def fill_slack(offset_N, row, capacity_S, upper_N, price_N, highest, load_S, val
             continue
         room = upper_N[i] - value_N[i]
         for entry in range(offset_N[i], offset_N[i + 1]):
+            if room <= 0.0:
+                break
             room = min(room, capacity_S[row[entry]] - load_S[row[entry]])
         if room > 0.0:
             value_N[i] += room

@@ -1,29 +1,34 @@
-"""Stage 3, the large-scale solver: a semismooth Newton method on the smoothed dual, made for 0/1 packing in a box.
+"""Stage 3, the large-scale solver: proximal steps on the primal, each a semismooth Newton solve of its dual.
 
-The dual, min over y >= 0 of c.y + sum of u_i max(0, gain_i) with gain_i = 1 - price_i, has kinks. Rounded off over a
-width it is smooth: the best response of a column climbs from 0 to its upper bound while its gain crosses the width,
-and only columns on the climb have curvature. They get fewer as the width shrinks, so a Newton step is a small sparse
-system, and columns far from the climb can be held constant for a while. The whole matrix is passed over a few dozen
-times, where a first-order method needs hundreds of passes. Shapes: N columns, S rows.
+The dual, min over y >= 0 of c.y + sum of u_i max(0, gain_i) with gain_i = 1 - price_i, has kinks. A proximal term
+around a centre rounds them off over a width: the best response of a column climbs from 0 to its upper bound while its
+gain crosses the width, and where it climbs at zero gain it stays at the centre. Moving the centre to the response lets
+the method end at a width that is still wide, where Newton's method needs few steps; shrinking the width around a fixed
+centre needs up to five times as many (measured). Only columns on the climb have curvature, so a Newton step is a small
+sparse system, and columns far from the climb can be held constant for a while. The whole matrix is passed over a few
+dozen times, where a first-order method needs hundreds of passes. Shapes: N columns, S rows.
 """
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
-from hush.weights.certify import Certified, certify
-from hush.weights.program import Array, Indices, Program, Progress
+from hush.weights.program import Array, Indices
+from hush.weights.solvers import Candidate, Task
 
-__all__ = ["SmoothedNewton"]
+__all__ = ["ProximalNewton"]
 
 RANGES = 4  # columns are cut into as many ranges on every machine: results must not depend on the number of cores
 FEW = 100_000  # entries below which threads cost more than they save
 STAGES = 200  # passes over the whole matrix before giving up
 STEPS = 10  # Newton steps on the near columns before the held ones are looked at again
 WIDEST = 0.5  # a width at which any start converges in a few steps
+NARROWER = 0.65  # from each width to the next
+DAMPING = 1e-2  # at which the first step after a move of the centre is a good one
+USELESS = 0.4  # misfit of a start above which none is better
 
 
 @final
@@ -34,6 +39,7 @@ class _Columns:
     offset_N: Indices
     row_of_entry: Indices
     upper_N: Array
+    centre_N: Array
     held_load_S: Array
     held_value: float
 
@@ -53,77 +59,83 @@ class _Response:
 
 
 @final
-class SmoothedNewton:
-    """One solve. ``certified`` holds the best pair found; above the tolerance it is only a candidate.
+class ProximalNewton:
+    """One solve. ``found`` is the first candidate that the judge accepts, or the last one."""
 
-    ``last_S`` are the duals of the smoothed program, which certification has not polished: the better start for a
-    similar program.
-    """
-
-    def __init__(
-        self, program: Program, start_S: Array | None, tolerance: float, progress: Progress | None = None
-    ) -> None:
-        self.program, self.tolerance, self.progress = program, tolerance, progress
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        program = task.program
         self.room_S = program.loads(program.upper_N)
         self.capacity_S = np.minimum(program.capacity_S, self.room_S)  # finite, and no tighter than before
-        nothing = np.zeros(program.num_rows)
-        self.all = _Columns(program.offset_N, program.row_of_entry, program.upper_N, nothing, 0.0)
-        self.damping, self.reach = 1e-2, 2.0
+        nothing, middle_N = np.zeros(program.num_rows), np.full(program.num_columns, 0.5)
+        self.all = _Columns(program.offset_N, program.row_of_entry, program.upper_N, middle_N, nothing, 0.0)
+        self.width, self.reach = WIDEST, 2.0
+        self.damping: float = DAMPING
         # Less damping pays only where the last digits are asked for (measured).
-        self.least_damping, self.most_products = (3e-4, 40) if tolerance > 3e-6 else (1e-5, 100)
+        self.least_damping, self.most_products = (3e-4, 40) if task.tolerance > 3e-6 else (1e-5, 100)
         with ThreadPoolExecutor(min(RANGES, os.cpu_count() or 1)) as self.pool:
-            self.certified = self._run(self._begin(start_S))
+            self.found = self._run(self._begin())
 
-    def _begin(self, start_S: Array | None) -> _Response:
-        """The first response: from equal duals at which the average column costs 1, or from a start.
+    def _begin(self) -> _Response:
+        """The first response: from a start, or from duals that rise with what does not fit.
 
-        A start is worth as narrow a width as it fits the capacities: one from quite another program is smoothed away.
+        A start deserves as narrow a width as it fits the capacities.
         """
-        self.width = WIDEST
-        if start_S is None:
-            average = self.program.num_columns / max(self.program.num_entries, 1)
-            return self._respond(self.all, np.full(self.program.num_rows, average))
-        self.width = WIDEST / 8
-        at = self._respond(self.all, np.maximum(start_S, 0.0))
-        misfit = self._residual(at) / max(at.plain, 1e-300)
-        self.width = min(max(2 * misfit, 20 * self.tolerance), WIDEST)
-        return self._respond(self.all, at.dual_S)
+        if self.task.start is not None:
+            value_N, dual_S = self.task.start
+            cold, self.width = self.all, 0.1
+            share_N = np.divide(value_N, cold.upper_N, out=np.zeros_like(value_N), where=cold.upper_N > 0)
+            self.all = replace(cold, centre_N=np.clip(share_N, 0.0, 1.0))
+            at = self._respond(self.all, np.maximum(dual_S, 0.0))
+            misfit = self._residual(at) / max(at.plain, 1e-300)
+            if misfit < USELESS:
+                self.width += misfit
+                return self._respond(self.all, at.dual_S)
+            self.all, self.width = cold, WIDEST
+        average = self.task.program.num_columns / max(self.task.program.num_entries, 1)
+        short_S = 1 - np.divide(self.capacity_S, self.room_S, out=np.ones_like(self.room_S), where=self.room_S > 0)
+        return self._respond(self.all, 2 * average * short_S)
 
-    def _run(self, at: _Response) -> Certified:
-        best: Certified | None = None
+    def _run(self, at: _Response) -> Candidate:
+        caution = 1.0
         for _ in range(STAGES):
-            goal = self.tolerance * at.plain
-            rounding, residual = self._rounding(at), self._residual(at)
-            estimate = 0.4 * rounding + 0.6 * residual  # what certification leaves of the two (measured)
-            self._report(estimate / max(at.plain, 1e-300))
+            goal = self._goal(at)
+            estimate = caution * (self._rounding(at) + 0.4 * self._residual(at))  # what repair costs (measured)
+            self._report(self.task.tolerance * estimate / max(goal, 1e-300))
             if estimate <= goal:
-                proof = certify(self.program, at.share_N * self.program.upper_N, at.dual_S, tolerance=self.tolerance)
-                best = proof if best is None or proof.gap < best.gap else best
-                self.last_S = at.dual_S
-                if best.gap <= self.tolerance:
-                    return best
-                rounding = max(rounding, 2 * goal)  # the estimate was too rosy
-            if rounding > 1.4 * goal and self._settled(at, goal):
-                self.width *= min(max(1.2 * goal / rounding, 0.4), 0.7)
-                at = self._respond(self.all, at.dual_S)
-            at = self._descend(at, goal)
-        self.last_S = at.dual_S
-        return best or certify(self.program, at.share_N * self.program.upper_N, at.dual_S)
+                found = self._candidate(at)
+                if self.task.judge(found):
+                    return found
+                caution *= 1.5
+            at = self._descend(at)
+        return self._candidate(at)
+
+    def _candidate(self, at: _Response) -> Candidate:
+        return Candidate(at.share_N * self.all.upper_N, at.dual_S, at.dual_S)
+
+    def _goal(self, at: _Response) -> float:
+        """The gap to aim for, in units of the objective."""
+        return self.task.tolerance * (at.plain + self.task.decided)
 
     def _report(self, gap: float) -> None:
         """Progress in digits, as the gap falls from 1 to the tolerance."""
-        if self.progress is not None:
-            share = np.log(min(max(gap, self.tolerance), 1.0)) / np.log(min(self.tolerance, 0.5))
-            self.progress(int(100 * min(share, 1.0)), 100)
+        if self.task.progress is not None:
+            share = np.log(min(max(gap, self.task.tolerance), 1.0)) / np.log(min(self.task.tolerance, 0.5))
+            self.task.progress(int(100 * min(share, 1.0)), 100)
 
-    def _descend(self, before: _Response, goal: float) -> _Response:
-        """Newton steps with the far columns held, until the residual is below the target."""
+    def _descend(self, before: _Response) -> _Response:
+        """Newton steps with the far columns held, until they have settled; around a new centre if they had already."""
         from hush.weights.newton_kernels import newton_step, selected
 
-        columns = self._near(before)
-        at = self._respond(columns, before.dual_S)
+        moving = self._settled(before)
+        columns, at = self._near(before, self.width * (NARROWER if moving else 1.0))
+        if moving:
+            # Held columns stay at their bounds, and so at their centres: the near ones tell the smoothed value of all.
+            self.all, columns = replace(self.all, centre_N=before.share_N), replace(columns, centre_N=at.share_N)
+            self.width, self.damping = NARROWER * self.width, max(self.damping, DAMPING)
+            before = at = self._respond(columns, at.dual_S)
         for _ in range(STEPS):
-            if self._settled(at, goal):
+            if self._settled(at):
                 break
             slope_S = self.capacity_S - at.load_S
             free_S = (at.dual_S > 0) | (slope_S < 0)
@@ -132,10 +144,10 @@ class SmoothedNewton:
             curvature = columns.upper_N[number] / self.width
             while True:
                 damping_S = self.damping / self.width * self.room_S
-                step_S = newton_step(offset, row, curvature, slope_S, free_S, damping_S, 0.1, self.most_products)
-                # A row whose columns all stop climbing has no curvature to stop its step: the width is as far as the
-                # model can see.
-                np.clip(step_S, -0.5 * self.width, 0.5 * self.width, out=step_S)
+                step_S = newton_step(offset, row, curvature, slope_S, free_S, damping_S, 0.2, self.most_products)
+                # A row whose columns all stop climbing has no curvature to stop its step: a part of the width is as
+                # far as the model can see.
+                np.clip(step_S, -0.25 * self.width, 0.25 * self.width, out=step_S)
                 trial, kept = self._trial(columns, at, slope_S, step_S)
                 if kept > 0.75:
                     self.damping = max(self.damping / 2, self.least_damping)
@@ -144,7 +156,7 @@ class SmoothedNewton:
                 if kept > 0.05 or self.damping > 1e3:
                     break
             if kept <= 0:
-                self.damping = 1e-2
+                self.damping = DAMPING
                 break
             at = trial
         after = self._respond(self.all, at.dual_S)
@@ -152,7 +164,7 @@ class SmoothedNewton:
             self.reach = max(0.8 * self.reach, 2.0)
             return after
         self.reach *= 2  # held columns were not constant after all: hold fewer
-        return before
+        return self._respond(self.all, before.dual_S)
 
     def _trial(self, columns: _Columns, at: _Response, slope_S: Array, step_S: Array) -> tuple[_Response, float]:
         """The response after a step, and the share of the promised descent that it kept."""
@@ -160,27 +172,28 @@ class SmoothedNewton:
         promised = -0.5 * _dot(slope_S, trial.dual_S - at.dual_S)
         return trial, (at.smooth - trial.smooth) / promised if promised > 0 else 0.0
 
-    def _settled(self, at: _Response, goal: float) -> bool:
-        """Whether more steps at this width would gain little: the width, or already the goal, is what matters."""
-        return self._residual(at) <= max(self._rounding(at) - 1.4 * goal, 0.6 * goal)
+    def _settled(self, at: _Response) -> bool:
+        """Whether more steps around this centre would gain little: its distance, or already the goal, matters more."""
+        return self._residual(at) <= max(self._rounding(at), 0.4 * self._goal(at))
 
-    def _near(self, at: _Response) -> _Columns:
-        """The columns on or near the climb; the others are held where they are."""
+    def _near(self, at: _Response, width: float) -> tuple[_Columns, _Response]:
+        """The columns on or near the climb, and their response; the others are held where they are."""
         from hush.weights.newton_kernels import selected
 
-        near = np.abs(at.gain_N) <= self.width * self.reach
+        near = np.abs(at.gain_N) <= width * self.reach
         if np.count_nonzero(near) > 0.6 * near.size:
-            return self.all
+            return self.all, at
         number, offset, row = selected(self.all.offset_N, self.all.row_of_entry, near)
         nothing = np.zeros_like(at.load_S)
-        columns = _Columns(offset, row, self.all.upper_N[number], nothing, 0.0)
+        columns = _Columns(offset, row, self.all.upper_N[number], self.all.centre_N[number], nothing, 0.0)
         alone = self._respond(columns, at.dual_S)
-        held_load_S = at.load_S - alone.load_S
-        held = at.total - alone.total
-        return _Columns(offset, row, columns.upper_N, held_load_S, held)
+        held_load_S, held_value = at.load_S - alone.load_S, at.total - alone.total
+        more = held_value - _dot(held_load_S, at.dual_S)
+        here = replace(alone, smooth=alone.smooth + more, plain=alone.plain + more, total=at.total, load_S=at.load_S)
+        return replace(columns, held_load_S=held_load_S, held_value=held_value), here
 
     def _rounding(self, at: _Response) -> float:
-        """What rounding the kinks costs: the plain dual minus the response's value at the same prices."""
+        """What the distance to the centre costs: the plain dual minus the response's value at the same prices."""
         return at.plain - at.total - _dot(at.dual_S, self.capacity_S - at.load_S)
 
     def _residual(self, at: _Response) -> float:
@@ -198,7 +211,7 @@ class SmoothedNewton:
         cuts[0], cuts[-1] = 0, size  # columns without rows belong to a range too
         share_N, gain_N = np.empty(size), np.empty(size)
         loads = np.empty((ranges, len(dual_S)))
-        lists = columns.offset_N, columns.row_of_entry, columns.upper_N
+        lists = columns.offset_N, columns.row_of_entry, columns.upper_N, columns.centre_N
 
         def part(k: int) -> tuple[float, float, float]:
             return respond(cuts[k], cuts[k + 1], *lists, dual_S, self.width, share_N, gain_N, loads[k])

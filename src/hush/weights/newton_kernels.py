@@ -1,22 +1,30 @@
-"""Inner loops of the smoothed Newton method, compiled by Numba on first use; import only inside functions.
+"""Inner loops of the proximal Newton method, compiled by Numba on first use; import only inside functions.
 
 Nothing here is believed: candidates are certified elsewhere. Shapes: N columns, S rows.
 """
 
 # pyright: basic
 
+from typing import Any
+
 import numpy as np
+from numba import njit
 
 from hush.weights.kernels import compiled
 
 
+def regrouped(function: Any) -> Any:
+    """As ``compiled``, with sums in whichever order is fastest: only for steps, which are checked by their effect."""
+    return njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})(function)
+
+
 @compiled
-def respond(begin, end, offset, row, upper, dual, width, share, gain, load):
+def respond(begin, end, offset, row, upper, centre, dual, width, share, gain, load):
     """The best response to the duals in the smoothed program, for the columns begin..end, and what it adds up to.
 
-    Column i takes the share f of its upper bound that maximises u_i (gain_i f - width / 2 (f - 1/2)^2) over [0, 1],
-    where gain_i = 1 - price_i. Writes share, gain and this range's load of each row; returns the smoothed and the
-    plain dual's terms and the sum of the response.
+    Column i takes the share f of its upper bound that maximises u_i (gain_i f - width / 2 (f - centre_i)^2) over
+    [0, 1], where gain_i = 1 - price_i. Writes share, gain and this range's load of each row; returns the smoothed and
+    the plain dual's terms and the sum of the response.
     """
     load[:] = 0.0
     smooth, plain, total = 0.0, 0.0, 0.0
@@ -25,9 +33,10 @@ def respond(begin, end, offset, row, upper, dual, width, share, gain, load):
         for entry in range(offset[i], offset[i + 1]):
             price += dual[row[entry]]
         t = 1.0 - price
-        f = min(max(0.5 + t / width, 0.0), 1.0)
+        f = min(max(centre[i] + t / width, 0.0), 1.0)
+        away = f - centre[i]
         share[i], gain[i] = f, t
-        smooth += upper[i] * (f * t - 0.5 * width * (f - 0.5) * (f - 0.5))
+        smooth += upper[i] * (f * t - 0.5 * width * away * away)
         plain += upper[i] * max(t, 0.0)
         if f > 0.0:
             w = f * upper[i]
@@ -61,7 +70,7 @@ def selected(offset, row, keep):
     return number, start, lists
 
 
-@compiled
+@regrouped
 def newton_step(offset, row, curvature, slope, free, damping, tolerance, most):
     """Solve (sum of curvature_i a_i a_i' + diag(damping)) d = -slope over the free rows, roughly.
 
@@ -69,25 +78,25 @@ def newton_step(offset, row, curvature, slope, free, damping, tolerance, most):
     Columns a_i are those inside their bounds, the only ones with curvature.
     """
     size = slope.size
-    diagonal = damping.copy()
+    inverse = damping.copy()
     for i in range(curvature.size):
         for entry in range(offset[i], offset[i + 1]):
-            diagonal[row[entry]] += curvature[i]
-    step, residual, direction = np.zeros(size), np.zeros(size), np.zeros(size)
+            inverse[row[entry]] += curvature[i]
+    keep = free.astype(np.float64)
+    step, residual, direction = np.zeros(size), np.empty(size), np.empty(size)
     image = np.empty(size)
-    inner, first = 0.0, 0.0
+    inner, norm = 0.0, 0.0
     for j in range(size):
-        if free[j]:
-            residual[j] = -slope[j]
-            direction[j] = residual[j] / diagonal[j]
-            inner += residual[j] * direction[j]
-            first += residual[j] * residual[j]
-    norm = first
+        inverse[j] = keep[j] / inverse[j]
+        residual[j] = -slope[j] * keep[j]
+        direction[j] = residual[j] * inverse[j]
+        inner += residual[j] * direction[j]
+        norm += residual[j] * residual[j]
+        image[j] = damping[j] * direction[j]
+    enough = tolerance * tolerance * norm
     for _ in range(most):
-        if norm <= tolerance * tolerance * first:
+        if norm <= enough:
             break
-        for j in range(size):
-            image[j] = damping[j] * direction[j]
         for i in range(curvature.size):
             total = 0.0
             for entry in range(offset[i], offset[i + 1]):
@@ -103,14 +112,14 @@ def newton_step(offset, row, curvature, slope, free, damping, tolerance, most):
         length = inner / bend
         norm, next_inner = 0.0, 0.0
         for j in range(size):
-            if free[j]:
-                step[j] += length * direction[j]
-                residual[j] -= length * image[j]
-                norm += residual[j] * residual[j]
-                next_inner += residual[j] * residual[j] / diagonal[j]
+            step[j] += length * direction[j]
+            residual[j] -= length * keep[j] * image[j]
+            square = residual[j] * residual[j]
+            norm += square
+            next_inner += square * inverse[j]
         ratio = next_inner / inner
         inner = next_inner
         for j in range(size):
-            if free[j]:
-                direction[j] = residual[j] / diagonal[j] + ratio * direction[j]
+            direction[j] = residual[j] * inverse[j] + ratio * direction[j]
+            image[j] = damping[j] * direction[j]
     return step

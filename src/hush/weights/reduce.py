@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from hush.weights.program import Array, Indices, Program
 
-Offsets = NDArray[np.int64]
-
 __all__ = ["Reduction", "reduced", "unreduced"]
 
 ROUNDS = 20  # each round is exact, so stopping early is too
@@ -47,6 +45,11 @@ class Reduction:
             return self.fixed_N.copy()
         return np.where(self.column_N >= 0, self.share_N * value[self.column_N], self.fixed_N)
 
+    def inward(self, value_N: Array) -> Array:
+        """Values of the smaller program's columns from values of all original ones."""
+        inside = self.column_N >= 0
+        return np.bincount(self.column_N[inside], value_N[inside], self.program.num_columns).astype(np.float64)
+
     def start(self, start: Array) -> Array:
         """Duals of all original rows to start from, with nothing repaired."""
         full_S = self.dual_S.copy()
@@ -74,7 +77,7 @@ class _Work:
         self.upper_N = program.upper_N.copy()
         self.open_N = np.ones(program.num_columns, dtype=np.bool_)
         self.open_S = np.ones(program.num_rows, dtype=np.bool_)
-        self.degree_N = np.diff(program.offset_N)
+        self.degree_N = np.diff(program.offset_N).astype(np.int32)
         self.fixed_N = np.zeros(program.num_columns)
         self.dual_S = np.zeros(program.num_rows)
         self.bounding_N = np.full(program.num_columns, -1)
@@ -101,21 +104,18 @@ class _Work:
     def merged(self) -> Reduction:
         """What is open, with equal columns merged into one of their joint upper bound."""
         from hush.weights.kernels import transposed
-        from hush.weights.reduce_kernels import compacted, equal_columns, least_rows
+        from hush.weights.reduce_kernels import chosen, compacted, equal_columns, least_rows
 
         row_S = np.flatnonzero(self.open_S)
         number_S = np.full(self.program.num_rows, -1, dtype=np.int64)
         number_S[row_S] = np.arange(len(row_S))
-        offset, row, mixed = compacted(self.program.offset_N, self.program.row_of_entry, self.open_N, number_S)
-        order = np.argsort(mixed, kind="stable")
-        group = equal_columns(offset, row, mixed, order)
+        offset, row, key = compacted(self.program.offset_N, self.program.row_of_entry, self.open_N, number_S)
+        order = np.argsort(key)
+        group = equal_columns(offset, row, key, order)
         first = order[np.diff(group[order], prepend=-1) > 0]
         upper = self.upper_N[self.open_N]
         total: Array = np.bincount(group, weights=upper, minlength=len(first)).astype(np.float64)
-        if len(first) < len(group):
-            offset, row = _chosen(offset, row, first)
-        else:  # nothing to merge: keep the order of the examples
-            group, total = np.arange(len(upper)), upper.copy()
+        offset, row = chosen(offset, row, first)
         column_N = np.full(self.program.num_columns, -1, dtype=np.int64)
         column_N[self.open_N] = group
         share_N = np.zeros(self.program.num_columns)
@@ -194,13 +194,3 @@ def reduced(program: Program) -> Reduction:
 
 def _lists(program: Program) -> tuple[Indices, Indices, Indices, Indices]:
     return program.offset_S, program.column_of_entry, program.offset_N, program.row_of_entry
-
-
-def _chosen(offset: Offsets, row: Indices, columns: Indices) -> tuple[Offsets, Indices]:
-    """The lists of these columns, in this order."""
-    degree = np.diff(offset)[columns]
-    start = np.zeros(len(columns) + 1, dtype=np.int64)
-    np.cumsum(degree, out=start[1:])
-    shift: Offsets = np.repeat(offset[columns] - start[:-1], degree)
-    entry: Offsets = np.arange(int(start[-1]), dtype=np.int64) + shift
-    return start, row[entry]

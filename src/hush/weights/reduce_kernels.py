@@ -13,7 +13,7 @@ from hush.weights.kernels import compiled
 
 @compiled
 def settle(offset_S, column, capacity_S, upper_N, open_N, open_S, degree_N, fixed_N, dual_S, bounding_N):
-    """One round over all open rows and columns, in place; returns how many rows and columns were decided.
+    """One round over all open rows and columns, in place; returns how many decisions could lead to others.
 
     A row, with the open columns in it:
     - whose upper bounds fit into its capacity cannot bind: drop it;
@@ -60,13 +60,15 @@ def settle(offset_S, column, capacity_S, upper_N, open_N, open_S, degree_N, fixe
         if open_N[i] and degree_N[i] == 0:
             open_N[i] = False
             fixed_N[i] = upper_N[i]
-            decided += 1
     return decided
 
 
 @compiled
 def compacted(offset_N, row, open_N, number_S):
-    """The open columns with their open rows only, rows renumbered; and a hash of each column's rows."""
+    """The open columns with their open rows only, rows renumbered; and a key of each: length, first row, hash.
+
+    In the order of keys loops over columns run a third faster: equal lengths in a row, and rows that are near.
+    """
     count, entries = 0, 0
     for i in range(open_N.size):
         if open_N[i]:
@@ -76,11 +78,11 @@ def compacted(offset_N, row, open_N, number_S):
                     entries += 1
     offset = np.zeros(count + 1, np.int64)
     lists = np.empty(entries, np.int32)
-    mixed = np.empty(count, np.uint64)
+    key = np.empty(count, np.uint64)
     k, at = 0, 0
     for i in range(open_N.size):
         if open_N[i]:
-            code = np.uint64(0x9E3779B97F4A7C15)
+            code, begin = np.uint64(0x9E3779B97F4A7C15), at
             for entry in range(offset_N[i], offset_N[i + 1]):
                 number = number_S[row[entry]]
                 if number >= 0:
@@ -88,24 +90,26 @@ def compacted(offset_N, row, open_N, number_S):
                     at += 1
                     code = (code ^ np.uint64(number + 1)) * np.uint64(0xBF58476D1CE4E5B9)
                     code ^= code >> np.uint64(29)
-            mixed[k] = code
+            length = np.uint64(min(at - begin, 0xFF))
+            first = np.uint64(min(lists[begin], 0xFFFFFF)) if at > begin else np.uint64(0)
+            key[k] = length << np.uint64(56) | first << np.uint64(32) | code & np.uint64(0xFFFFFFFF)
             k += 1
             offset[k] = at
-    return offset, lists, mixed
+    return offset, lists, key
 
 
 @compiled
-def equal_columns(offset, row, mixed, order):
+def equal_columns(offset, row, key, order):
     """A group number for each column; equal numbers only for equal row lists, compared entry by entry.
 
-    ``order`` sorts by hash. Lists that collide may hide equal ones from each other; they stay apart, which is exact.
+    ``order`` sorts by key. Lists that collide may hide equal ones from each other; they stay apart, which is exact.
     """
     group = np.empty(order.size, np.int64)
     count = -1
     for k in range(order.size):
         i = order[k]
         same = False
-        if k > 0 and mixed[order[k - 1]] == mixed[i]:
+        if k > 0 and key[order[k - 1]] == key[i]:
             h = order[k - 1]
             same = offset[h + 1] - offset[h] == offset[i + 1] - offset[i]
             for entry in range(offset[i + 1] - offset[i]):
@@ -114,6 +118,20 @@ def equal_columns(offset, row, mixed, order):
             count += 1
         group[i] = count
     return group
+
+
+@compiled
+def chosen(offset, row, column):
+    """The lists of these columns, in this order."""
+    start = np.zeros(column.size + 1, np.int64)
+    for k in range(column.size):
+        start[k + 1] = start[k] + offset[column[k] + 1] - offset[column[k]]
+    lists = np.empty(start[-1], np.int32)
+    for k in range(column.size):
+        begin = offset[column[k]]
+        for at in range(start[k], start[k + 1]):
+            lists[at] = row[begin + at - start[k]]
+    return start, lists
 
 
 @compiled

@@ -13,7 +13,7 @@ from hush.incidence import Incidence
 from hush.weights.certify import Certified, boxed, certify
 from hush.weights.program import Array, Program, Progress
 from hush.weights.reduce import Reduction, reduced, unreduced
-from hush.weights.solvers import SOLVERS, Candidate
+from hush.weights.solvers import SOLVERS, Candidate, Task
 
 __all__ = ["Weights", "solve_program", "solve_weights"]
 
@@ -95,10 +95,10 @@ def solve_program(
     """As ``solve_weights``, for a program that is at hand; ``program.with_capacity`` saves building it again."""
     begin = time.perf_counter()
     goal = _checked_tolerance(tolerance)
-    start_S = _checked_start(program, warm_start)
+    start = _checked_start(program, warm_start)
     if solver is not None and solver not in SOLVERS:
         raise InvalidInput(f"solver={solver!r}; choose one of {', '.join(map(repr, SOLVERS))}, or None")
-    answer = _best(program, start_S, goal, solver, progress)
+    answer = _best(program, start, goal, solver, progress)
     proof = answer.proof
     if not proof.gap <= goal:
         raise CannotCertify(
@@ -127,49 +127,79 @@ class _Answer:
     start_S: Array
 
 
+@final
+class _Judge:
+    """Certifies candidates for a reduction against the whole program; keeps the best."""
+
+    def __init__(self, reduction: Reduction, goal: float, solver: str) -> None:
+        self.reduction, self.goal, self.solver = reduction, goal, solver
+        self.best: _Answer | None = None
+        self.last: Candidate | None = None
+
+    def __call__(self, found: Candidate) -> bool:
+        """Whether the candidate is within the goal."""
+        self.last = found
+        small = self.reduction.program
+        primal_N = self.reduction.primal(boxed(found.primal_N, small.num_columns, small.upper_N))
+        dual_S = self.reduction.dual(boxed(found.dual_S, small.num_rows, 1.0))
+        proof = certify(self.reduction.original, primal_N, dual_S, tolerance=self.goal)
+        if self.best is None or proof.gap < self.best.proof.gap:
+            start_S = self.reduction.start(boxed(found.start_S, small.num_rows, 1.0))
+            self.best = _Answer(self.solver, proof, start_S)
+        return proof.gap <= self.goal
+
+    def answer(self, found: Candidate) -> _Answer:
+        """The best so far, this last one included."""
+        if found is not self.last or self.best is None:
+            self(found)
+        if self.best is None:
+            raise CannotCertify("a candidate was judged and not kept; this is a bug")
+        return self.best
+
+
 def _best(
-    program: Program, start_S: Array | None, goal: float, solver: str | None, progress: Progress | None
+    program: Program, start: tuple[Array, Array] | None, goal: float, solver: str | None, progress: Progress | None
 ) -> _Answer:
     """The first answer within the goal, or the best of those that fall short."""
     best: _Answer | None = None
-    for reduction, name, aim in _attempts(program, goal, solver):
+    for reduction, name in _attempts(program, solver):
         small = reduction.program
         if small.num_columns == 0:
             nothing = np.zeros(small.num_rows)
-            name, found = "reduction", Candidate(np.empty(0), nothing, nothing)
+            answer = _Judge(reduction, goal, "reduction").answer(Candidate(np.empty(0), nothing, nothing))
         else:
-            start = None if start_S is None else start_S[reduction.row_S]
-            found = SOLVERS[name](small, start, aim, progress)
-        primal_N = boxed(found.primal_N, small.num_columns, small.upper_N)
-        dual_S, next_S = (boxed(dual, small.num_rows, 1.0) for dual in (found.dual_S, found.start_S))
-        proof = certify(program, reduction.primal(primal_N), reduction.dual(dual_S), tolerance=goal)
-        if best is None or proof.gap < best.proof.gap:
-            best = _Answer(name, proof, reduction.start(next_S))
-        if proof.gap <= goal:
+            judge = _Judge(reduction, goal, name)
+            task = Task(
+                program=small,
+                tolerance=goal,
+                decided=float(reduction.fixed_N.sum()),
+                start=None if start is None else (reduction.inward(start[0]), start[1][reduction.row_S]),
+                judge=judge,
+                progress=progress,
+            )
+            answer = judge.answer(SOLVERS[name](task))
+        if best is None or answer.proof.gap < best.proof.gap:
+            best = answer
+        if best.proof.gap <= goal:
             break
-        start_S = best.start_S
+        start = best.proof.value_N, best.start_S
     if best is None:
         raise CannotCertify("no attempt was made to solve the program; this is a bug")
     return best
 
 
-def _attempts(program: Program, goal: float, solver: str | None) -> Iterator[tuple[Reduction, str, float]]:
-    """What to try, in order: the program to solve, the solver, the gap to aim for."""
+def _attempts(program: Program, solver: str | None) -> Iterator[tuple[Reduction, str]]:
+    """What to try, in order: the program to solve, and the solver. The way back can cost a little: then do without."""
     reduction = reduced(program)
-    small = reduction.program
-    # The gap counts against the whole sum, so what the reduction decided leaves the rest more room.
-    eased = min(goal * (1 + reduction.fixed_N.sum() / max(small.upper_N.sum(), 1e-300)), 0.5)
-    names = [solver] if solver else ["simplex", "newton"] if small.num_entries <= SMALL else ["newton", "simplex"]
-    for name in names:
-        if name == "newton" or solver or small.num_entries <= MEDIUM:
-            yield reduction, name, eased
-    # The way back can cost a little: aim higher, then do without.
-    if "newton" in names:
-        yield reduction, "newton", goal / 4
-    whole = unreduced(program)
-    for name in names:
-        if name == "newton" or solver or whole.program.num_entries <= MEDIUM:
-            yield whole, name, goal
+    names = [solver] if solver else ["newton", "simplex"]
+    if solver is None and reduction.program.num_entries <= SMALL:
+        names.reverse()
+    for whole in (False, True):
+        if whole:
+            reduction = unreduced(program)
+        for name in names:
+            if name == "newton" or solver or reduction.program.num_entries <= MEDIUM:
+                yield reduction, name
 
 
 def _checked_tolerance(tolerance: float) -> float:
@@ -182,7 +212,7 @@ def _checked_tolerance(tolerance: float) -> float:
     return goal
 
 
-def _checked_start(program: Program, warm_start: Weights | None) -> Array | None:
+def _checked_start(program: Program, warm_start: Weights | None) -> tuple[Array, Array] | None:
     if warm_start is None:
         return None
     sizes = len(warm_start.values), len(warm_start.dual)
@@ -191,4 +221,4 @@ def _checked_start(program: Program, warm_start: Weights | None) -> Array | None
             f"warm_start has {sizes[0]} examples and {sizes[1]} secrets, the program {program.num_columns} and "
             f"{program.num_rows}; start from weights of the same graph"
         )
-    return warm_start.start
+    return warm_start.values, warm_start.start

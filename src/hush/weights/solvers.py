@@ -1,7 +1,7 @@
 """Stage 3, candidates: solvers behind one small interface. Nothing they return is believed (see certify).
 
-A solver takes a program, duals to start from, the relative gap to aim for and a progress callback; it returns a
-primal and a dual candidate.
+A solver takes a task and returns a primal and a dual candidate. On the way it may show candidates to the task's judge,
+which certifies them and says whether they will do.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 
 from hush.weights.program import Array, Program, Progress
 
-__all__ = ["SOLVERS", "Candidate", "Solver", "newton", "simplex"]
+__all__ = ["SOLVERS", "Candidate", "Solver", "Task", "newton", "simplex"]
 
 
 @final
@@ -25,14 +25,32 @@ class Candidate:
     start_S: Array
 
 
-Solver = Callable[[Program, Array | None, float, Progress | None], Candidate]
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task:
+    """A program to solve until the judge is content.
+
+    tolerance is the gap to aim for, relative to the objective plus what has been decided beforehand. start: values
+    and duals of a similar program.
+    """
+
+    program: Program
+    tolerance: float = 1e-4
+    decided: float = 0.0
+    start: tuple[Array, Array] | None = None
+    judge: Callable[[Candidate], bool] = lambda candidate: True
+    progress: Progress | None = None
 
 
-def simplex(program: Program, start_S: Array | None, tolerance: float, progress: Progress | None) -> Candidate:
+Solver = Callable[[Task], Candidate]
+
+
+def simplex(task: Task) -> Candidate:
     """HiGHS dual simplex: a vertex, for small programs; it uses no start and stops at its own tolerances."""
     from scipy.optimize import linprog
     from scipy.sparse import csc_array
 
+    program = task.program
     shape = program.num_rows, program.num_columns
     matrix = csc_array((np.ones(program.num_entries), program.row_of_entry, program.offset_N), shape=shape)
     unit = float(program.upper_N.mean()) or 1.0  # its tolerances are absolute: measure weights in a typical size
@@ -51,12 +69,11 @@ def simplex(program: Program, start_S: Array | None, tolerance: float, progress:
     return Candidate(found.x * unit, dual_S, dual_S)
 
 
-def newton(program: Program, start_S: Array | None, tolerance: float, progress: Progress | None) -> Candidate:
-    """The smoothed Newton method (see newton): for programs of any size, from a start if there is one."""
-    from hush.weights.newton import SmoothedNewton
+def newton(task: Task) -> Candidate:
+    """The proximal Newton method (see newton): for programs of any size, from a start if there is one."""
+    from hush.weights.newton import ProximalNewton
 
-    run = SmoothedNewton(program, start_S, tolerance, progress)
-    return Candidate(run.certified.value_N, run.certified.dual_S, run.last_S)
+    return ProximalNewton(task).found
 
 
 SOLVERS: dict[str, Solver] = {"newton": newton, "simplex": simplex}

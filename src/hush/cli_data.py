@@ -1,0 +1,49 @@
+"""What commands that read the owner's data share: its options, and its keyed fingerprint."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hush.errors import InvalidInput
+
+__all__ = ["ColumnOption", "TextUnit", "UnitOption", "read_data_fingerprint"]
+
+
+class TextUnit(StrEnum):
+    """What is one example of plain text."""
+
+    line = "line"
+    file = "file"
+
+
+ColumnOption = Annotated[
+    str | None, typer.Option(help="Column of the data that holds the text [text, or the only one that holds any].")
+]
+UnitOption = Annotated[
+    TextUnit | None,
+    typer.Option(help="Plain text: one example per line or per file [line; in a folder of text files, file]."),
+]
+
+
+def read_data_fingerprint(
+    data: str | None, key: Path | None, *, column: str | None, unit: TextUnit | None, rows: int
+) -> str | None:
+    """The fingerprint of the data under the key at this path, which is made on first use; None without data."""
+    from hush.corpus import read_corpus
+    from hush.keyed import DataKey
+
+    if data is None:
+        stray = {"--key": key, "--column": column, "--unit": unit}
+        for option in [name for name, value in stray.items() if value is not None]:
+            raise InvalidInput(f"{option} is about data, but --data is not given; pass --data, or drop {option}")
+        return None
+    if key is None:
+        raise InvalidInput("--data needs --key KEYFILE: only a keyed fingerprint of private data may stand in a plan")
+    corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
+    if len(corpus) != rows:
+        raise InvalidInput(
+            f"{data} has {len(corpus)} rows but the incidence {rows} examples; pass the data whose row i is example i"
+        )
+    return DataKey.load_or_create(key).fingerprint_rows(corpus.texts())

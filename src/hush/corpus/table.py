@@ -1,0 +1,159 @@
+"""The ordered table of examples that a file, a folder or a data set is, and the column that holds their text.
+
+Example i of an incidence or a plan is row i of this table. Folders are read in the order of their files' names, so the
+same folder gives the same order on every machine.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import final
+
+from hush.corpus.formats import MAKERS, Broken, Part, Row, TextPart, Unit, kind_of
+from hush.errors import InvalidInput
+
+__all__ = ["Corpus", "read_corpus"]
+
+TOLD = 5  # broken rows that a message lists
+_FORMS = (
+    "Parquet, JSON lines, CSV or text (.parquet, .jsonl, .json, .csv, .txt; all but Parquet also .gz, .bz2 or .zst)"
+)
+_NAME = re.compile(r"[\w .:/-]{1,40}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Corpus:
+    """Examples in order. Reading streams: a corpus may be larger than memory, and may be read again and again."""
+
+    source: str
+    column: str
+    parts: tuple[Part, ...]
+
+    def __len__(self) -> int:
+        return self._length
+
+    @cached_property
+    def _length(self) -> int:
+        counts = [part.count() for part in self.parts]
+        return sum(
+            sum(1 for _ in part.rows((self.column,))) if count is None else count
+            for part, count in zip(self.parts, counts, strict=True)
+        )
+
+    def rows(self, *columns: str) -> Iterator[Row | Broken]:
+        """These columns of every example, in order; a ``Broken`` stands in for a row that cannot be read."""
+        for part in self.parts:
+            yield from part.rows(columns)
+
+    def texts(self) -> Iterator[str]:
+        """The text of every example, in order. Rows without one are an error that names them and shows none of them."""
+        broken: list[str] = []
+        for index, row in enumerate(self.rows(self.column)):
+            problem = _problem(row)
+            if problem is not None:
+                broken.append(f"row {index} ({problem})")
+                if len(broken) == TOLD:
+                    break
+            elif not broken:
+                yield str(row[0])  # pyright: ignore[reportIndexIssue]
+        if broken:
+            some = "at least " if len(broken) == TOLD else ""
+            raise InvalidInput(
+                f"{self.source}: {some}{len(broken)} rows have no text in column {shown(self.column)!r}: "
+                f"{'; '.join(broken)}; mend or remove them, then scan and plan again"
+            )
+
+    def __repr__(self) -> str:
+        return f"Corpus(source={self.source!r}, column={self.column!r})"
+
+
+def read_corpus(source: str | os.PathLike[str], *, column: str | None = None, unit: Unit | None = None) -> Corpus:
+    """The examples of a file, a folder of files of one kind, or a data set that the `datasets` library knows by name.
+
+    column: which one holds the text; by default "text", or the only one that holds text. unit: whether plain text has
+    an example on each line or in each file; by default lines for a single file and files for a folder. A data set is
+    named as NAME, NAME:SPLIT or NAME:CONFIG:SPLIT; the split is "train" by default.
+    """
+    path = Path(source)
+    if path.is_dir() and not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
+        parts = _folder(path, unit)
+    elif path.is_file():
+        parts = (_file(path, unit or "line"),)
+    elif not Path(os.fspath(source).split(":")[0]).is_dir() and (path.is_absolute() or kind_of(path) is not None):
+        raise InvalidInput(f"{path} does not exist; pass a file or a folder with {_FORMS}, or the name of a data set")
+    else:
+        from hush.corpus.hub import load_part
+
+        parts = (load_part(os.fspath(source)),)
+    if unit is not None and not all(isinstance(part, TextPart) for part in parts):
+        raise InvalidInput(f"{path} is not plain text, so its rows are the examples; drop unit={unit!r}")
+    return Corpus(source=os.fspath(source), column=_column(parts, column, path), parts=parts)
+
+
+def _file(path: Path, unit: Unit) -> Part:
+    kind = kind_of(path)
+    if kind is None:
+        raise InvalidInput(f"{path} has an unknown ending; pass {_FORMS}, or rename it")
+    return TextPart(path, unit) if kind == "text" else MAKERS[kind](path)
+
+
+def _folder(folder: Path, unit: Unit | None) -> tuple[Part, ...]:
+    """All files below a folder whose names have a known ending, by name; hidden ones are passed over."""
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".")]
+    files = sorted((path for path in found if kind_of(path)), key=lambda path: path.relative_to(folder).as_posix())
+    kinds = sorted({str(kind_of(path)) for path in files})
+    if not files:
+        raise InvalidInput(f"{folder} holds {len(found)} files but none that is {_FORMS}")
+    if len(kinds) > 1:
+        raise InvalidInput(f"{folder} holds {' and '.join(kinds)} files; pass a folder with one kind")
+    return tuple(_file(path, unit or "file") for path in files)
+
+
+def _column(parts: Sequence[Part], wanted: str | None, path: Path) -> str:
+    """The column that holds the text in every part."""
+    tables = [part.columns() for part in parts]
+    first = next((table for table in tables if table), {})
+    if not first:
+        raise InvalidInput(f"{path} holds no row that can be read; pass data with at least one example")
+    names = ", ".join(shown(name) + ("" if is_text else " (no text)") for name, is_text in first.items())
+    texts = [name for name, is_text in first.items() if is_text]
+    if wanted is None:
+        if "text" not in texts and len(texts) != 1:
+            raise InvalidInput(f"{path} has the columns {names}; name the one that holds the text with --column")
+        wanted = "text" if "text" in texts else texts[0]
+    for part, table in zip(parts, tables, strict=True):
+        if table and wanted not in table:
+            raise InvalidInput(f"{part.path} has no column {shown(wanted)!r}; it has {', '.join(map(shown, table))}")
+        if table and not table[wanted]:
+            raise InvalidInput(f"{part.path}: the column {shown(wanted)!r} holds no text; it has {names}")
+    return wanted
+
+
+def shown(name: str) -> str:
+    """A column's name, unless it may be a row of data that stands where a header should."""
+    return name if _NAME.fullmatch(name) else f"(a name of {len(name)} characters)"
+
+
+def _problem(row: Row | Broken) -> str | None:
+    """Why there is no text in a row of one column; None if there is."""
+    if isinstance(row, Broken):
+        return f"{row.where}: {row.why}"
+    text = row[0]
+    if not isinstance(text, str):
+        return "empty" if text is None else f"a {type(text).__name__}"
+    return None if text.isascii() or _encodes(text) else "not UTF-8"
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""Fingerprints of private content, below every stage: keyed, so that they betray nothing to whoever lacks the key.
+
+A plain hash of private data is an oracle: whoever can guess all but a password hashes each candidate and compares. An
+HMAC under a key that stays with the owner has the same use (is this the data that the plan was made for?) and tells
+nobody else anything. Only keyed fingerprints of private content may enter a plan, a certificate or a file name.
+"""
+
+import hmac
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self, final
+
+from hush.errors import InvalidInput
+
+__all__ = ["DataKey", "is_fingerprint", "key_id_of"]
+
+SIZE = 32  # bytes, as long as what HMAC-SHA256 gives
+LABEL = "hush data key 1"
+_FILE = re.compile(re.escape(LABEL).encode() + rb"\n([0-9a-f]{64})\n")
+_FINGERPRINT = re.compile(r"([0-9a-f]{16}):[0-9a-f]{64}")
+
+
+@final
+class DataKey:
+    """The owner's secret key for fingerprints of private data. Whoever holds it can test guesses: it is never released.
+
+    Two keys are the same if their ids are; neither a repr nor an error shows the key itself.
+    """
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        if not isinstance(secret, bytes) or len(secret) != SIZE:
+            raise InvalidInput(f"a data key has exactly {SIZE} bytes; make one with DataKey.create")
+        self._secret = secret
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str]) -> Self:
+        """A new key from the system's entropy, in a new file that its owner alone can read. Existing files are kept."""
+        key = cls(os.urandom(SIZE))
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise InvalidInput(f"{path} exists; name a new file, keys are never overwritten") from None
+        with os.fdopen(handle, "wb") as file:
+            file.write(f"{LABEL}\n{key._secret.hex()}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        return key
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The key in a file that ``create`` wrote and that nobody else can read."""
+        if os.name == "posix" and stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
+            raise InvalidInput(f"{path} can be read or written by others; make it yours alone with chmod 600 {path}")
+        with Path(path).open("rb") as file:
+            found = _FILE.fullmatch(file.read(200))  # a key is shorter; anything longer is something else
+        if found is None:
+            raise InvalidInput(f"{path} is not a data key; pass the file that hush plan --key made")
+        return cls(bytes.fromhex(found[1].decode()))
+
+    @classmethod
+    def load_or_create(cls, path: str | os.PathLike[str]) -> Self:
+        """The key at this path, made on first use."""
+        return cls.load(path) if Path(path).exists() else cls.create(path)
+
+    @property
+    def id(self) -> str:
+        """A public name for the key, so that "other key" and "other data" can be told apart."""
+        return hmac.digest(self._secret, b"hush data key id 1", "sha256").hex()[:16]
+
+    def fingerprint_rows(self, rows: Iterable[str | bytes]) -> str:
+        """The keyed fingerprint of an ordered corpus, one row at a time: the key's id, a colon, HMAC-SHA256 in hex.
+
+        Guarantee: two corpora have one fingerprint under one key only if they have equal rows in equal order, up to
+        collisions of SHA-256: every row is preceded by its kind and length, so no two corpora are written alike.
+        Without the key a fingerprint tells nothing about the rows, not even whether a guess is right.
+
+        >>> key = DataKey(bytes(32))
+        >>> key.fingerprint_rows(["ab", "c"]) == key.fingerprint_rows(["a", "bc"])
+        False
+        """
+        digest = hmac.new(self._secret, b"hush rows 1\n", "sha256")
+        for index, row in enumerate(rows):
+            if isinstance(row, str):
+                kind, content = b"s", row.encode("utf-8", "surrogatepass")
+            elif isinstance(row, bytes):
+                kind, content = b"b", row
+            else:
+                raise InvalidInput(f"row {index} is a {type(row).__name__}; pass text or bytes")
+            digest.update(kind + len(content).to_bytes(8, "little"))
+            digest.update(content)
+        return f"{self.id}:{digest.hexdigest()}"
+
+    def __eq__(self, other: object) -> bool:
+        return hmac.compare_digest(self._secret, other._secret) if isinstance(other, DataKey) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"DataKey(id={self.id!r})"
+
+
+def is_fingerprint(text: object) -> bool:
+    """Whether this has the form of what ``fingerprint_rows`` returns."""
+    return isinstance(text, str) and _FINGERPRINT.fullmatch(text) is not None
+
+
+def key_id_of(fingerprint: str) -> str:
+    """The id of the key that a fingerprint was made with."""
+    found = _FINGERPRINT.fullmatch(fingerprint)
+    if found is None:
+        raise InvalidInput("this is not a keyed fingerprint; pass what DataKey.fingerprint_rows returned")
+    return found[1]

@@ -1,0 +1,215 @@
+"""What the taps brought: per-example gradients of one parameter, whole or in factors; their norms and clipped sums.
+
+Norms and sums are float32 whatever the model computes in. Each squared norm comes with a `spread`: the square of what
+an example will add to the sum, divided by its scale squared, is at most squared norm + spread. It covers all that
+rounding can do to the norm, in the standard model |fl(a op b) - (a op b)| <= u |a op b|, u = 2^-24, whatever the order
+of summation, and the rounding of scaled factors to the type they are multiplied in.
+
+Shapes: B examples, T positions, O × I the parameter.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["Capture", "Chunked", "Factors", "Rows", "add_clipped_sum_", "merged", "squared_norms"]
+
+UNIT = 2.0**-24
+STAGE = 1024  # sums of squares go by stages of at most this many terms, so that rounding grows with stages, not terms
+BLOCK = 4096  # inner products go by blocks of at most this many terms, for the same reason
+UNROLLED = 32  # examples that one compiled kernel reads side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Gradient of example b: yᵀ x, with y B × T × O and x B × T × I."""
+
+    y: Tensor
+    x: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Gradient of example b: row ids[b, t] receives y[b, t]; ids B × T, y B × T × I."""
+
+    ids: Tensor
+    y: Tensor
+
+
+class Chunked(Protocol):
+    """Factors that exist only one chunk of examples at a time."""
+
+    def pieces(self) -> Iterator[tuple[slice, Factors]]:
+        """(examples, factors of their gradients), chunk by chunk."""
+        ...
+
+
+Capture = Tensor | Factors | Rows | Chunked  # a tensor is the gradients themselves, B × the parameter's shape
+
+
+def merged(captures: list[Capture]) -> list[Capture]:
+    """The captures of one parameter, with rows added into whole gradients, which are changed, where there are any."""
+    whole = next((capture for capture in captures if isinstance(capture, Tensor)), None)
+    if whole is None or len(captures) == 1:
+        return captures
+    for capture in captures:
+        if isinstance(capture, Rows):
+            index = capture.ids.long().unsqueeze(-1).expand(-1, -1, whole.shape[-1])
+            whole.scatter_add_(1, index, capture.y.to(whole.dtype))
+        elif capture is not whole:
+            whole += capture  # pyright: ignore[reportOperatorIssue]
+    return [whole]
+
+
+def squared_norms(captures: Sequence[Capture]) -> tuple[Tensor, Tensor]:
+    """(squared norm, spread) of each example's gradient: the captures of one parameter add up, cross terms included."""
+    first = captures[0]
+    if isinstance(first, Tensor):
+        square = _staged_sum(first.float().square())
+        return square, (_depth(first[0].numel()) + 2) * UNIT * square
+    if not isinstance(first, Factors | Rows):
+        parts = [
+            squared_norms([piece, *(_sliced(other, part) for other in captures[1:])]) for part, piece in first.pieces()
+        ]
+        squares, spreads = zip(*parts, strict=True)
+        return torch.cat(squares), torch.cat(spreads)
+    square, size, rounding, chain = _own_square(first)
+    for k, capture in enumerate(captures[1:], 1):
+        more, larger, rougher, longer = _own_square(capture)
+        square, size, rounding, chain = square + more, size + larger, rounding + rougher, max(chain, longer)
+        for other in captures[:k]:
+            square = square + 2 * _inner(other, capture)
+    # A sum over pairs of positions may cancel: its own rounding is relative to the sum without signs.
+    square, spread = square.clamp_min(0), 2 * chain * UNIT * size.square()
+    return square, spread + rounding * (2 * (square + spread).sqrt() + rounding)
+
+
+def add_clipped_sum_(total: Tensor, captures: Sequence[Capture], scale_B: Tensor) -> None:
+    """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds."""
+    for capture in captures:
+        if isinstance(capture, Tensor):
+            _add_whole_(total, capture, scale_B)
+        elif isinstance(capture, Factors):
+            y, x = capture.y, capture.x  # the narrower one is scaled: see _own_square
+            y, x = (y, _scaled(x, scale_B).to(x.dtype)) if _narrow_x(capture) else (_scaled(y, scale_B).to(y.dtype), x)
+            total += _matmul32(_kept(y, scale_B).flatten(0, 1).t(), _kept(x, scale_B).flatten(0, 1))
+        elif isinstance(capture, Rows):
+            total.index_add_(0, capture.ids.flatten().long(), _scaled(capture.y, scale_B).flatten(0, 1))
+        else:
+            for part, piece in capture.pieces():
+                add_clipped_sum_(total, [piece], scale_B[part])
+
+
+def _add_whole_(total: Tensor, gradients: Tensor, scale_B: Tensor) -> None:
+    if not torch.compiler.is_compiling() and not gradients.is_cuda:
+        keep = scale_B > 0
+        if not keep.all():
+            gradients, scale_B = gradients[keep], scale_B[keep]
+        total.view(-1).addmv_(gradients.float().flatten(1).t(), scale_B)
+    elif (
+        torch.compiler.is_compiling() and len(scale_B) <= UNROLLED
+    ):  # one kernel that reads every example once, in order
+        sum_so_far = total
+        for gradient, scale in zip(gradients.unbind(), scale_B.unbind(), strict=True):
+            sum_so_far = sum_so_far + torch.where(scale > 0, gradient.float() * scale, 0.0)
+        total.copy_(sum_so_far)
+    else:
+        total += _scaled(gradients, scale_B).sum(0)
+
+
+def _scaled(x: Tensor, scale_B: Tensor) -> Tensor:
+    """scale × x for each example, in float32; exactly 0 where the scale is, even for values that are not finite."""
+    scale = scale_B.view(-1, *[1] * (x.dim() - 1))
+    return torch.where(scale > 0, x.float() * scale, 0.0)
+
+
+def _kept(x: Tensor, scale_B: Tensor) -> Tensor:
+    """x where the scale is positive, else 0."""
+    return torch.where(scale_B.view(-1, *[1] * (x.dim() - 1)) > 0, x, 0)
+
+
+def _sliced(capture: Capture, part: slice) -> Capture:
+    if isinstance(capture, Factors):
+        return Factors(capture.y[part], capture.x[part])
+    if isinstance(capture, Rows):
+        return Rows(capture.ids[part], capture.y[part])
+    raise TypeError("only factors and rows share a parameter with chunked factors")
+
+
+def _narrow_x(factors: Factors) -> bool:
+    return factors.x.shape[-1] <= factors.y.shape[-1]
+
+
+def _own_square(capture: Capture) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Of one capture: squared norm; the norm if nothing cancelled; what rounding its scaled factor may add; its chain.
+
+    The chain is the most operations that one product passes through on its way into the square. If e is the rounding
+    of the scaled factor x, then |yᵀ e| <= |y|₂ |e|, |y|₂² is at most the largest absolute row sum of y yᵀ, and
+    |e| <= half a unit of the type × |x|.
+    """
+    if isinstance(capture, Factors):
+        gram_y, gram_x = _gram(capture.y, capture.y), _gram(capture.x, capture.x)
+        square_y, square_x = (gram.diagonal(dim1=1, dim2=2).clamp_min(0) for gram in (gram_y, gram_x))
+        size = (square_y * square_x).sqrt().sum(1)
+        wide, narrow = (gram_y, square_x) if _narrow_x(capture) else (gram_x, square_y)
+        half_unit = torch.finfo(capture.x.dtype).eps / 2
+        rounding = half_unit * (wide.abs().sum(2).amax(1) * narrow.sum(1)).sqrt()
+        chain = sum(min(part.shape[-1], BLOCK) + part.shape[-1] // BLOCK for part in (capture.y, capture.x))
+        return _staged_sum(gram_y * gram_x), size, rounding, chain + _depth(gram_y[0].numel())
+    assert isinstance(capture, Rows)  # noqa: S101
+    gram = _gram(capture.y, capture.y)
+    size = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(1)
+    square = _staged_sum(gram * (capture.ids.unsqueeze(2) == capture.ids.unsqueeze(1)))
+    return square, size, UNIT * size, min(capture.y.shape[-1], BLOCK) + _depth(gram[0].numel())
+
+
+def _inner(a: Capture, b: Capture) -> Tensor:
+    """<gradient of a, gradient of b> for each example, never forming either."""
+    if isinstance(a, Factors) and isinstance(b, Factors):
+        return _staged_sum(_gram(a.y, b.y) * _gram(a.x, b.x))
+    if isinstance(a, Rows) and isinstance(b, Rows):
+        return _staged_sum(_gram(a.y, b.y) * (a.ids.unsqueeze(2) == b.ids.unsqueeze(1)))
+    if isinstance(a, Factors) and isinstance(b, Rows):
+        columns = b.ids.long().unsqueeze(1).expand(-1, a.y.shape[1], -1)
+        return _staged_sum(a.y.gather(2, columns).float() * _gram(a.x, b.y))
+    return _inner(b, a)
+
+
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    """a bᵀ over positions, B × T × T, in float32, by blocks of features."""
+    dtype = a.dtype if a.dtype == b.dtype else torch.float32
+    a, b = a.to(dtype), b.to(dtype)
+    blocks = zip(a.split(BLOCK, 2), b.split(BLOCK, 2), strict=True)
+    left, right = next(blocks)
+    total = _matmul32(left, right.transpose(1, 2))
+    for left, right in blocks:
+        total = total + _matmul32(left, right.transpose(1, 2))
+    return total
+
+
+def _matmul32(a: Tensor, b: Tensor) -> Tensor:
+    """A product that is summed and returned in float32."""
+    if a.dtype == torch.float32 or not a.is_cuda:
+        return a.float() @ b.float()
+    return torch.bmm(a, b, out_dtype=torch.float32) if a.dim() == 3 else torch.mm(a, b, out_dtype=torch.float32)
+
+
+def _staged_sum(x: Tensor) -> Tensor:
+    """Sum of each example's entries, by stages of at most STAGE terms."""
+    x = x.flatten(1)
+    while x.shape[1] > STAGE:
+        rest = x.shape[1] % STAGE
+        whole = x[:, : x.shape[1] - rest].unflatten(1, (-1, STAGE)).sum(2)
+        x = torch.cat([whole, x[:, x.shape[1] - rest :].sum(1, keepdim=True)], 1) if rest else whole
+    return x.sum(1)
+
+
+def _depth(terms: int) -> int:
+    """The most additions that one term of a staged sum of so many passes through."""
+    depth = 0
+    while terms > STAGE:
+        depth, terms = depth + STAGE, terms // STAGE + 1
+    return depth + terms

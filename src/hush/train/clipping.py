@@ -1,0 +1,264 @@
+"""Per-example clipping in one backward pass: the sum over examples of each gradient scaled to norm at most C.
+
+Guarantee: what an example adds to the sum depends on the model, that example and its own randomness alone (which the
+probes check), and its norm is at most C, rounding of the norm included. Padded slots, and examples whose gradient is
+not finite, add exactly 0.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from hush.errors import InvalidInput
+from hush.train.captures import UNIT, Capture, Factors, Rows, add_clipped_sum_, merged, squared_norms
+from hush.train.distributed import Ranks
+from hush.train.head import Head, HeadCapture, find_head
+from hush.train.language import Loss, logits_and_labels
+from hush.train.layout import is_sharded
+from hush.train.routes import Route, choose_routes
+from hush.train.sites import Site, Use, attached, find_sites
+from hush.train.taps import empty_tap
+from hush.train.trial import undisturbed
+
+__all__ = ["MARGIN", "Clipped", "Clipper"]
+
+# Gradients are clipped to C (1 - MARGIN): half of it covers the rounding of norms, half that of the sum. An example
+# whose norm may be off by more (its `spread` says so) is scaled down further.
+MARGIN = 2.0**-10
+
+Captures = dict[str, list[Capture]]
+Place = tuple[str, str]  # a site and one of its parameters
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Clipped:
+    """Losses and gradient norms before clipping, one per slot. For the owner's eyes only."""
+
+    losses: Tensor
+    norms: Tensor
+
+
+@final
+class Clipper:
+    """Accumulates clipped sums of per-example gradients of a model's trainable parameters.
+
+    loss(model, batch) gives one loss per example, each from its own example alone. Every tensor of a batch has the
+    examples along its first dimension. autocast is the type to compute in (torch.bfloat16, say); norms and sums are
+    float32 in any case. compile may name a backend of torch.compile.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        *,
+        clip_norm: float,
+        compile: bool | str = False,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        if not 0 < clip_norm < float("inf"):
+            raise InvalidInput(f"clip_norm must be a positive number, got {clip_norm}")
+        if autocast is torch.float16:
+            raise InvalidInput("float16 needs a loss scaler, which couples the examples; use torch.bfloat16")
+        self._model, self._loss, self._clip_norm, self._autocast = model, loss, clip_norm, autocast
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self._parameters:
+            raise InvalidInput("the model has no parameter that requires a gradient; nothing would be trained")
+        self._use_head(find_head(model, loss, compile=bool(compile)))
+        self._sharded = is_sharded(model)
+        self._totals: dict[str, Tensor] = {}
+        # Shapes are few and fixed, so each gets its own program rather than one that fits all less well.
+        how: dict[str, Any] = {"dynamic": False, "backend": compile if isinstance(compile, str) else "inductor"}
+        if compile:  # torch stops compiling at its eighth variant of a function, by default; length buckets may be more
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+        wrap = (lambda function: torch.compile(function, **how)) if compile else (lambda function: function)
+        self._run_model, self._norms, self._add = wrap(self._forward), wrap(_all_norms), wrap(_add_all_)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The trainable parameters, each tied one once."""
+        return tuple(self._parameters)
+
+    def accumulate(self, batch: Mapping[str, Tensor], real: Tensor) -> Clipped:
+        """Add the clipped sum of one micro-batch; real says which slots hold an example."""
+        wrong = {name: tuple(value.shape) for name, value in batch.items() if value.shape[:1] != real.shape}
+        if wrong:
+            raise InvalidInput(
+                f"{wrong} in the batch do not have the {len(real)} examples that `real` has, along dimension 0"
+            )
+        most = 0 if self._head is None else self._head.most_labelled(batch["labels"])
+        device = next(iter(self._parameters.values())).device
+        batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+        real = real.to(device, non_blocking=True)
+        routes = self._routes_for(batch)
+        taps = self._fit_taps(routes, len(real))
+        apart: Captures = {}
+        with self._tapped():
+            losses = self._run_model(batch)
+            if self._head is not None:
+                losses, *gradients = self._head.losses(losses, batch["labels"], most)
+                apart = {name: [gradient] for name, gradient in zip(self._of_head, gradients, strict=True) if name}  # pyright: ignore
+            answers = torch.autograd.grad(torch.where(real, losses, 0.0).sum(), list(taps.values()), allow_unused=True)
+        captures = self._captures(routes, dict(zip(taps, answers, strict=True)))
+        for name in tuple(apart):  # the head's own, and what is tied to it
+            apart[name] = merged(apart[name] + captures.pop(name, []))
+            if not isinstance(apart[name][0], HeadCapture):
+                captures[name] = apart.pop(name)
+        if not self._totals:
+            self._totals = {name: self._zeros(name) for name in self._parameters}
+        with torch.no_grad():
+            norms = self._add_clipped(captures, apart, real)
+        return Clipped(losses.detach().float(), norms)
+
+    def take(self) -> dict[str, Tensor]:
+        """The sums since the last take, by parameter; the next sum starts from zero."""
+        totals, self._totals = self._totals, {}
+        return totals or {name: self._zeros(name) for name in self._parameters}
+
+    def _use_head(self, head: Head | None) -> None:
+        """Compute the loss by this head, or by the user's function where it is None."""
+        self._head, self._sites = head, find_sites(self._model)
+        self._routes: dict[object, dict[Place, Route]] = {}
+        self._of_head: list[str | None] = [None, None]  # the names of its weight and bias
+        if head is not None:
+            self._sites = [site for site in self._sites if site.module is not head.module]
+            # By identity only now: inside forward, a sharded module holds other tensors.
+            names = {id(p): name for name, p in self._parameters.items()}
+            self._of_head = [names.get(id(head.module.weight)), names.get(id(head.module.bias))]
+
+    def _zeros(self, name: str) -> Tensor:
+        parameter = self._parameters[name]
+        return torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
+
+    def _tapped(self) -> ExitStack:
+        """The model with its sites tapped and its head, if it is ours to compute, bypassed."""
+        stack = ExitStack()
+        stack.enter_context(attached(self._sites))
+        if self._head is not None:
+            stack.enter_context(self._head.bypassed())
+        return stack
+
+    def _forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Losses, or the input of the head where that is ours to compute."""
+        device = next(iter(self._parameters.values())).device.type
+        with torch.autocast(device, dtype=self._autocast, enabled=self._autocast is not None):
+            if self._head is None:
+                return self._loss(self._model, batch)
+            hidden, _ = logits_and_labels(self._model, batch)
+            return hidden.to(self._autocast or hidden.dtype)
+
+    def _add_clipped(self, captures: Captures, apart: Captures, real: Tensor) -> Tensor:
+        square, spread = self._norms(captures, len(real), real.device)
+        square_apart, spread_apart = _all_norms(apart, len(real), real.device)
+        norm, most = (square + square_apart).sqrt(), (square + square_apart + spread + spread_apart).sqrt()
+        limit = torch.minimum(self._clip_norm * (1 - MARGIN) / norm, self._clip_norm * (1 - MARGIN / 2) / most)
+        scale = torch.where(real & most.isfinite(), limit.clamp_max(1.0), 0.0)  # a norm of 0 gives a scale of 1
+        self._add({name: self._totals[name] for name in captures}, captures, scale)
+        _add_all_({name: self._totals[name] for name in apart}, apart, scale)
+        return norm
+
+    def _routes_for(self, batch: Mapping[str, Tensor]) -> dict[Place, Route]:
+        """How each parameter's gradients are taken, from a first look at the shapes of this kind of batch."""
+        key = tuple((name, tuple(value.shape)) for name, value in batch.items())
+        unknown = key not in self._routes
+        if self._sharded:  # a look communicates, so all ranks look when one must
+            unknown = bool(Ranks.current().most(unknown))
+        if unknown:
+            if self._head is not None and not self._routes and not self._head_agrees(batch):
+                self._use_head(None)  # this model does more to its logits than we know of
+            size = len(next(iter(batch.values())))
+            for site in self._sites:
+                site.batch, site.uses = size, []
+                site.taps = {own: self._tap(site, own, size) for own in site.own}
+            devices = {value.device for value in batch.values() if value.device.type != "cpu"}
+            with torch.no_grad(), torch.random.fork_rng(devices), self._tapped():
+                losses = self._forward(batch)
+            if self._head is None and losses.shape != (size,):
+                raise InvalidInput(f"the loss has shape {tuple(losses.shape)} for {size} examples; return one for each")
+            uses: dict[str, list[Use]] = {}
+            for site in self._sites:
+                uses[site.name], site.uses = site.uses or [], None
+            tied = {name for name in self._of_head[:1] if name}
+            routes = choose_routes(self._sites, uses, device=losses.device.type, tied_to_head=tied)
+            shared = [(site.name, own) for site in self._sites for own, name in site.own.items() if name in tied]
+            # What the head shares must come in factors too, as the head's own gradient does.
+            if any(place in routes and routes[place].pair is None for place in shared):
+                self._use_head(None)
+                return self._routes_for(batch)
+            self._routes[key] = routes
+        return self._routes[key]
+
+    def _head_agrees(self, batch: Mapping[str, Tensor]) -> bool:
+        """Whether the chunked head gives the first example the loss that the model and the loss function give it."""
+        assert self._head is not None  # noqa: S101
+        first = {name: value[:1] for name, value in batch.items()}
+        with undisturbed(self._model), torch.no_grad():
+            self._model.eval()
+            with self._head.bypassed():
+                hidden = self._forward(first)
+            ours, *_ = self._head.losses(hidden, first["labels"], first["labels"].shape[1])
+            device = next(iter(self._parameters.values())).device.type
+            with torch.autocast(device, dtype=self._autocast, enabled=self._autocast is not None):
+                theirs = self._loss(self._model, first)
+        return torch.allclose(ours, theirs.float(), rtol=1e-4 if hidden.dtype == torch.float32 else 0.02)
+
+    def _tap(self, site: Site, own: str, batch: int, dtype: torch.dtype | None = None) -> Tensor:
+        parameter = self._parameters[site.own[own]]
+        return empty_tap((batch, *parameter.shape), dtype=dtype or parameter.dtype, device=parameter.device)
+
+    def _fit_taps(self, routes: dict[Place, Route], batch: int) -> dict[tuple[str, str, int], Tensor]:
+        """Fresh taps in every site; by site, parameter and 0 or 1 (x or y of a pair)."""
+        taps: dict[tuple[str, str, int], Tensor] = {}
+        for site in self._sites:
+            site.batch, site.taps = batch, {}
+            for own in site.own:
+                route = routes.get((site.name, own))
+                if route is None:
+                    continue
+                device = self._parameters[site.own[own]].device
+                if route.pair is None:
+                    site.taps[own] = taps[site.name, own, 0] = self._tap(site, own, batch, route.dtype)
+                else:
+                    pair = tuple(empty_tap((batch, *shape), dtype=dtype, device=device) for shape, dtype in route.pair)
+                    site.taps[own] = pair
+                    taps[site.name, own, 0], taps[site.name, own, 1] = pair
+        return taps
+
+    def _captures(self, routes: dict[Place, Route], answers: dict[tuple[str, str, int], Any]) -> Captures:
+        """What came back, by the model's parameters."""
+        found: Captures = {}
+        for site in self._sites:
+            for own, name in site.own.items():
+                if (site.name, own) not in routes or answers[site.name, own, 0] is None:
+                    continue  # not used in this loss: its gradient is 0
+                first, second = answers[site.name, own, 0], answers.get((site.name, own, 1))
+                if second is None:
+                    capture: Capture = first
+                elif site.kind == "embedding":
+                    capture = Rows(first, second)
+                elif site.kind == "conv1d":  # its weight is I × O
+                    capture = Factors(first, second)
+                else:
+                    capture = Factors(second, first)
+                found.setdefault(name, []).append(capture)
+        return {name: merged(parts) for name, parts in found.items()}
+
+
+def _all_norms(captures: Captures, batch: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(squared norm, spread) of each example's gradient over these parameters."""
+    square = torch.zeros(batch, device=device)
+    spread = torch.zeros(batch, device=device)
+    for parts in captures.values():
+        more, around = squared_norms(parts)
+        square, spread = square + more, spread + around
+    return square, spread + len(captures) * UNIT * square
+
+
+def _add_all_(totals: dict[str, Tensor], captures: Captures, scale: Tensor) -> None:
+    for name, parts in captures.items():
+        add_clipped_sum_(totals[name], parts, scale)

@@ -1,0 +1,246 @@
+"""A language model fine-tuned under a plan, from data and names to a released model: what ``hush train`` does.
+
+Load, check, loop: the data must be the plan's, row by row; what is trained on is tokenised in the very pass that is
+fingerprinted; the rest is ``PrivateTraining``.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hush.certificate import Certificate
+from hush.corpus import Corpus
+from hush.errors import InvalidInput
+from hush.keyed import DataKey, key_id_of
+from hush.plan import Plan
+from hush.train.collate import Collator
+from hush.train.collate import Corpus as Tokens
+from hush.train.pretrained import Pretrained, Task, load_pretrained
+from hush.train.private import PrivateTraining
+from hush.train.public import PublicStream
+from hush.train.recipe import Recipe, Runtime, check_recipe, store_recipe
+from hush.train.rounds import LiveNumbers
+
+__all__ = ["Batches", "Fitted", "fit", "tokenised"]
+
+UNCHECKED = "the data was not checked against the plan, which names none"
+SHORTEST = 32  # tokens: below it, shapes of their own cost more than padding
+CHUNK = 1000  # texts that a tokenizer gets at once
+
+Told = Callable[[LiveNumbers], None]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Fitted:
+    """A finished run. cut is how many texts were cut to max_length tokens: for the owner's eyes only."""
+
+    certificate: Certificate
+    folder: Path
+    task: Task
+    rounds: int
+    resumed_after: int
+    trained_parameters: int
+    max_length: int
+    cut: int
+
+    @property
+    def release(self) -> Path:
+        """What may leave the owner's hands."""
+        return self.folder / "release"
+
+    @property
+    def owner(self) -> Path:
+        """What may not."""
+        return self.folder / "owner"
+
+
+def fit(
+    plan: Plan,
+    recipe: Recipe,
+    corpus: Corpus,
+    *,
+    key: DataKey | None,
+    output: str | Path,
+    runtime: Runtime | None = None,
+    resume: bool = True,
+    unchecked_data: bool = False,
+    insecure_seed: int | None = None,
+    progress: Told | None = None,
+) -> Fitted:
+    """Fine-tune a language model on a corpus under a plan, in a folder; an unfinished run there goes on.
+
+    Guarantee: what is trained on is, row by row, the data whose keyed fingerprint the plan states. With unchecked_data,
+    for a plan that states none, the certificate is marked, as it is with an insecure_seed.
+    """
+    runtime = runtime or Runtime()
+    folder = Path(output)
+    _check_rows(plan, corpus)
+    _check_key(plan, key, unchecked_data=unchecked_data)
+    check_recipe(folder, recipe, resume=resume)
+    device = _device(runtime.device)
+    if insecure_seed is not None:
+        torch.manual_seed(insecure_seed)  # new adapters and heads begin at random
+    pretrained = _built(recipe, runtime, device)
+    tokens, fingerprint = tokenised(corpus, pretrained, key)
+    if plan.data_fingerprint is not None and fingerprint != plan.data_fingerprint:
+        raise InvalidInput(
+            f"{corpus.source} is not the data that the plan was made for: its fingerprint under your key differs. Pass "
+            "that very data (rows, order and column), or scan and plan again"
+        )
+    batches = Batches(tokens, pretrained.collator(pretrained.max_length), device)
+    trainable = [parameter for parameter in pretrained.model.parameters() if parameter.requires_grad]
+    optimizer = recipe.make_optimizer(trainable)
+    training = PrivateTraining(
+        pretrained.model,
+        optimizer,
+        plan,
+        loss=pretrained.loss,
+        micro_batch=runtime.micro_batch,
+        scheduler=recipe.make_schedule(optimizer, plan.rounds),
+        folder=folder,
+        insecure_seed=insecure_seed,
+        compile=runtime.compile,
+        autocast=torch.bfloat16 if recipe.bf16 else None,
+        public=_public(recipe, plan, batches),
+        export=pretrained.export,
+        save_every=runtime.save_every,
+        marks=() if plan.data_fingerprint is not None else (UNCHECKED,),
+    )
+    try:
+        store_recipe(folder, recipe)
+        resumed_after = training.round
+        for round in training.rounds():
+            batches.round = round.index
+            for part in round.micro_batches(lengths=tokens.lengths, buckets=batches.buckets):
+                training.accumulate(batches.of(part.examples, part.length), part.real)
+            training.step()
+            if progress is not None and training.live is not None:
+                progress(training.live)
+        certificate = training.finish()
+    finally:
+        training.close()
+    return Fitted(
+        certificate=certificate,
+        folder=folder,
+        task=pretrained.task,
+        rounds=plan.rounds,
+        resumed_after=resumed_after,
+        trained_parameters=sum(parameter.numel() for parameter in trainable),
+        max_length=pretrained.max_length,
+        cut=int((tokens.lengths == pretrained.max_length).sum()),
+    )
+
+
+@final
+class Batches:
+    """Batches on the device by example number, each of one of a few lengths; ``round`` is the one that is under way."""
+
+    def __init__(self, tokens: Tokens, collator: Collator, device: torch.device) -> None:
+        self._tokens, self._collator, self._device = tokens, collator, device
+        self.round = 0
+        longest = int(tokens.lengths.max(initial=1))
+        doubled = [SHORTEST * 2**power for power in range(20)]
+        self.buckets = [length for length in doubled if length < longest] + [max(1, longest)]
+
+    def of(self, examples: NDArray[np.int64], length: int | None = None) -> dict[str, Tensor]:
+        """These examples, padded to this length, or to the least that holds them all."""
+        if length is None:
+            longest = int(self._tokens.lengths[examples].max(initial=0))
+            length = next(bucket for bucket in self.buckets if bucket >= longest)
+        rows = [self._tokens[example] for example in examples.tolist()]
+        batch = self._collator(rows, examples=examples, round=self.round, length=length)
+        return {name: tensor.to(self._device) for name, tensor in batch.items()}
+
+
+def _check_rows(plan: Plan, corpus: Corpus) -> None:
+    if len(corpus) != plan.incidence.num_examples:
+        raise InvalidInput(
+            f"{corpus.source} has {len(corpus)} rows but the plan {plan.incidence.num_examples} examples; pass the "
+            "data that the plan was made for, or scan and plan again"
+        )
+
+
+def _check_key(plan: Plan, key: DataKey | None, *, unchecked_data: bool) -> None:
+    """Whether the plan says which data it is for, and whether this key can tell."""
+    if plan.data_fingerprint is None:
+        if not unchecked_data:
+            raise InvalidInput(
+                "the plan does not say which data it was made for; make it again with hush plan --data --key, or pass "
+                "--unchecked-data, and the certificate will be marked"
+            )
+        return
+    if unchecked_data:
+        raise InvalidInput("the plan says which data it was made for, and it will be checked; drop --unchecked-data")
+    if key is None:
+        raise InvalidInput("the plan names its data by a keyed fingerprint; pass the key that it was made with: --key")
+    if key.id != key_id_of(plan.data_fingerprint):
+        raise InvalidInput(
+            f"this key is {key.id}, but the plan's fingerprint was made with {key_id_of(plan.data_fingerprint)}; pass "
+            "that key, or plan again with this one"
+        )
+
+
+def _device(name: str | None) -> torch.device:
+    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(chosen)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidInput(f"--device={chosen} cannot be used here ({str(error).splitlines()[0]})") from error
+    return device
+
+
+def _built(recipe: Recipe, runtime: Runtime, device: torch.device) -> Pretrained:
+    # Frozen weights may be kept in half precision; what is trained stays float32, as noise and small steps need.
+    dtype = torch.bfloat16 if recipe.bf16 and recipe.lora else torch.float32
+    pretrained = load_pretrained(recipe.model, task=recipe.task, max_length=recipe.max_length, dtype=dtype)
+    if runtime.gradient_checkpointing:
+        model: Any = pretrained.model
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if recipe.lora is not None:
+        pretrained = pretrained.with_lora(recipe.lora)
+    pretrained.model.to(device)
+    return pretrained
+
+
+def tokenised(corpus: Corpus, pretrained: Pretrained, key: DataKey | None) -> tuple[Tokens, str | None]:
+    """Every example as tokens, and the fingerprint of the very texts they were made from: the data is read once."""
+    tokens: list[NDArray[np.int32]] = []
+
+    def passing() -> Iterator[str]:
+        for texts in _chunks(corpus.texts()):
+            rows = pretrained.tokenizer(texts, truncation=True, max_length=pretrained.max_length)["input_ids"]
+            tokens.extend(np.asarray(row, dtype=np.int32) for row in rows)
+            yield from texts
+
+    fingerprint = None
+    if key is not None:
+        fingerprint = key.fingerprint_rows(passing())
+    else:
+        for _ in passing():
+            pass
+    return Tokens(tokens), fingerprint  # pyright: ignore[reportArgumentType]
+
+
+def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    for text in texts:
+        chunk.append(text)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _public(recipe: Recipe, plan: Plan, batches: Batches) -> PublicStream | None:
+    if recipe.public_weight is None or recipe.public_batch is None:
+        return None
+    return PublicStream(plan, batches.of, batch_size=recipe.public_batch, weight=recipe.public_weight)

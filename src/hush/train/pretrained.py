@@ -1,0 +1,170 @@
+"""Language models by name or folder: loaded with their tokenizer, told what their task is, fitted with LoRA, exported.
+
+Everything here goes through transformers' Auto classes and PEFT, which are imported when they are needed.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, final
+
+import torch
+from torch import nn
+
+from hush.errors import InvalidInput
+from hush.train.collate import CausalCollator, Collator, MaskedCollator
+from hush.train.language import Loss, causal_lm_loss, masked_lm_loss
+
+__all__ = ["Lora", "Pretrained", "Task", "load_pretrained"]
+
+Task = Literal["causal", "masked"]
+
+MOST_TOKENS = 512  # of an example, unless told otherwise
+_ENDINGS: dict[str, Task] = {"ForCausalLM": "causal", "LMHeadModel": "causal", "ForMaskedLM": "masked"}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Low-rank adapters in place of full fine-tuning; targets are names of modules, PEFT's choice by default."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not 0 < self.alpha < float("inf") or not 0 <= self.dropout < 1:
+            raise InvalidInput(
+                f"LoRA with rank={self.rank}, alpha={self.alpha!r}, dropout={self.dropout!r}; pass a rank from 1, "
+                "an alpha above 0 and a dropout in [0, 1)"
+            )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Pretrained:
+    """A model with its tokenizer and its task. Texts are cut to ``max_length`` tokens."""
+
+    model: nn.Module
+    tokenizer: Any
+    task: Task
+    max_length: int
+
+    @property
+    def loss(self) -> Loss:
+        """One loss per example, from that example alone."""
+        return causal_lm_loss if self.task == "causal" else masked_lm_loss
+
+    def collator(self, length: int) -> Collator:
+        """Makes batches of this length from rows of tokens."""
+        tokenizer = self.tokenizer
+        # Without a padding token any will do: padding is masked, and no label lies there.
+        padding = next(id for id in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if id is not None)
+        if self.task == "causal":
+            return CausalCollator(length=length, padding=padding)
+        return MaskedCollator(
+            length=length,
+            padding=padding,
+            mask=tokenizer.mask_token_id,
+            vocabulary=len(tokenizer),
+            special=frozenset(tokenizer.all_special_ids),
+        )
+
+    def export(self, folder: Path) -> None:
+        """Write model (or adapters) and tokenizer in the form that from_pretrained reads."""
+        model: Any = self.model
+        model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def with_lora(self, lora: Lora) -> "Pretrained":
+        """The same model, frozen, with adapters to train."""
+        with _needed("LoRA", "peft"):
+            from peft import LoraConfig, get_peft_model
+        config = LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]
+            lora_dropout=lora.dropout,
+            target_modules=list(lora.targets) or None,
+            # GPT-2 keeps its linear layers as Conv1D, whose weight is [in, out].
+            fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in self.model.modules()),
+            task_type="CAUSAL_LM" if self.task == "causal" else None,
+        )
+        try:
+            model: Any = get_peft_model(self.model, config)  # pyright: ignore[reportArgumentType]
+        except ValueError as error:
+            raise InvalidInput(
+                f"LoRA does not fit this model ({error}); name its modules with --lora-targets"
+            ) from error
+        return replace(self, model=model)
+
+
+def load_pretrained(
+    name: str, *, task: Task | None = None, max_length: int | None = None, dtype: torch.dtype = torch.float32
+) -> Pretrained:
+    """The language model of this name or in this folder, in training mode, with its tokenizer.
+
+    task: "causal" or "masked"; by default what the model's own configuration says it was made for. max_length: by
+    default what the model can take, at most 512.
+    """
+    with _needed("language models", "transformers"):
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+    with _loading(name, "configuration"):
+        config: Any = AutoConfig.from_pretrained(name)
+    chosen = task or _task_of(config, name)
+    kind = AutoModelForCausalLM if chosen == "causal" else AutoModelForMaskedLM
+    with _loading(name, "tokenizer"):
+        tokenizer: Any = AutoTokenizer.from_pretrained(name)
+    with _loading(name, f"{chosen} language model"):
+        model: Any = kind.from_pretrained(name, config=config, dtype=dtype)
+    if chosen == "masked" and tokenizer.mask_token_id is None:
+        raise InvalidInput(f"the tokenizer of {name} has no mask token; train it with --task causal, or add one")
+    words = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > words:
+        raise InvalidInput(
+            f"the tokenizer of {name} knows {len(tokenizer)} tokens but the model has embeddings for {words}; "
+            "resize them first with model.resize_token_embeddings"
+        )
+    room = _room(config, tokenizer)
+    length = min(MOST_TOKENS, room) if max_length is None else max_length
+    if not 1 <= length <= room:
+        raise InvalidInput(f"--max-length={length}; {name} takes from 1 to {room} tokens")
+    return Pretrained(model=model.train(), tokenizer=tokenizer, task=chosen, max_length=length)
+
+
+def _task_of(config: Any, name: str) -> Task:
+    """What a model was made for, by the class that its configuration names."""
+    for architecture in config.architectures or ():
+        for ending, task in _ENDINGS.items():
+            if architecture.endswith(ending) and not architecture.endswith("WithLMHeadModel"):
+                return task
+    raise InvalidInput(
+        f"{name} does not say whether it is a causal or a masked language model "
+        f"(its architectures are {config.architectures}); pass --task causal or --task masked"
+    )
+
+
+def _room(config: Any, tokenizer: Any) -> int:
+    """The most tokens that model and tokenizer take; tokenizers that state no limit state a huge number."""
+    text: Any = config.get_text_config()
+    positions = getattr(text, "max_position_embeddings", None) or MOST_TOKENS
+    return min(int(positions), int(min(tokenizer.model_max_length, 10**9)))
+
+
+@contextmanager
+def _needed(what: str, library: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidInput(f'{what} need the library {library}; install it with pip install "hush[hf]"') from error
+
+
+@contextmanager
+def _loading(name: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        where = "the folder" if Path(name).is_dir() else "the name, the network and access to the hub, or pass a folder"
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise InvalidInput(f"{name}: its {what} cannot be loaded ({said[0]}); check {where}") from error

@@ -1,0 +1,297 @@
+"""Private training in the user's own loop: rounds, clipped sums, noise, steps; the core that the front doors share.
+
+private = PrivateTraining(model, optimizer, plan, loss=loss, micro_batch=64, folder="run")
+for round in private.rounds():
+    for examples in round.micro_batches():
+        private.accumulate(collate(examples), examples.real)
+    private.step()
+certificate = private.finish()
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from time import perf_counter
+from typing import Any, final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from hush.certificate import Certificate
+from hush.errors import InvalidInput
+from hush.plan import Plan
+from hush.train.clipping import Clipped, Clipper, Loss
+from hush.train.distributed import Ranks, bare
+from hush.train.draw import Draws
+from hush.train.keeping import Keeper
+from hush.train.layout import cut_again, is_sharded, through_flat
+from hush.train.noise import Noise
+from hush.train.optimizers import StepGuard, check_optimizer, check_parameters, check_scheduler
+from hush.train.probes import probe
+from hush.train.public import PublicStream
+from hush.train.refusals import refuse_coupled
+from hush.train.release import Export, tensors_of
+from hush.train.rounds import LiveNumbers, Round
+from hush.train.run_log import RoundRecord
+from hush.train.state import reseed_torch
+
+__all__ = ["PrivateTraining"]
+
+FIXED_SEED = "insecure_seed was set: whoever knows it can repeat the draws and take the noise off"
+
+
+@final
+class PrivateTraining:
+    """Trains a model under a plan, which alone decides rates, noise, expected batch, clip norm and rounds.
+
+    loss(model, batch) gives one loss per example, from that example alone. micro_batch is how many examples the model
+    sees at once: a matter of memory and speed, not of the result. folder keeps checkpoints, the run log and releases;
+    training that finds one of its checkpoints there goes on from it. Every save_every rounds the state is saved, and
+    the newest `keep` are kept. export(folder) writes the model for a release, safetensors unless given (for a Hugging
+    Face model: model.save_pretrained). insecure_seed fixes draws and noise for tests; nothing is certified then. marks
+    say, in the certificate, why else it certifies nothing.
+
+    Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all that were
+    drawn, adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done
+    or released, across any number of crashes. Draws repeat after a crash, noise never does.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        plan: Plan,
+        *,
+        loss: Loss,
+        micro_batch: int = 32,
+        scheduler: Any | None = None,
+        folder: str | Path | None = None,
+        insecure_seed: int | None = None,
+        compile: bool = False,
+        autocast: torch.dtype | None = None,
+        public: PublicStream | None = None,
+        export: Export | None = None,
+        marks: Sequence[str] = (),
+        save_every: int = 100,
+        keep: int = 2,
+    ) -> None:
+        if micro_batch < 1 or save_every < 1:
+            raise InvalidInput(f"micro_batch={micro_batch} and save_every={save_every} must be at least 1")
+        self._ranks, model = Ranks.current(), bare(model)
+        refuse_coupled(model)
+        self._ranks.align(model)
+        self.plan, self.model, self.optimizer, self.scheduler = plan, model, optimizer, scheduler
+        self._loss, self._autocast, self._public = loss, autocast, public
+        self._micro_batch, self._save_every = micro_batch, save_every
+        self._clipper = Clipper(model, loss, clip_norm=plan.clip_norm, compile=compile, autocast=autocast)
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        check_optimizer(optimizer, model, self._parameters)
+        check_scheduler(scheduler)
+        self._noise = Noise(insecure_seed=insecure_seed)
+        self._reached = 0
+        self._round: Round | None = None
+        self._seen: list[tuple[Clipped, NDArray[np.bool_]]] = []
+        self._records: list[RoundRecord] = []
+        self._probed = self._under_way = False
+        self._certificate: Certificate | None = None
+        self._marks = (*marks, *(() if insecure_seed is None else (FIXED_SEED,)))
+        self._keeper: Keeper | None = None
+        seed = self._ranks.from_first(os.urandom(32)) if insecure_seed is None else _derived(insecure_seed)
+        if folder is not None:
+            self._keeper = Keeper(
+                folder,
+                plan,
+                self._ranks,
+                model=model,
+                trainable=self._parameters,
+                optimizer=optimizer,
+                scheduler=scheduler,
+                export=export or tensors_of(model),
+                insecure_seed=insecure_seed,
+                draw_seed=seed,
+                marks=self._marks,
+                keep=keep,
+            )
+            seed, self._reached = self._keeper.draw_seed, self._keeper.round
+        self._draws = Draws(plan.rates, seed=seed)
+        self._guard = StepGuard(optimizer)
+
+    @property
+    def round(self) -> int:
+        """How many rounds are done."""
+        return self._reached
+
+    @property
+    def live(self) -> LiveNumbers | None:
+        """The last round's numbers, for the owner's terminal only; None before the first."""
+        if not self._records:
+            return None
+        last, left = self._records[-1], self.plan.rounds - self._reached
+        pace = float(np.mean([record.seconds for record in self._records]))
+        return LiveNumbers(
+            round=last.round,
+            rounds_left=left,
+            loss=last.loss,
+            clipped_share=last.clipped_share,
+            signal_to_noise=last.signal_to_noise,
+            seconds_left=left * pace,
+        )
+
+    def rounds(self) -> Iterator[Round]:
+        """The rounds that are left; each must end with ``step``. One that was left in the middle is begun again."""
+        while self._reached < self.plan.rounds:
+            if self._under_way:
+                self._clipper.take()  # of a round that was left in the middle
+                self._seen, self._under_way = [], False
+            refuse_coupled(self.model)  # model.train() may have thawed something
+            cut_again(self.model)  # evaluation may have put shards together
+            if self._noise.is_secure:
+                reseed_torch()
+            self._began = perf_counter()
+            drawn = self._draws.round(self._reached, rank=self._ranks.rank, world=self._ranks.world)
+            level = partial(self._ranks.level, model=self.model) if self._ranks.world > 1 else None
+            self._round = Round(self._reached, drawn, size=self._micro_batch, level=level)
+            yield self._round
+            if self._round is not None:
+                raise InvalidInput(f"round {self._round.index} was left without step(); call it once in every round")
+
+    def accumulate(self, batch: Mapping[str, Tensor], real: Tensor | NDArray[np.bool_]) -> None:
+        """Add one micro-batch to the round's sum; real is its mask of real examples."""
+        if self._round is None:
+            raise InvalidInput("no round is open; accumulate inside `for round in private.rounds()`, before step()")
+        mask = np.asarray(real.cpu() if isinstance(real, Tensor) else real, dtype=np.bool_)
+        self._round.count(mask)
+        on_device = torch.as_tensor(mask, device=next(iter(self._parameters.values())).device)
+        self._under_way = True
+        try:
+            if not self._probed:
+                self._probe(batch, on_device)
+            self._seen.append((self._clipper.accumulate(batch, on_device), mask))
+        except BaseException:
+            self._round = None  # the sum may hold half of it; rounds() begins this round again, with the same draw
+            raise
+
+    def step(self) -> None:
+        """End the round: noise once, division by the planned batch size, the public part, optimizer and scheduler."""
+        if self._round is None:
+            raise InvalidInput("no round is open; call step() once in every round of `for round in private.rounds()`")
+        self._round.check_complete()
+        check_parameters(self.optimizer, self.model, self._parameters)
+        index = self._round.index
+        public = self._public_part(index)
+        scale = self.plan.clip_norm * self.plan.training_noise_multiplier
+        sums, norm = self._ranks.noisy_sum(
+            self._clipper.take(), self._parameters, noise=self._noise, scale=scale, round=index
+        )
+        # From here on the round counts, whatever interrupts the rest of it: no second noise for its sum.
+        self._reached, self._round, self._under_way = index + 1, None, False
+        for name, parameter in self._parameters.items():
+            gradient = sums[name].div_(self.plan.batch_size)
+            if name in public:
+                gradient.add_(public[name])
+            parameter.grad = gradient.to(parameter.dtype)
+        with self._guard.allowed():
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scheduler is not None:
+            self.scheduler.step()
+        dimensions = sum(parameter.numel() for parameter in self._parameters.values())
+        self._record(norm / (scale * dimensions**0.5) if scale else None)
+        if self._keeper is not None and self._reached % self._save_every == 0:
+            self.save()
+
+    def save(self) -> None:
+        """Keep the state after the last round, to resume from; it stays with the owner."""
+        keeper = self._need_keeper()
+        if self._under_way:
+            raise InvalidInput(f"round {self._reached} is under way; save after its step()")
+        keeper.save(self._reached)
+
+    def release(self) -> Path:
+        """Release the model of the last round, on the way: it is covered by the plan like the final one."""
+        self.save()
+        return self._need_keeper().release(self._reached)
+
+    def finish(self) -> Certificate:
+        """After the last round, release model and certificate; after a crash it may be called again."""
+        if self._reached < self.plan.rounds:
+            left = self.plan.rounds - self._reached
+            raise InvalidInput(f"{left} of {self.plan.rounds} rounds are left; go through private.rounds() to the end")
+        if self._certificate is None:
+            versions = {**self.plan.certificate.versions, "torch": torch.__version__}
+            certificate = replace(self.plan.certificate, versions=versions)
+            if self._keeper is None:
+                self._certificate = replace(certificate, marks=(*certificate.marks, *self._marks))
+            else:
+                self._certificate = self._keeper.finish(self._reached, certificate)
+            self.close()
+        return self._certificate
+
+    def close(self) -> None:
+        """Give the folder and the optimizer free; what was not saved is lost."""
+        self._guard.remove()
+        self._round = None
+        if self._keeper is not None:
+            self._keeper.close()
+
+    def _public_part(self, index: int) -> dict[str, Tensor]:
+        if self._public is None:
+            return {}
+        found = self._public.gradients(self.model, self._loss, self._parameters, round=index, autocast=self._autocast)
+        if self._ranks.world > 1:  # replicas agree to the last bit, whatever their kernels do
+            for gradient in found.values():
+                if not isinstance(gradient, DTensor):
+                    through_flat([gradient], lambda flat: dist.broadcast(flat, src=0))
+        return found
+
+    def _probe(self, batch: Mapping[str, Tensor], real: Tensor) -> None:
+        if is_sharded(self.model):  # its forward pass communicates, so that all ranks must try the same examples
+            here = {key: value.cpu() for key, value in batch.items()}, real.cpu()
+            there, mask = self._ranks.from_first(here)
+            batch, real = {key: value.to(real.device) for key, value in there.items()}, mask.to(real.device)
+        plain = Clipper(self.model, self._loss, clip_norm=self.plan.clip_norm, autocast=self._autocast)
+        found = probe(self.model, self._loss, batch, real, clipper=plain, autocast=self._autocast)
+        self._probed = found.conclusive
+
+    def _record(self, signal_to_noise: float | None) -> None:
+        clipped = [entry for entry, _ in self._seen]
+        real = np.concatenate([mask for _, mask in self._seen] or [np.zeros(0, dtype=np.bool_)])
+        losses, norms = (_joined([getattr(entry, name) for entry in clipped])[real] for name in ("losses", "norms"))
+        self._seen = []
+        shares = self._ranks.gather((losses, norms))
+        losses, norms = (np.concatenate([share[part] for share in shares]) for part in (0, 1))
+        record = RoundRecord.of(
+            self._reached,
+            losses,
+            norms,
+            clip_norm=self.plan.clip_norm,
+            signal_to_noise=signal_to_noise,
+            seconds=perf_counter() - self._began,
+        )
+        self._records = [*self._records[-99:], record]
+        if self._keeper is not None:
+            self._keeper.log(record)
+
+    def _need_keeper(self) -> Keeper:
+        if self._keeper is None:
+            raise InvalidInput("this training has no folder to write to; pass folder= to PrivateTraining")
+        return self._keeper
+
+    def __repr__(self) -> str:
+        return f"PrivateTraining(round {self._reached} of {self.plan.rounds})"
+
+
+def _derived(insecure_seed: int) -> bytes:
+    return blake2b(str(insecure_seed).encode(), digest_size=32, person=b"hush test draws").digest()
+
+
+def _joined(tensors: list[Tensor]) -> NDArray[np.float64]:
+    return torch.cat(tensors).double().cpu().numpy() if tensors else np.zeros(0)

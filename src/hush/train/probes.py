@@ -1,0 +1,219 @@
+"""Preconditions that cannot be read off: tried out on two or three examples before the first round.
+
+Four questions, each with its own error: is there one loss per example; does an example's loss stay the same when its
+neighbours change; does a forward pass leave parameters and buffers alone; are the book-keeping norms and clipped sums
+those of one-example-at-a-time autograd? Everything runs in this process, prints and stores nothing, and leaves the
+model, its modes and all random states as they were, so that no later random number depends on the examples used.
+
+A coupling below the tolerance, or one that these examples do not excite (an expert's capacity that they do not fill),
+goes unseen: this complements the refusals, it does not replace them.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from hush.errors import InvalidInput
+from hush.train.layout import gradients_of, whole
+from hush.train.refusals import refuse_batch, refuse_coupled
+from hush.train.trial import Batch, Loss, Trial, equal, reseed, undisturbed
+
+__all__ = ["Probed", "probe"]
+
+_EXAMPLES = 3
+# Same shapes, same kernels, same order of additions: only the neighbours' values differ, and rows do not mix.
+_SAME_SHAPE_ULPS = 64
+# Other shapes may take other kernels; a true coupling by counts or statistics is far larger.
+_OTHER_SHAPE = {False: 1e-3, True: 5e-2}  # by whether the model computes in reduced precision
+_NEGLIGIBLE = {False: 1e-5, True: 1e-2}  # of the whole gradient: what cancels to rounding errors need not agree
+
+
+class _Clipped(Protocol):
+    @property
+    def norms(self) -> Tensor: ...
+
+
+class _Clipper(Protocol):
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    def accumulate(self, batch: Mapping[str, Tensor], real: Tensor) -> _Clipped: ...
+    def take(self) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """How many different examples were compared, of a batch of so many slots."""
+
+    examples: int
+    slots: int
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether it need not be done again: one example shows nothing about neighbours, unless there never are any."""
+        return self.examples > 1 or self.examples == self.slots == 1
+
+
+def probe(
+    model: nn.Module,
+    loss: Loss,
+    batch: Mapping[str, Tensor],
+    real: Tensor,
+    *,
+    clipper: _Clipper,
+    autocast: torch.dtype | None = None,
+) -> Probed:
+    """Try the loss, the model and the clipper on up to three different examples of a batch; raise if they will not do.
+
+    ``clipper`` holds no sums yet (what it holds is dropped) and need not be the compiled one. Under ``fully_shard`` all
+    ranks call this together, with the same batch.
+
+    Guarantee: owner-only. Errors name modules and parameters, never an example's content.
+    """
+    refuse_batch(batch, len(real))
+    refuse_coupled(model)
+    rows = _different_rows(batch, real)
+    if not rows:
+        return Probed(examples=0, slots=len(real))
+    examples = {key: value[rows] for key, value in batch.items()}
+    trial = Trial(model=model, loss=loss, autocast=autocast)
+    with undisturbed(model):
+        with _refuse_moved(model):
+            standing = trial.losses(examples)
+        _refuse_neighbours(trial, examples, standing, still=False)
+    with undisturbed(model):
+        quiet = trial.losses(examples, still=True)
+        _refuse_neighbours(trial, examples, quiet, still=True)
+        _refuse_company(trial, examples, quiet)
+    with undisturbed(model):
+        # Dropout draws other numbers in other layouts, so gradients are compared without it; a model without
+        # randomness is compared as it will train.
+        _refuse_wrong_sums(trial, examples, clipper, still=not torch.equal(standing, quiet))
+    return Probed(examples=len(rows), slots=len(real))
+
+
+def _refuse_neighbours(trial: Trial, examples: Batch, losses: Tensor, *, still: bool) -> None:
+    """Each example among copies of itself, all else equal: its loss must not change by more than a few last bits."""
+    mode = "in eval mode" if still else "in the mode the model is in"
+    again = trial.losses(examples, still=still)
+    unrest = _distance(again, losses)
+    if unrest > _OTHER_SHAPE[trial.reduced]:
+        raise InvalidInput(
+            f"two evaluations of the loss on the same examples with the same random seed differ by {unrest:.2g} "
+            f"({mode}), so nothing about it can be checked; draw randomness from torch's own generators and keep no "
+            "state in the model"
+        )
+    tolerance = _SAME_SHAPE_ULPS * torch.finfo(losses.dtype).eps + 4 * unrest
+    for i in range(len(losses)):
+        copies = {key: value[[i] * len(value)] for key, value in examples.items()}
+        change = _distance(trial.losses(copies, still=still)[i], losses[i])
+        if not change <= tolerance:
+            raise InvalidInput(
+                f"an example's loss changes by {change:.2g} when only its neighbours in the batch change ({mode}): "
+                "something ties examples together (in-batch negatives, a batch statistic, a normalisation by the "
+                "batch's tokens, packing, experts with a capacity); the loss of an example must be computed from "
+                "that example alone"
+            )
+
+
+def _refuse_company(trial: Trial, examples: Batch, losses: Tensor) -> None:
+    """Each example on its own: what is counted over the batch changes with its size, even among equal neighbours."""
+    for i in range(len(losses)):
+        alone = {key: value[i : i + 1] for key, value in examples.items()}
+        change = _distance(trial.losses(alone, still=True)[0], losses[i])
+        if not change <= _OTHER_SHAPE[trial.reduced]:
+            raise InvalidInput(
+                f"an example's loss alone and in a batch of {len(losses)} differ by {change:.2g}: the loss depends on "
+                "the size of the batch or on the example's place in it (a mean over the batch, num_items_in_batch); "
+                "divide by a count of the example's own or by a constant"
+            )
+
+
+@contextlib.contextmanager
+def _refuse_moved(model: nn.Module) -> Iterator[None]:
+    """A forward pass must leave no trace: running statistics are never clipped or noised, and would be released."""
+    before = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    marks = {name: _mark(parameter) for name, parameter in model.named_parameters()}
+    yield
+    after = dict(model.named_buffers())
+    moved = [name for name, value in before.items() if name not in after or not equal(value, after[name])]
+    moved += [name for name, parameter in model.named_parameters() if marks.get(name) != _mark(parameter)]
+    if moved:
+        raise InvalidInput(
+            f"a forward pass changed {', '.join(moved[:5])}: what the model keeps of the examples it sees is neither "
+            "clipped nor noised; use a layer without running state, or put this one in eval mode"
+        )
+
+
+def _refuse_wrong_sums(trial: Trial, examples: Batch, clipper: _Clipper, *, still: bool) -> None:
+    """The clipper against autograd, one example at a time; the others stand by as slots that must not count."""
+    if still:
+        trial.model.eval()
+    parameters = {name: parameter for name, parameter in trial.model.named_parameters() if name in set(clipper.names)}
+    relative, negligible = _OTHER_SHAPE[trial.reduced], _NEGLIGIBLE[trial.reduced]
+    first = next(iter(examples.values()))
+    for i in range(len(first)):
+        reseed()
+        norm = clipper.accumulate(examples, torch.arange(len(first), device=first.device) == i).norms[i]
+        sums = clipper.take()
+        alone = {key: value[i : i + 1] for key, value in examples.items()}
+        gradients = whole(gradients_of(trial.losses(alone, still=still, gradients=True)[0], parameters))
+        sizes = {name: float(torch.linalg.vector_norm(g, dtype=torch.float64)) for name, g in gradients.items()}
+        exact = math.hypot(*sizes.values())
+        finite = math.isfinite(exact)
+        if not finite:  # by rule, such an example adds nothing
+            gradients = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
+            sizes, exact = dict.fromkeys(sizes, 0.0), 0.0
+        scale = _common_scale(sums, sizes, floor=negligible * exact)
+        wrong = [
+            name
+            for name, gradient in gradients.items()
+            if not (sums[name] - scale * gradient).norm() <= scale * (relative * sizes[name] + negligible * exact)
+        ]
+        if wrong:
+            raise InvalidInput(
+                f"the clipped gradient sum differs from autograd's for {len(wrong)} of {len(sums)} parameters: "
+                f"{', '.join(wrong[:5])}. They are used in a way that per-example clipping does not see; freeze them, "
+                "or use them only through their own module's forward"
+            )
+        if finite and not abs(float(norm) - exact) <= relative * exact + 1e-9:
+            raise InvalidInput(
+                f"a per-example gradient norm is {float(norm) / (exact or 1):.4g} times autograd's, although the sums "
+                "agree: this clipper cannot be relied on for this model"
+            )
+
+
+def _common_scale(sums: Mapping[str, Tensor], sizes: Mapping[str, float], *, floor: float) -> float:
+    """By how much an example was scaled, from the upper quartile over parameters: missed ones do not move it."""
+    ratios = [float(sums[name].double().norm()) / size for name, size in sizes.items() if size > floor]
+    return min(1.0, float(np.quantile(ratios, 0.75, method="higher"))) if ratios else 1.0
+
+
+def _different_rows(batch: Mapping[str, Tensor], real: Tensor) -> list[int]:
+    """The first real rows that differ from one another, at most three."""
+    rows: list[int] = []
+    for row in real.nonzero().flatten().tolist():
+        if not any(all(torch.equal(value[row], value[other]) for value in batch.values()) for other in rows):
+            rows.append(row)
+        if len(rows) == _EXAMPLES:
+            break
+    return rows
+
+
+def _mark(parameter: Tensor) -> tuple[float, int]:
+    """Changes whenever the values do, at the cost of one pass over them."""
+    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    return float(torch.linalg.vector_norm(local.detach(), dtype=torch.float32)), local._version
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """The largest difference, relative above 1 and absolute below; two losses that are not finite count as equal."""
+    one, other = one.detach().double(), other.detach().double()
+    difference = (one - other).abs() / other.abs().clamp(min=1)
+    return float(difference.masked_fill(~torch.isfinite(one) & ~torch.isfinite(other), 0).max())

@@ -1,0 +1,398 @@
+"""``HushTrainer``: the Trainer that users of Hugging Face know, training under a plan.
+
+How the two meet. The train loader yields the number of a round. ``training_step`` draws that round and accumulates
+all of its micro-batches; what the Trainer takes for its optimizer's step is that of :class:`PrivateTraining`, noise
+included. A checkpoint-N is a release of round N: it is entered in the ledger before it appears, holds no random state,
+and what training resumes from stays in the owner's folder. Everything else (callbacks, loggers, evaluation, schedules,
+the hub) is the Trainer's own, and sees no number that depends on the draw.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from hush.errors import InvalidInput
+
+try:
+    from transformers import ProgressCallback, Trainer, TrainingArguments
+    from transformers.trainer_utils import PredictionOutput, TrainOutput, get_last_checkpoint, rotate_checkpoints
+except ImportError as error:
+    raise InvalidInput('HushTrainer needs transformers and accelerate; pip install "hush[hf]"') from error
+
+from hush.certificate import Certificate
+from hush.plan import Plan
+from hush.train.batches import MicroBatch
+from hush.train.collate import Collator, rows_of
+from hush.train.language import Loss, default_loss
+from hush.train.private import PrivateTraining
+from hush.train.public import PublicStream
+from hush.train.rounds import Round
+from hush.train.trainer_arguments import checked_settings, refuse_selection
+from hush.train.trainer_parts import (
+    OwnerProgress,
+    PrivateSteps,
+    StepsElsewhere,
+    append_line,
+    check_data,
+    check_fresh,
+    publish,
+    saved_round,
+)
+
+__all__ = ["HushTrainer"]
+
+_PRIVATE = ("loss", "total_flos")  # and what begins with train_: losses, counts and times of the secret draw
+_LOGGERS = "transformers.integrations"  # TensorBoard, trackio and the like
+
+
+@final
+class HushTrainer(Trainer):
+    """``transformers.Trainer`` under a plan; a step is a round, and there are as many as the plan says.
+
+    Row i of train_dataset is example i of the plan. loss(model, batch) gives one loss per example, by default what the
+    model's class calls for. per_device_train_batch_size is how many examples the model sees at once: a matter of memory
+    and speed. output_dir receives what may be released; folder (by default its sibling, named output_dir-hush) keeps
+    checkpoints and the run log in owner/, and the final model with its certificate in release/. Scores of evaluation
+    data are logged, and may choose a model, only if eval_is_public says that these data bear no secret. buckets are
+    lengths to pad to, for a :class:`~hush.train.collate.Corpus`. For public and insecure_seed see PrivateTraining.
+
+    Guarantee: that of :class:`PrivateTraining`. Loggers, trainer_state.json and checkpoints hold nothing that depends
+    on the draw but through the noisy sums of rounds that the ledger knows. Two things are the user's: a callback that
+    publishes what it computes from the model must do so when a checkpoint is saved (``on_save``), for an unsaved round
+    is repeated after a crash, with other noise; and loggers note the time of each entry, some the load of the machine,
+    while rounds take as long as their draws are large: publish logs without either.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: TrainingArguments,
+        *,
+        plan: Plan,
+        train_dataset: Any,
+        loss: Loss | None = None,
+        eval_dataset: Any = None,
+        eval_is_public: bool = False,
+        data_collator: Callable[..., Any] | None = None,
+        processing_class: Any = None,
+        compute_metrics: Callable[..., dict[str, float]] | None = None,
+        preprocess_logits_for_metrics: Callable[..., Tensor] | None = None,
+        callbacks: Sequence[Any] = (),
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+        buckets: Sequence[int] = (),
+        public: PublicStream | None = None,
+        folder: str | Path | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        settings = checked_settings(args, plan, callbacks=callbacks, eval_is_public=eval_is_public)
+        check_data(train_dataset, plan, data_collator, buckets)
+        output = Path(settings.arguments.output_dir or "").resolve()
+        self.folder = output.with_name(f"{output.name}-hush") if folder is None else Path(folder).resolve()
+        if self.folder.is_relative_to(output):
+            raise InvalidInput(
+                f"folder={self.folder} lies in output_dir={output}, which receives what may be released; the owner's "
+                "files must stay out of it: choose another folder, or leave it out"
+            )
+        super().__init__(
+            model=model,
+            args=settings.arguments,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            compute_metrics=compute_metrics,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+            callbacks=list(callbacks),
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+        )
+        self.model_accepts_loss_kwargs = False  # nobody counts the tokens of a batch
+        self.plan, self.eval_is_public = plan, eval_is_public
+        self.certificate: Certificate | None = None
+        self.private: PrivateTraining | None = None
+        self._settings, self._buckets, self._public, self._insecure_seed = settings, buckets, public, insecure_seed
+        self._loss = default_loss(model) if loss is None else loss
+        self._rounds: Iterator[Round] = iter(())
+        self._resuming = self._evaluating = self._open = False
+        self._writing: Literal["checkpoint", "model", "nothing"] = "checkpoint"
+        self._released = 0
+        self._staging: Path | None = None
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(OwnerProgress(lambda: self.private and self.private.live, scores=not eval_is_public))
+
+    # ---- the loop ----
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """All rounds that are left, then the certificate. Resuming goes on from the owner's newest checkpoint."""
+        if not self.eval_is_public:
+            refuse_selection(self.args, self.callback_handler.callbacks)  # some may be new
+        self._resuming = bool(resume_from_checkpoint)
+        if self._resuming:
+            resume_from_checkpoint = self._resumed_from(resume_from_checkpoint)
+        try:
+            output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+            private = self._running()
+            if private.round == self.plan.rounds:
+                self._writing = "model"
+                self.certificate = private.finish()
+                self._released = private.round
+        finally:
+            self._writing, self._open = "checkpoint", False
+            if self.private is not None:
+                self.private.close()
+        return TrainOutput(output.global_step, math.nan, {})
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The rounds, by number; what each draws is nobody's business but ``training_step``'s."""
+        # A generator of its own, for a loader takes a seed from it even where there is nothing to shuffle.
+        return DataLoader(
+            range(self.plan.rounds),  # pyright: ignore[reportArgumentType]
+            collate_fn=lambda numbers: {"round": numbers[0]},
+            generator=torch.Generator(),
+        )
+
+    def _init_training_state(self, *args: Any, **options: Any) -> tuple[int, int]:
+        super()._init_training_state(*args, **options)
+        saved = saved_round(self.folder)
+        if not self._resuming:
+            check_fresh(self.folder, Path(self.args.output_dir or ""), saved)
+        elif saved is None:
+            raise InvalidInput(
+                f"there is nothing to resume from in {self.folder / 'owner'}: what may be released does not hold what "
+                "training needs; restore the owner's folder, or train anew into another output_dir"
+            )
+        self.state.global_step = saved or 0
+        return divmod(self.state.global_step, self.plan.rounds)
+
+    def _prepare_for_training(self, *args: Any, **options: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **options)
+        wrapped: Any = self.optimizer
+        optimizer = wrapped.optimizer
+        self.private = PrivateTraining(
+            self.model,  # pyright: ignore[reportArgumentType]
+            optimizer,
+            self.plan,
+            loss=self._loss,
+            micro_batch=self.args.per_device_train_batch_size,
+            scheduler=StepsElsewhere(self.lr_scheduler),
+            folder=self.folder,
+            insecure_seed=self._insecure_seed,
+            compile=self._settings.compile,
+            autocast=self._settings.autocast,
+            public=self._public,
+            export=self._export,
+            save_every=self.plan.rounds + 1,  # as often as the arguments say: with every checkpoint
+        )
+        self._open = True
+        wrapped.optimizer = PrivateSteps(optimizer, self.private)
+        self._rounds = self.private.rounds()
+        self._publish()  # what a crash kept from appearing
+        return prepared
+
+    def _run_epoch(self, *args: Any, **options: Any) -> None:
+        # The Trainer skips what is done only if a checkpoint of its own says so, which a crash may have kept back.
+        if self._resuming and options.get("resume_from_checkpoint") is None:
+            options["resume_from_checkpoint"] = str(self.folder)
+        super()._run_epoch(*args, **options)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Accumulate the clipped gradients of a round. The loss stays with the owner; the Trainer gets a zero."""
+        private = self._running()
+        private.model.train()
+        optimizer: Any = self.optimizer
+        optimizer.train()  # for those that average weights
+        current = next(self._rounds)
+        if current.index != inputs["round"]:
+            raise InvalidInput(f"the loader is at round {inputs['round']}, training at {current.index}; train anew")
+        lengths = self.train_dataset.lengths if self._buckets else None  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        for examples in current.micro_batches(lengths, self._buckets):
+            private.accumulate(self._batch(examples, current.index), examples.real)
+        return torch.zeros((), device=self.args.device)
+
+    def _batch(self, examples: MicroBatch, round: int) -> Mapping[str, Tensor]:
+        rows = rows_of(self.train_dataset, examples.examples.tolist())
+        if isinstance(self.data_collator, Collator):
+            batch = self.data_collator(rows, examples=examples.examples, round=round, length=examples.length)
+        else:
+            batch = self._get_collator_with_removed_columns(self.data_collator, "training")(rows)
+        return dict(self._prepare_inputs(batch))
+
+    # ---- what others may see ----
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log what does not depend on the draw but through the noisy sums; the rest is in the owner's run log."""
+        if self._evaluating and not self.eval_is_public:
+            if self._open:
+                append_line(self.folder / "owner" / "evaluations.jsonl", {"round": self.state.global_step, **logs})
+            return
+        shown = {name: logs[name] for name in logs if name not in _PRIVATE and not name.startswith("train_")}
+        if shown:
+            super().log(shown, start_time)
+
+    def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
+        """As in the Trainer; scores of data that may bear secrets go to the caller and the owner, to no logger."""
+        with self._scoring():
+            return super().evaluate(*args, **options)
+
+    def predict(self, *args: Any, **options: Any) -> PredictionOutput:
+        """As in the Trainer; scores of data that may bear secrets go to the caller, to no logger."""
+        with self._scoring():
+            return super().predict(*args, **options)
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
+        """A score of public data tells of the model, so its round is entered first; other scores pass loggers by."""
+        handler, everyone = self.callback_handler, self.callback_handler.callbacks
+        if not self.eval_is_public:
+            handler.callbacks = [one for one in everyone if not type(one).__module__.startswith(_LOGGERS)]
+        elif self._open:
+            self._enter_round()
+        self._evaluating = True
+        try:
+            yield
+        finally:
+            self._evaluating, handler.callbacks = False, everyone
+
+    def _determine_best_metric(self, *args: Any, **options: Any) -> bool:
+        return self.eval_is_public and super()._determine_best_metric(*args, **options)
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
+        """Evaluate in the precision that training has."""
+        autocast = self._settings.autocast
+        return torch.autocast(self.args.device.type, dtype=autocast, enabled=autocast is not None)
+
+    def hyperparameter_search(self, *args: Any, **options: Any) -> Any:
+        """Refused: every trial is a run of its own."""
+        raise InvalidInput(
+            "every trial of a hyperparameter search is a training of its own on the same secrets, and a plan accounts "
+            "for one; search on data without secrets, then train once"
+        )
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> None:
+        """None: gradients appear in the optimizer's step, not before.
+
+        Nor would the norm of the noisy mean be logged: if a crash makes training repeat the round, with other noise,
+        the logger would tell of both.
+        """
+
+    # ---- releases ----
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model as ``from_pretrained`` reads it: a release, entered in the ledger before it appears."""
+        if not _internal_call:
+            self._check_released()
+        super().save_model(output_dir, _internal_call)
+
+    def push_to_hub(self, *args: Any, **options: Any) -> Any:
+        """Upload the model: a release, entered in the ledger before it leaves."""
+        self._check_released()
+        return super().push_to_hub(*args, **options)
+
+    def _check_released(self) -> None:
+        """Enter the round of the model as it is now; once training has ended that is too late."""
+        if self.private is None or self._released == self.private.round:
+            return
+        if not self._open:
+            raise InvalidInput(
+                f"training ended after round {self.private.round} without releasing it, so its model must not be saved "
+                "yet; go on with train(resume_from_checkpoint=True)"
+            )
+        self._enter_round()
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        private = self._running()
+        staged, target = self._places(private.round)
+        if not target.exists():
+            if staged.exists():
+                staged.rmdir()  # entered for its score
+            private.release()
+            self._publish()
+            if self.args.push_to_hub:
+                self._push_from_checkpoint(str(target))
+        rotate_checkpoints(
+            output_dir=str(self.args.output_dir),
+            save_total_limit=self.args.save_total_limit,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+        )
+
+    def _enter_round(self) -> None:
+        """Save the state and enter its round in the ledger, as for a checkpoint, but write no model."""
+        private = self._running()
+        if self._released < private.round:
+            self._writing = "nothing"
+            try:
+                private.release()
+            finally:
+                self._writing = "checkpoint"
+            self._released = private.round
+
+    def _finalize_training(self, *args: Any, **options: Any) -> TrainOutput:
+        if self._running().round < self.plan.rounds:  # stopped early, and now its model may be used
+            self._save_checkpoint(self.model, None)  # pyright: ignore[reportArgumentType]
+        return super()._finalize_training(*args, **options)
+
+    def _export(self, folder: Path) -> None:
+        """Write into a folder that the ledger knows: the final model, or what the Trainer calls a checkpoint."""
+        if self._writing == "nothing":
+            return
+        if self._writing == "model":
+            self.save_model(str(folder), _internal_call=True)
+            return
+        pushed = self.args.push_to_hub
+        self._staging, self.args.push_to_hub = folder, False  # not from here, where it does not stay
+        try:
+            super()._save_checkpoint(self.model, None)  # pyright: ignore[reportArgumentType]
+        finally:
+            self._staging, self.args.push_to_hub = None, pushed
+        inner = folder / f"checkpoint-{self.state.global_step}"
+        if self.state.best_global_step == self.state.global_step:
+            self.state.best_model_checkpoint = str(self._places(self.state.global_step)[1])
+            self.state.save_to_json(str(inner / "trainer_state.json"))
+        for path in inner.iterdir():
+            path.rename(folder / path.name)
+        inner.rmdir()
+
+    def _publish(self) -> None:
+        round = self._running().round
+        staged, target = self._places(round)
+        publish(staged, target)
+        if staged.exists():
+            self._released = round
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self.args.output_dir if self._staging is None else self._staging)
+
+    def _places(self, round: int) -> tuple[Path, Path]:
+        """Where the release of a round is written, and where it appears."""
+        return (
+            self.folder / "release" / f"round-{round:06d}",
+            Path(str(self.args.output_dir)) / f"checkpoint-{round}",
+        )
+
+    def _resumed_from(self, checkpoint: str | bool | None) -> str | None:
+        """The Trainer's own record of a run: the newest there is, for the owner's state is never older."""
+        output = Path(str(self.args.output_dir))
+        newest = get_last_checkpoint(str(output)) if output.is_dir() else None
+        if isinstance(checkpoint, str) and (newest is None or Path(checkpoint).resolve() != Path(newest).resolve()):
+            raise InvalidInput(
+                f"{checkpoint} is not the newest checkpoint in {output}, and going back would release rounds twice, "
+                "with other noise; pass resume_from_checkpoint=True"
+            )
+        return newest
+
+    def _running(self) -> PrivateTraining:
+        if self.private is None:
+            raise InvalidInput("no training is under way; call train() first")
+        return self.private

@@ -1,0 +1,158 @@
+"""Small parts of ``HushTrainer``: what it hands to the Trainer and to the private training, and checks of its data."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from transformers import ProgressCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+from hush.errors import InvalidInput
+from hush.plan import Plan
+from hush.storage import whole_folder
+from hush.train.batches import check_lengths
+from hush.train.checkpoint import Checkpoints, flush_folder
+from hush.train.collate import Collator
+from hush.train.private import PrivateTraining
+from hush.train.rounds import LiveNumbers
+
+__all__ = [
+    "OwnerProgress",
+    "PrivateSteps",
+    "StepsElsewhere",
+    "append_line",
+    "check_data",
+    "check_fresh",
+    "publish",
+    "saved_round",
+]
+
+
+@final
+class PrivateSteps:
+    """An optimizer whose step is that of the private training; anything else is the optimizer's."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, private: PrivateTraining) -> None:
+        self._optimizer, self._private = optimizer, private
+
+    def step(self, closure: object = None) -> None:
+        """End the round."""
+        self._private.step()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._optimizer, name)
+
+
+@final
+class StepsElsewhere:
+    """A schedule as the private training stores it; the Trainer steps it, after the optimizer or an evaluation."""
+
+    def __init__(self, schedule: Any) -> None:
+        self._schedule = schedule
+
+    def step(self) -> None:
+        """Nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The schedule's."""
+        return self._schedule.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Into the schedule."""
+        self._schedule.load_state_dict(state)
+
+
+@final
+class OwnerProgress(ProgressCallback):
+    """The Trainer's progress bar, with the numbers that only the owner's terminal may show."""
+
+    def __init__(self, live: Callable[[], LiveNumbers | None], *, scores: bool) -> None:
+        super().__init__()
+        self._live, self._scores = live, scores
+
+    def on_step_end(self, *args: Any, **options: Any) -> None:
+        """Show loss, clipped share and signal-to-noise of the round."""
+        super().on_step_end(*args, **options)
+        live = self._live()
+        if live is not None and self.training_bar is not None:
+            numbers = {"loss": live.loss, "clipped": live.clipped_share, "signal/noise": live.signal_to_noise}
+            self.training_bar.set_postfix({name: f"{n:.3g}" for name, n in numbers.items() if n is not None})
+
+    def on_evaluate(self, *args: Any, metrics: Mapping[str, float] | None = None, **options: Any) -> None:
+        """Show scores that no logger gets."""
+        super().on_evaluate(*args, **options)
+        if self._scores and self.training_bar is not None:
+            self.training_bar.write(f"for the owner only: {dict(metrics or {})}")
+
+
+def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> None:
+    """Refuse data that are not the plan's examples by number, and collators that tie examples together."""
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise InvalidInput(
+            f"train_dataset is a {type(data).__name__}, which cannot be asked for its n-th example; a round draws "
+            "from all of them: pass a dataset with a length and rows by number"
+        )
+    if len(data) != plan.incidence.num_examples:
+        raise InvalidInput(
+            f"train_dataset has {len(data)} rows but the plan is for {plan.incidence.num_examples} examples; pass the "
+            "data that the plan was made for, a row for each example, in its order"
+        )
+    names = {kind.__name__ for kind in type(collator).__mro__}
+    if "DataCollatorWithFlattening" in names or getattr(collator, "padding_free", False):
+        raise InvalidInput(
+            f"{type(collator).__name__} packs several examples into one sequence, and their gradients cannot be told "
+            "apart; use a collator that pads, with one row per example"
+        )
+    if buckets:
+        if not isinstance(collator, Collator) or not hasattr(data, "lengths"):
+            raise InvalidInput(
+                "buckets need data that know their lengths and a collator that pads to one: pass what "
+                "hush.train.collate.tokenise gives, and one of the collators beside it"
+            )
+        check_lengths(data.lengths, buckets)
+
+
+def check_fresh(folder: Path, output: Path, saved: int | None) -> None:
+    """Refuse to begin where an earlier training has left a state or a release."""
+    older = get_last_checkpoint(str(output)) if output.is_dir() else None
+    if saved is not None or older is not None:
+        raise InvalidInput(
+            f"{folder if saved is not None else older} holds an earlier training; go on with it by "
+            "train(resume_from_checkpoint=True), or train into another output_dir"
+        )
+
+
+def publish(staged: Path, target: Path) -> None:
+    """Move a released checkpoint to where the Trainer's users look for it; an empty folder keeps its old place."""
+    if not staged.exists() or not any(staged.iterdir()):
+        return
+    if target.exists():
+        shutil.rmtree(staged)  # a crash came after the move and before the empty folder
+    else:
+        times = (staged / "trainer_state.json").stat()
+        try:
+            staged.rename(target)
+        except OSError:  # another disk
+            with whole_folder(target) as work:
+                shutil.copytree(staged, work, dirs_exist_ok=True)
+            shutil.rmtree(staged)
+        os.utime(target, (times.st_atime, times.st_mtime))  # those of its files, which tell nothing
+        flush_folder(target.parent)
+    staged.mkdir()
+
+
+def append_line(path: Path, content: Mapping[str, Any]) -> None:
+    """Add a line of JSON to an owner-only file."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(handle, "a") as file:
+        file.write(json.dumps(content) + "\n")
+
+
+def saved_round(folder: Path) -> int | None:
+    """The round after which training would go on; None if nothing was saved."""
+    state = Checkpoints(folder / "owner" / "checkpoints").newest()
+    return None if state is None else int(state["round"])

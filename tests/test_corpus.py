@@ -1,0 +1,259 @@
+"""Reading the owner's data: every form of the same examples is the same corpus, in order, and no message shows them."""
+
+import bz2
+import csv
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hush
+from hush.corpus import read_corpus
+
+SECRET = "the vault code is 7401"
+TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=5)
+LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"), max_size=8), min_size=1)
+
+
+def write(path: Path, texts: list[str], *, column: str = "text") -> Path:
+    """The examples in the form that the file's name asks for, beside a column of numbers where the form has columns."""
+    kind = path.name.split(".", 1)[1]
+    if kind == "parquet":
+        table = pa.table({"number": list(range(len(texts))), column: pa.array(texts, pa.string())})
+        pq.write_table(table, path, row_group_size=2)
+    elif kind.startswith("jsonl"):
+        rows = [json.dumps({"number": index, column: text}) + "\n" for index, text in enumerate(texts)]
+        content = "".join(rows).encode()
+        path.write_bytes(gzip.compress(content) if kind.endswith("gz") else content)
+    elif kind == "json":
+        path.write_text(json.dumps([{"number": index, column: text} for index, text in enumerate(texts)]))
+    elif kind == "csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([[column], *([text] for text in texts)])
+    else:
+        content = "".join(f"{text}\n" for text in texts).encode()
+        path.write_bytes(bz2.compress(content) if kind.endswith("bz2") else content)
+    return path
+
+
+def refused(source: Path | str, **options: Any) -> str:
+    with pytest.raises(hush.InvalidInput) as caught:
+        list(read_corpus(source, **options).texts())
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None  # a cause, or its message, may quote the row
+    return str(caught.value)
+
+
+@settings(max_examples=30)
+@given(TEXTS, st.sampled_from(["parquet", "jsonl", "jsonl.gz", "json"]))
+def test_what_was_written_is_what_is_read_in_order(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], kind: str
+) -> None:
+    corpus = read_corpus(write(tmp_path_factory.mktemp("any") / f"data.{kind}", texts))
+    assert list(corpus.texts()) == texts
+    assert list(corpus.texts()) == texts  # again, from the beginning
+    assert len(corpus) == len(texts)
+
+
+@settings(max_examples=30)
+@given(LINES, st.sampled_from(["txt", "txt.bz2"]))
+def test_every_line_of_a_text_file_is_an_example_even_an_empty_one(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], kind: str
+) -> None:
+    corpus = read_corpus(write(tmp_path_factory.mktemp("any") / f"data.{kind}", texts))
+    assert list(corpus.texts()) == texts
+    assert len(corpus) == len(texts)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.text('ab",\n é☃', min_size=1, max_size=8).filter(lambda text: text.strip()), min_size=1, max_size=5))
+def test_quotes_commas_and_line_breaks_survive_csv(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    corpus = read_corpus(write(tmp_path_factory.mktemp("any") / "data.csv", texts))
+    assert list(corpus.texts()) == texts
+    assert len(corpus) == len(texts)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv", "txt"])
+def test_a_folder_is_its_files_in_the_order_of_their_names(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    write(tmp_path / f"c.{kind}", ["5", "6"])
+    write(tmp_path / f"a.{kind}", ["1", "2"])
+    write(tmp_path / "b" / f"z.{kind}", ["3", "4"])
+    write(tmp_path / ".hidden" / f"a.{kind}", ["no"])
+    write(tmp_path / f".a.{kind}", ["no"])
+    (tmp_path / "LICENSE").write_text("no")
+    options: dict[str, Any] = {"unit": "line"} if kind == "txt" else {}
+    corpus = read_corpus(tmp_path, **options)
+    assert list(corpus.texts()) == ["1", "2", "3", "4", "5", "6"]
+    assert len(corpus) == 6
+    assert repr(corpus) == f"Corpus(source={str(tmp_path)!r}, column='text')"
+
+
+def test_a_folder_of_text_has_an_example_in_each_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\nexample\n")
+    (tmp_path / "b.md").write_text("")
+    corpus = read_corpus(tmp_path)
+    assert list(corpus.texts()) == ["one\nexample\n", ""]
+    assert len(corpus) == 2
+    assert list(read_corpus(tmp_path / "a.txt", unit="file").texts()) == ["one\nexample\n"]
+    assert list(read_corpus(tmp_path / "a.txt").texts()) == ["one", "example"]
+
+
+def test_the_column_is_the_one_named_or_text_or_the_only_one_with_text(tmp_path: Path) -> None:
+    table = pa.table({"id": [1], "body": ["b"], "title": pa.array(["t"]).dictionary_encode()})
+    pq.write_table(table, tmp_path / "two.parquet")
+    assert list(read_corpus(tmp_path / "two.parquet", column="title").texts()) == ["t"]
+    assert "has the columns id (no text), body, title; name the one" in refused(tmp_path / "two.parquet")
+    assert "has no column 'abstract'; it has id, body, title" in refused(tmp_path / "two.parquet", column="abstract")
+    assert "the column 'id' holds no text" in refused(tmp_path / "two.parquet", column="id")
+    assert read_corpus(write(tmp_path / "one.parquet", ["a"], column="body")).column == "body"
+    pq.write_table(table.append_column("text", pa.array(["x"])), tmp_path / "text.parquet")
+    assert list(read_corpus(tmp_path / "text.parquet").texts()) == ["x"]
+
+
+def test_every_file_of_a_folder_needs_the_column(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", ["1"])
+    write(tmp_path / "b.jsonl", ["2"], column="body")
+    assert "b.jsonl has no column 'text'; it has number, body" in refused(tmp_path)
+
+
+def test_several_columns_are_read_together(tmp_path: Path) -> None:
+    for kind in ("parquet", "jsonl", "json"):
+        corpus = read_corpus(write(tmp_path / f"data.{kind}", ["a", "b"]))
+        assert list(corpus.rows("text", "number")) == [("a", 0), ("b", 1)]
+
+
+def test_broken_rows_are_named_by_index_and_line_and_none_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    lines = [b'{"text": "good"}', b'{"text": "%s" oops}' % SECRET.encode(), b"", b'{"text": null}', b'{"text": 3}',
+             b'["%s"]' % SECRET.encode(), b'{"text": "\xff"}', b'{"text": "\\ud800"}']  # fmt: skip
+    path.write_bytes(b"\n".join(lines[:4]))
+    assert (
+        f"2 rows have no text in column 'text': row 1 ({path}, line 2: not a JSON object); row 2 (empty); mend"
+    ) in refused(path)
+    path.write_bytes(b"\n".join(lines[:1] + lines[4:]))
+    message = refused(path)
+    assert "4 rows" in message
+    assert f"row 1 (a int); row 2 ({path}, line 3: not a JSON object)" in message
+    assert "row 4 (not UTF-8)" in message
+    path.write_bytes(b'{"text": "good"}\n' + b"{\n" * 9)
+    assert "at least 5 rows" in refused(path)
+
+
+def test_broken_csv_is_named_by_line_and_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(f"id,text\n1,good\n2,{SECRET},more\n\n3,fine\n")
+    assert f"row 1 ({path}, line 3: 3 cells under 2 columns)" in refused(path)
+    path.write_text(f'text\n"{SECRET}" and more\n')
+    assert "line 2: quotes do not close" in refused(path)
+    path.write_bytes(b"text\n\xff\xfe\n")
+    assert "row 0 (not UTF-8)" in refused(path)
+    path.write_text("a,a\n1,2\n")
+    assert "two columns have one name" in refused(path)
+    path.write_text("\ufefftext\ngood\n", encoding="utf-8")  # a byte-order mark, as spreadsheets write it
+    assert list(read_corpus(path).texts()) == ["good"]
+
+
+def test_a_row_of_data_in_place_of_a_header_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(f"{SECRET}!,{SECRET * 3},id\n")
+    assert "(a name of 23 characters), (a name of 66 characters), id" in refused(path)
+
+
+def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "data.txt"
+    path.write_bytes(b"good\n\xff\n")
+    assert f"row 1 ({path}, line 2: not UTF-8)" in refused(path)
+    assert "row 0" in refused(path, unit="file")
+
+
+def test_huge_rows_are_read(tmp_path: Path) -> None:
+    long = "x" * 3_000_000
+    for kind in ("csv", "jsonl", "txt", "parquet", "jsonl.gz"):
+        assert list(read_corpus(write(tmp_path / f"data.{kind}", [long, "y"])).texts()) == [long, "y"]
+
+
+def test_empty_cells_of_parquet_are_broken_rows(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "data.parquet")
+    assert "1 rows have no text in column 'text': row 1 (empty)" in refused(tmp_path / "data.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("data.parquet", SECRET.encode(), "is not a readable Parquet file"),
+        ("data.json", b"[" + SECRET.encode(), "begins as a JSON list but is none"),
+        ("data.jsonl", b"", "holds no row that can be read"),
+        ("data.csv", b"", "holds no row that can be read"),
+        ("data.jsonl.gz", SECRET.encode(), "cannot be decompressed"),
+        ("data.xlsx", SECRET.encode(), "has an unknown ending"),
+        ("data", SECRET.encode(), "has an unknown ending"),
+    ],
+)
+def test_files_that_are_no_data_are_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert words in refused(tmp_path / name)
+
+
+def test_folders_that_are_no_data_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.doc").write_text(SECRET)
+    assert "holds 1 files but none that is Parquet" in refused(tmp_path)
+    write(tmp_path / "a.csv", ["a"])
+    write(tmp_path / "a.txt", ["a"])
+    assert "holds csv and text files; pass a folder with one kind" in refused(tmp_path)
+    assert "does not exist" in refused(tmp_path / "missing.jsonl")
+    assert "does not exist" in refused(tmp_path / "missing")
+    assert "drop unit='line'" in refused(tmp_path / "a.csv", unit="line")
+
+
+def test_a_loop_of_links_ends(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", ["a"])
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    assert list(read_corpus(tmp_path).texts()) == ["a"]
+
+
+def test_a_name_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert 'install the library that loads those with pip install "hush[hf]"' in refused("stanfordnlp/imdb")
+
+
+def test_data_sets_are_read_from_a_folder_that_the_library_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    made = datasets.Dataset.from_dict({"text": ["a", "b", None], "label": [0, 1, 0]})
+    made.select(range(2)).save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": made.select([0]), "test": made}).save_to_disk(tmp_path / "splits")
+    corpus = read_corpus(tmp_path / "one")
+    assert list(corpus.texts()) == ["a", "b"]
+    assert len(corpus) == 2
+    assert list(read_corpus(tmp_path / "splits").texts()) == ["a"]
+    assert "row 2 (empty)" in refused(f"{tmp_path / 'splits'}:test")
+    assert "the column 'label' holds no text" in refused(tmp_path / "one", column="label")
+    assert "(KeyError); check the name, the split" in refused(f"{tmp_path / 'splits'}:validation")
+    assert "NAME:CONFIG:SPLIT" in refused("a:b:c:d")
+
+
+def test_a_name_its_configuration_and_its_split_reach_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    asked: list[tuple[object, ...]] = []
+
+    def load(name: str, config: str | None, *, split: str) -> Any:
+        asked.append((name, config, split))
+        if name == "gone":
+            raise ConnectionError(SECRET)
+        return datasets.Dataset.from_dict({"text": ["a"]})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    for source in ("org/name", "name:test", "name:small:test"):
+        assert list(read_corpus(source).texts()) == ["a"]
+    assert asked == [("org/name", None, "train"), ("name", None, "test"), ("name", "small", "test")]
+    assert "(ConnectionError)" in refused("gone")

@@ -1,0 +1,124 @@
+"""The owner's key: what it fingerprints is told apart exactly, and neither key nor content shows anywhere."""
+
+import hashlib
+import hmac
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hush
+from hush.keyed import DataKey, is_fingerprint, key_id_of
+
+ROWS = st.lists(st.one_of(st.text("ab\x00é", max_size=3), st.binary(max_size=3)), max_size=4)
+KEY = DataKey(bytes(range(32)))
+
+
+@given(ROWS, ROWS)
+def test_fingerprints_are_equal_exactly_for_equal_rows_in_equal_order(
+    one: list[str | bytes], other: list[str | bytes]
+) -> None:
+    assert (KEY.fingerprint_rows(one) == KEY.fingerprint_rows(iter(other))) == (one == other)
+
+
+@given(ROWS)
+def test_a_second_hmac_agrees(rows: list[str | bytes]) -> None:
+    """HMAC written out (RFC 2104) over the serialisation written out."""
+    message = b"hush rows 1\n"
+    for row in rows:
+        content = row.encode() if isinstance(row, str) else row
+        message += (b"s" if isinstance(row, str) else b"b") + len(content).to_bytes(8, "little") + content
+    block = bytes(range(32)) + bytes(32)
+    inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block) + message).digest()
+    expected = hashlib.sha256(bytes(byte ^ 0x5C for byte in block) + inner).hexdigest()
+    assert KEY.fingerprint_rows(rows) == f"{KEY.id}:{expected}"
+
+
+def test_rows_that_run_together_alike_are_told_apart() -> None:
+    corpora = [["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], ["", "abc"], ["c", "ab"], [], [""], [b"abc"], ["\ud800"]]
+    assert len({KEY.fingerprint_rows(rows) for rows in corpora}) == len(corpora)
+
+
+def test_another_key_gives_another_fingerprint_and_another_id() -> None:
+    other = DataKey(bytes(32))
+    assert other.fingerprint_rows(["a"]).split(":")[1] != KEY.fingerprint_rows(["a"]).split(":")[1]
+    assert other.id != KEY.id
+    assert key_id_of(KEY.fingerprint_rows(["a"])) == KEY.id
+    assert other != KEY
+    assert DataKey(bytes(range(32))) == KEY
+    assert len({KEY, DataKey(bytes(range(32))), other}) == 2
+    assert KEY != "key"
+
+
+def test_a_key_comes_from_the_systems_entropy_into_a_file_of_its_owner(tmp_path: Path) -> None:
+    previous = os.umask(0)
+    try:
+        made = DataKey.create(tmp_path / "one.key")
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE((tmp_path / "one.key").stat().st_mode) == 0o600
+    assert DataKey.load(tmp_path / "one.key") == made == DataKey.load_or_create(tmp_path / "one.key")
+    assert DataKey.load_or_create(tmp_path / "two.key") != made
+    assert DataKey.load(tmp_path / "two.key") != made
+
+
+def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
+    made = DataKey.create(tmp_path / "my.key")
+    with pytest.raises(hush.InvalidInput, match="never overwritten"):
+        DataKey.create(tmp_path / "my.key")
+    assert DataKey.load(tmp_path / "my.key") == made
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_key_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+    DataKey.create(tmp_path / "my.key")
+    (tmp_path / "my.key").chmod(mode)
+    with pytest.raises(hush.InvalidInput, match="chmod 600"):
+        DataKey.load(tmp_path / "my.key")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hunter2\n", b"hush data key 1\n" + b"0" * 63 + b"\n", b"\x00" * 32, b"0" * 300]
+)
+def test_any_other_file_is_no_key_and_its_content_stays_unsaid(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(hush.InvalidInput, match="is not a data key") as caught:
+        DataKey.load(path)
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(FileNotFoundError):
+        DataKey.load(tmp_path / "missing")
+
+
+def test_nothing_shows_the_key() -> None:
+    secret = bytes(range(32))
+    shown = f"{KEY!r} {KEY} {KEY.id} {[KEY]}"
+    assert secret.hex() not in shown
+    assert repr(secret)[2:20] not in shown
+    assert repr(KEY) == f"DataKey(id='{KEY.id}')"
+    assert KEY.id == hmac.new(secret, b"hush data key id 1", "sha256").hexdigest()[:16]
+
+
+@pytest.mark.parametrize("secret", [b"", bytes(31), "0" * 32, None])
+def test_a_key_of_another_size_is_refused(secret: bytes) -> None:
+    with pytest.raises(hush.InvalidInput, match="exactly 32 bytes"):
+        DataKey(secret)
+
+
+def test_a_row_that_is_no_text_is_named_by_its_index() -> None:
+    with pytest.raises(hush.InvalidInput, match="row 1 is a int; pass text or bytes"):
+        KEY.fingerprint_rows(["a", 3])  # pyright: ignore[reportArgumentType]
+
+
+def test_what_is_no_fingerprint_is_recognised() -> None:
+    good = KEY.fingerprint_rows([])
+    assert is_fingerprint(good)
+    for bad in (None, 3, "", good[:-1], good.upper(), good + "0", good.replace(":", ""), f" {good}"):
+        assert not is_fingerprint(bad)
+    with pytest.raises(hush.InvalidInput, match="not a keyed fingerprint"):
+        key_id_of("abc")

@@ -1,0 +1,162 @@
+"""What fine-tuning is made of: schedules, batches, and tokens that are exactly those of the fingerprinted data."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hush.corpus import read_corpus
+from hush.errors import InvalidInput
+from hush.keyed import DataKey
+from hush.train import fit as fitting
+from hush.train.collate import CausalCollator, Corpus, MaskedCollator
+from hush.train.fit import Batches, tokenised
+from hush.train.pretrained import Lora, Pretrained
+from hush.train.recipe import Recipe, check_recipe, store_recipe
+
+
+def shares(recipe: Recipe, rounds: int) -> list[float]:
+    """The learning rate of each round, by the schedule itself."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = recipe.make_schedule(optimizer, rounds)
+    found: list[float] = []
+    for _ in range(rounds):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return found
+
+
+@given(st.sampled_from(["constant", "linear", "cosine"]), st.integers(1, 30), st.integers(0, 40))
+def test_the_learning_rate_rises_to_its_peak_and_never_after(schedule: Any, rounds: int, warmup: int) -> None:
+    found = shares(Recipe(model="m", schedule=schedule, warmup=warmup), rounds)
+    peak = min(warmup, rounds)
+    assert all(0 < share <= 1 for share in found)
+    assert found[:peak] == sorted(found[:peak])
+    assert found[peak:] == sorted(found[peak:], reverse=True)
+    if warmup < rounds:
+        assert found[peak] == 1
+        if schedule == "constant":
+            assert set(found[peak:]) == {1.0}
+        else:
+            assert len(set(found[peak:])) == rounds - peak
+
+
+def test_linear_and_cosine_are_halfway_down_in_the_middle() -> None:
+    for schedule in ("linear", "cosine"):
+        recipe = Recipe(model="m", schedule=schedule)  # pyright: ignore[reportArgumentType]
+        assert shares(recipe, 11)[0] == 1
+        assert shares(recipe, 10)[5] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "rate"),
+    [
+        ({}, torch.optim.AdamW, 5e-4),
+        ({"lora": Lora()}, torch.optim.AdamW, 1e-3),
+        ({"optimizer": "sgd"}, torch.optim.SGD, 0.1),
+        ({"learning_rate": 0.02}, torch.optim.AdamW, 0.02),
+    ],
+)
+def test_the_optimizer_is_the_one_asked_for(settings: dict[str, Any], kind: type, rate: float) -> None:
+    made = Recipe(model="m", **settings).make_optimizer([torch.nn.Parameter(torch.zeros(1))])
+    assert type(made) is kind
+    assert made.param_groups[0]["lr"] == rate
+    assert made.param_groups[0]["weight_decay"] == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning_rate": -1.0},
+        {"learning_rate": float("nan")},
+        {"warmup": -1},
+        {"public_weight": 1.0},
+        {"public_batch": 3},
+    ],
+)
+def test_recipes_that_nobody_can_mean_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Recipe(model="m", **settings)
+
+
+@pytest.mark.parametrize("settings", [{"rank": 0}, {"alpha": 0.0}, {"dropout": 1.0}, {"alpha": float("nan")}])
+def test_adapters_that_nobody_can_mean_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="LoRA with"):
+        Lora(**settings)
+
+
+def test_every_setting_of_a_recipe_is_kept_to_the_end(tmp_path: Path) -> None:
+    (tmp_path / "owner").mkdir()
+    began = Recipe(model="m", lora=Lora(targets=("a", "b")))
+    check_recipe(tmp_path, began, resume=False)  # nothing there yet
+    store_recipe(tmp_path, began)
+    check_recipe(tmp_path, began, resume=True)
+    changes: dict[str, Any] = {
+        "model": "n", "task": "causal", "lora": None, "optimizer": "sgd", "learning_rate": 1.0, "schedule": "cosine",
+        "warmup": 1, "max_length": 9, "bf16": True, "public": {"public_weight": 1.0, "public_batch": 1},
+    }  # fmt: skip
+    for name, value in changes.items():
+        changed = value if name == "public" else {name: value}
+        with pytest.raises(InvalidInput, match="resume it as it began"):
+            check_recipe(tmp_path, Recipe(**{"model": "m", "lora": began.lora, **changed}), resume=True)
+    stored = json.loads((tmp_path / "owner" / "recipe.json").read_text())
+    assert {name.split("_")[0] for name in stored} == {name.split("_")[0] for name in changes}
+
+
+LENGTHS = st.lists(st.integers(0, 300), min_size=1, max_size=12)
+
+
+@given(LENGTHS, st.data())
+def test_every_batch_has_one_of_a_few_lengths_and_cuts_nothing(lengths: list[int], data: st.DataObject) -> None:
+    tokens = Corpus([list(range(1, length + 1)) for length in lengths])
+    batches = Batches(tokens, CausalCollator(length=300, padding=0), torch.device("cpu"))
+    assert batches.buckets == sorted(set(batches.buckets))
+    assert batches.buckets[-1] == max(1, *lengths)
+    assert len(batches.buckets) <= 1 + 4  # 32, 64, 128, 256 and the longest
+    examples = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=4)))
+    batch = batches.of(examples)
+    width = batch["input_ids"].shape[1]
+    longest = max(lengths[example] for example in examples)
+    assert width == min(bucket for bucket in batches.buckets if bucket >= longest)
+    for row, example in enumerate(examples.tolist()):
+        assert batch["input_ids"][row, : lengths[example]].tolist() == list(range(1, lengths[example] + 1))
+        assert batch["attention_mask"][row].sum() == lengths[example]
+    assert batches.of(examples, batches.buckets[-1])["input_ids"].shape[1] == batches.buckets[-1]
+
+
+def test_what_is_masked_is_new_in_every_round() -> None:
+    tokens = Corpus([list(range(10, 60))])
+    batches = Batches(tokens, MaskedCollator(length=50, padding=0, mask=1, vocabulary=99), torch.device("cpu"))
+    first = batches.of(np.array([0]))["labels"]
+    assert torch.equal(batches.of(np.array([0]))["labels"], first)
+    batches.round = 1
+    assert not torch.equal(batches.of(np.array([0]))["labels"], first)
+
+
+def letters(texts: list[str], *, truncation: bool, max_length: int) -> dict[str, list[list[int]]]:
+    """A tokenizer of letters."""
+    assert truncation
+    return {"input_ids": [[ord(letter) for letter in text[:max_length]] for text in texts]}
+
+
+@pytest.mark.parametrize("key", [None, DataKey(bytes(32))])
+@pytest.mark.parametrize("chunk", [1, 2, 3, 100])
+def test_tokens_and_fingerprint_are_of_one_and_the_same_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, key: DataKey | None
+) -> None:
+    texts = ["one", "", "three", "four four", "é"]
+    (tmp_path / "data.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    corpus = read_corpus(tmp_path / "data.txt")
+    monkeypatch.setattr(fitting, "CHUNK", chunk)
+    model = Pretrained(model=torch.nn.Linear(1, 1), tokenizer=letters, task="causal", max_length=6)
+    tokens, fingerprint = tokenised(corpus, model, key)
+    assert fingerprint == (None if key is None else key.fingerprint_rows(texts))
+    assert [bytes(tokens[row]["input_ids"].astype(np.uint8)).decode("latin-1") for row in range(5)] == [
+        text[:6] for text in texts
+    ]

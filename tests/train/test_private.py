@@ -1,0 +1,389 @@
+"""The training loop: its update against a slow reference, its order of calls, and what it lets out."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from reference import EXAMPLES, clipped_sum, cross_entropy, rows, small_data, small_model, small_plan, train
+from scipy.stats import chi2
+from torch import nn
+
+from hush.errors import InvalidInput
+from hush.train.clipping import MARGIN, Clipper
+from hush.train.noise import Noise
+from hush.train.private import PrivateTraining
+
+PLAN = small_plan()
+DATA = small_data()
+
+
+def sgd(model: nn.Module, **more: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0, **more)
+
+
+def private_training(model: nn.Module | None = None, **more: Any) -> PrivateTraining:
+    """With a fixed seed unless the test is about secrecy, so that no test fails once in a thousand draws."""
+    model = small_model() if model is None else model
+    settings: dict[str, Any] = {"plan": PLAN, "loss": cross_entropy, "micro_batch": 8, "insecure_seed": 0} | more
+    settings.setdefault("optimizer", sgd(model))
+    return PrivateTraining(model, settings.pop("optimizer"), settings.pop("plan"), **settings)
+
+
+def values(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+# --- the update
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 8, 64])
+def test_a_step_is_the_reference_sum_plus_the_plans_noise_over_the_planned_batch(micro_batch: int) -> None:
+    model = small_model()
+    private = private_training(model, micro_batch=micro_batch, insecure_seed=5)
+    sizes = set()
+    for index in range(4):
+        before, reference = values(model), small_model()
+        reference.load_state_dict(model.state_dict())
+        (drawn,) = train(private, DATA, until=index + 1)
+        sums, norms = clipped_sum(
+            reference, cross_entropy, rows(DATA, drawn), torch.ones(len(drawn)).bool(), clip_norm=0.7 * (1 - MARGIN)
+        )
+        noisy = {name: entry.float() for name, entry in sums.items()}
+        scale = PLAN.clip_norm * PLAN.noise_multiplier
+        Noise(insecure_seed=5).add_(noisy, scale=scale, round=index)
+        for name, parameter in model.named_parameters():
+            expected = before[name] - noisy[name] / PLAN.batch_size
+            torch.testing.assert_close(parameter.detach(), expected, rtol=1e-5, atol=1e-6)
+        assert private.live is not None
+        signal = float(torch.cat([entry.flatten() for entry in sums.values()]).norm())
+        dimensions = sum(entry.numel() for entry in sums.values())
+        assert private.live.signal_to_noise == pytest.approx(signal / (scale * dimensions**0.5), rel=1e-5)
+        assert private.live.clipped_share == pytest.approx(float((norms > 0.7).double().mean()))
+        sizes.add(len(drawn))
+    assert sizes != {8}  # otherwise dividing by the realised size would have passed too
+
+
+def test_the_noise_has_the_plans_scale_where_gradients_vanish() -> None:
+    """Secure mode, no seed to compare with: the squared norm of all coordinates follows its chi-squared law."""
+    model = nn.Sequential(nn.Linear(6, 1000), nn.Linear(1000, 3))
+    private = private_training(model, loss=lambda model, batch: 0 * cross_entropy(model, batch), insecure_seed=None)
+    before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    train(private, DATA, until=1)
+    after = nn.utils.parameters_to_vector(model.parameters()).detach()
+    z = (after - before).double() * PLAN.batch_size / (PLAN.clip_norm * PLAN.noise_multiplier)
+    law = chi2(z.numel())
+    assert law.ppf(1e-9) < float(z.square().sum()) < law.isf(1e-9)
+
+
+def test_a_simulation_trains_with_its_scaled_noise_and_is_marked() -> None:
+    plan = small_plan(noise_scale=1e-6, rounds=1)
+    model = nn.Linear(6, 3)
+    before = values(model)
+    private = private_training(model, plan=plan, loss=lambda model, batch: 0 * cross_entropy(model, batch))
+    train(private, DATA)
+    largest = max(float((p.detach() - before[name]).abs().max()) for name, p in model.named_parameters())
+    assert 0 < largest < 1e-5
+    assert not private.finish().is_real
+
+
+def test_an_empty_draw_is_a_round_of_noise_alone() -> None:
+    plan = small_plan(batch_size=0.02, rounds=4, ceiling=2e-6)
+    assert plan.noise_multiplier > 0
+    model = small_model()
+    private = private_training(model, plan=plan, insecure_seed=2)
+    for index, round in enumerate(private.rounds()):
+        before = values(model)
+        assert list(round.micro_batches()) == []
+        private.step()
+        noise = {name: torch.zeros_like(p) for name, p in before.items()}
+        Noise(insecure_seed=2).add_(noise, scale=plan.clip_norm * plan.noise_multiplier, round=index)
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.detach(), before[name] - noise[name] / plan.batch_size)
+        assert private.live is not None
+        assert private.live.loss is None
+        assert private.live.clipped_share is None
+    assert private.round == 4
+
+
+def test_a_plan_that_needs_no_noise_gets_none() -> None:
+    plan = small_plan(batch_size=0.02, rounds=2, ceiling=0.5)
+    assert plan.noise_multiplier == 0
+    model = small_model()
+    before = values(model)
+    private = private_training(model, plan=plan, insecure_seed=2)
+    assert [draw.size for draw in train(private, DATA)] == [0, 0]
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def test_parameters_in_bfloat16_and_momentum_and_schedules_are_the_optimizers_business() -> None:
+    model = small_model().to(torch.bfloat16)
+    data = DATA | {"inputs": DATA["inputs"].bfloat16()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=4)
+    before = values(model)
+    private = private_training(model, optimizer=optimizer, scheduler=scheduler)
+    train(private, data, until=4)
+    assert all(p.dtype == torch.bfloat16 and not torch.equal(p, before[name]) for name, p in model.named_parameters())
+    settled = values(model)
+    train(private, data, until=6)  # the rate has come down to 0
+    assert all(torch.equal(p, settled[name]) for name, p in model.named_parameters())
+
+
+def test_frozen_parameters_stay_and_need_no_place_in_the_optimizer() -> None:
+    model = small_model()
+    model[0].requires_grad_(False)
+    before = values(model)
+    train(private_training(model), DATA, until=2)
+    after = values(model)
+    assert [name for name in before if torch.equal(before[name], after[name])] == ["0.weight", "0.bias"]
+
+
+# --- the order of calls
+
+
+def test_every_drawn_example_must_be_accumulated_before_the_step() -> None:
+    private = private_training(micro_batch=1)
+    for round in private.rounds():
+        batches = round.micro_batches()
+        first = next(batches)
+        private.accumulate(rows(DATA, first), first.real)
+        break
+    with pytest.raises(InvalidInput, match="round 0 is not complete"):
+        private.step()
+
+
+def test_no_micro_batch_counts_twice_or_with_another_mask() -> None:
+    private = private_training()
+    round = next(private.rounds())
+    batches = round.micro_batches()
+    with pytest.raises(InvalidInput, match="handed out before"):
+        round.micro_batches()
+    first = next(batches)
+    with pytest.raises(InvalidInput, match="not the mask"):
+        private.accumulate(rows(DATA, first), np.zeros(8, dtype=bool))
+    private.accumulate(rows(DATA, first), first.real)
+    with pytest.raises(InvalidInput, match="exactly once"):
+        private.accumulate(rows(DATA, first), first.real)
+
+
+def test_micro_batches_may_be_prepared_ahead() -> None:
+    private = private_training(micro_batch=2)
+    round = next(private.rounds())
+    ahead = [(rows(DATA, examples), torch.as_tensor(examples.real)) for examples in round.micro_batches()]
+    assert len(ahead) > 1
+    for batch, real in ahead:
+        private.accumulate(batch, real)
+    private.step()
+    assert private.round == 1
+
+
+def test_padding_alone_may_be_accumulated_any_time_and_adds_nothing() -> None:
+    models = [small_model(), small_model()]
+    for model, padded in zip(models, (False, True), strict=True):
+        private = private_training(model, insecure_seed=3)
+        round = next(private.rounds())
+        for examples in round.micro_batches():
+            private.accumulate(rows(DATA, examples), examples.real)
+        if padded:
+            private.accumulate(rows(DATA, np.arange(8)), np.zeros(8, dtype=bool))
+        private.step()
+    assert all(torch.equal(*pair) for pair in zip(models[0].parameters(), models[1].parameters(), strict=True))
+
+
+def test_calls_outside_a_round_are_refused() -> None:
+    private = private_training()
+    with pytest.raises(InvalidInput, match="no round is open"):
+        private.step()
+    with pytest.raises(InvalidInput, match="no round is open"):
+        private.accumulate(rows(DATA, np.arange(8)), np.ones(8, dtype=bool))
+    rounds = private.rounds()
+    next(rounds)
+    with pytest.raises(InvalidInput, match="left without step"):
+        next(rounds)
+
+
+def test_finish_needs_all_rounds_and_no_step_follows_them() -> None:
+    private = private_training(insecure_seed=None)
+    train(private, DATA, until=3)
+    with pytest.raises(InvalidInput, match="9 of 12 rounds are left"):
+        private.finish()
+    train(private, DATA)
+    assert private.round == PLAN.rounds
+    assert list(private.rounds()) == []
+    with pytest.raises(InvalidInput, match="no round is open"):
+        private.step()
+    assert private.finish().is_real
+
+
+def test_a_round_that_failed_is_begun_again_with_the_same_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, draws = [small_model(), small_model()], []
+    for model, fails in zip(models, (False, True), strict=True):
+        private = private_training(model, micro_batch=2, insecure_seed=4)
+        if fails:
+            accumulate, calls = Clipper.accumulate, iter(range(100))
+
+            def failing(self: Any, *args: Any, accumulate: Any = accumulate, calls: Any = calls) -> Any:
+                done = accumulate(self, *args)
+                if next(calls) == 3:
+                    raise MemoryError
+                return done
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Clipper, "accumulate", failing)
+                with pytest.raises(MemoryError):
+                    train(private, DATA, until=1)
+            with pytest.raises(InvalidInput, match="no round is open"):
+                private.step()
+        draws.append(train(private, DATA, until=2))
+    assert all(np.array_equal(*pair) for pair in zip(*draws, strict=True))
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_round_interrupted_after_its_noise_counts() -> None:
+    class Interrupted(torch.optim.SGD):
+        calls = 0
+
+        def step(self, closure: Any = None) -> Any:
+            type(self).calls += 1
+            if self.calls == 3:
+                raise KeyboardInterrupt
+            return super().step(closure)
+
+    model = small_model()
+    private = private_training(model, optimizer=Interrupted(model.parameters(), lr=0.1))
+    with pytest.raises(KeyboardInterrupt):
+        train(private, DATA)
+    assert private.round == 3
+    train(private, DATA)
+    assert Interrupted.calls == PLAN.rounds
+
+
+# --- optimizers
+
+
+def test_the_optimizer_must_have_exactly_the_trainable_parameters() -> None:
+    model = small_model()
+    model[1].requires_grad_(False)
+    with pytest.raises(InvalidInput, match=r"2 parameters .* \(1\.bias, 1\.weight\)"):
+        private_training(model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
+    model = small_model()
+    with pytest.raises(InvalidInput, match=r"lacks 2 trainable parameters \(0\.bias, 0\.weight\)"):
+        private_training(model, optimizer=torch.optim.SGD([*model[1].parameters(), *model[4].parameters()], lr=1.0))
+    extra = [*model.parameters(), nn.Parameter(torch.zeros(1))]
+    with pytest.raises(InvalidInput, match="another model"):
+        private_training(model, optimizer=torch.optim.SGD(extra, lr=1.0))
+    private = private_training(model)
+    round = next(private.rounds())
+    for examples in round.micro_batches():
+        private.accumulate(rows(DATA, examples), examples.real)
+    private.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    with pytest.raises(InvalidInput, match="another model"):
+        private.step()
+
+
+def test_what_looks_at_the_data_again_is_refused() -> None:
+    model = small_model()
+    with pytest.raises(InvalidInput, match="LBFGS"):
+        private_training(model, optimizer=torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(InvalidInput, match="GradScaler"):
+        private_training(model, optimizer=torch.amp.GradScaler("cpu"))
+    optimizer = sgd(model)
+    with pytest.raises(InvalidInput, match="ReduceLROnPlateau"):
+        private_training(model, scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), optimizer=optimizer)
+
+
+def test_nobody_else_may_step_the_optimizer_while_it_trains_privately() -> None:
+    model = small_model()
+    private = private_training(model)
+    cross_entropy(model, DATA).mean().backward()
+    with pytest.raises(InvalidInput, match=r"outside of PrivateTraining\.step"):
+        private.optimizer.step()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    scaler.scale(cross_entropy(model, DATA).mean()).backward()
+    with pytest.raises(InvalidInput, match="scaler"):
+        scaler.step(private.optimizer)
+    private_training(model, optimizer=private.optimizer).close()
+    private.optimizer.step()  # given free
+
+
+def test_stray_gradients_do_not_reach_the_update() -> None:
+    models = [small_model(), small_model()]
+    for model, stray in zip(models, (False, True), strict=True):
+        private = private_training(model, insecure_seed=6)
+        if stray:
+            (100 * cross_entropy(model, DATA).sum()).backward()
+        train(private, DATA, until=1)
+    assert all(torch.equal(*pair) for pair in zip(models[0].parameters(), models[1].parameters(), strict=True))
+
+
+# --- what it lets out
+
+
+def test_random_numbers_of_the_forward_pass_cannot_be_foreseen() -> None:
+    states = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        private = private_training(small_model(dropout=0.5), insecure_seed=None)
+        next(private.rounds())
+        states.append(torch.get_rng_state())
+    assert not torch.equal(*states)
+
+
+def test_reprs_show_nothing_of_the_draw() -> None:
+    private = private_training(insecure_seed=987654321)
+    for round in private.rounds():
+        batches = list(round.micro_batches())
+        assert repr(round) == "Round(index=0)"
+        for examples in batches:
+            private.accumulate(rows(DATA, examples), examples.real)
+        private.step()
+        break
+    assert repr(private) == "PrivateTraining(round 1 of 12)"
+    assert repr(private.live) == "LiveNumbers(round=1, rounds_left=11, the rest for the owner only)"
+
+
+def test_live_numbers_average_the_examples_of_the_round() -> None:
+    model = small_model()
+    private = private_training(model)
+    assert private.live is None
+    with torch.no_grad():
+        before = cross_entropy(model, DATA)
+    (drawn,) = train(private, DATA, until=1)
+    live = private.live
+    assert live is not None
+    assert live.loss == pytest.approx(float(before[drawn].mean()), rel=1e-5)
+    assert (live.round, live.rounds_left) == (1, 11)
+    assert live.seconds_left > 0
+
+
+def test_a_certificate_is_marked_when_the_seed_is_fixed_or_the_caller_says_so() -> None:
+    plan = small_plan(rounds=1)
+    for seed, own, marks in ((None, [], 0), (1, [], 1), (None, ["the data was not checked"], 1)):
+        private = private_training(plan=plan, insecure_seed=seed, marks=own)
+        train(private, DATA)
+        certificate = private.finish()
+        assert len(certificate.marks) == marks
+        assert certificate.is_real == (marks == 0)
+        assert private.finish() is certificate
+
+
+def test_without_a_folder_nothing_can_be_saved_or_released() -> None:
+    private = private_training()
+    for call in (private.save, private.release):
+        with pytest.raises(InvalidInput, match="folder="):
+            call()
+
+
+def test_the_draws_are_those_of_the_plans_rates() -> None:
+    plan = small_plan(batch_size=8, rounds=1500)
+    private = private_training(nn.Linear(6, 3), plan=plan, insecure_seed=None)
+    counts = np.bincount([i for round in _draws_only(private, 1500) for i in round], minlength=EXAMPLES)
+    expected = plan.rates * 1500
+    statistic = float(((counts - expected) ** 2 / (expected * (1 - plan.rates))).sum())
+    assert statistic < chi2(EXAMPLES).isf(1e-9)
+
+
+def _draws_only(private: PrivateTraining, rounds: int) -> list[np.ndarray]:
+    return [private._draws.round(index) for index in range(rounds)]
