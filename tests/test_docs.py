@@ -48,6 +48,7 @@ def test_the_documentation_runs_as_it_reads(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for commands: their tiny models gain nothing from more threads
     names: dict[str, object] = {"__name__": "__main__"}
     for line, kind, source in steps(page.read_text()):
         where = f"{page.relative_to(ROOT)}:{line}"

@@ -32,6 +32,7 @@ ORDER = [
     "train",
     "audit",
     "console",
+    "interrupt",
     "report",
     "demo",
     "cli_options",
@@ -45,6 +46,7 @@ ORDER = [
     "cli_train_results",
     "cli_train",
     "cli",
+    "__main__",
 ]
 
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

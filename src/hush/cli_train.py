@@ -1,5 +1,8 @@
 """The command that trains: parse, fit, say where the results are."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +13,7 @@ from rich.console import Console
 from hush.cli_data import ColumnOption, UnitOption
 from hush.cli_options import JsonOption
 from hush.errors import InvalidInput
+from hush.interrupt import INTERRUPTED, Interrupt
 
 __all__ = ["train"]
 
@@ -36,56 +40,91 @@ class ScheduleChoice(StrEnum):
     cosine = "cosine"
 
 
-LORA, PUBLIC, SPEED, SAFETY = "LoRA", "Public stream", "Speed and memory", "Checks"
+LEARNING, LORA, PUBLIC = "Learning", "LoRA: train small adapters", "Public stream: examples without secrets"
+SPEED, SAFETY = "Speed and memory: none of these changes the guarantee", "Resuming and checks"
 
 
 def train(
     plan: Annotated[Path, typer.Argument(help="A plan's folder, from hush plan.")],
     model: Annotated[str, typer.Option(help="Hugging Face language model: a name on the hub, or a folder.")],
     data: Annotated[str, typer.Option(help="The plan's data: Parquet, JSON lines, CSV, text, a folder, or a name.")],
+    key: Annotated[Path | None, typer.Option(help="Your data key, the one that hush plan was given.")] = None,
     output: Annotated[Path, typer.Option(help="Folder of the run; an unfinished run in it goes on.")] = Path("run"),
     column: ColumnOption = None,
     unit: UnitOption = None,
-    key: Annotated[Path | None, typer.Option(help="Your data key, the one that hush plan was given.")] = None,
-    task: Annotated[TaskChoice | None, typer.Option(help="What the model predicts [what it was made for].")] = None,
-    optimizer: Annotated[OptimizerChoice, typer.Option(help="Optimizer.")] = OptimizerChoice.adamw,
+    json: JsonOption = False,
+    task: Annotated[
+        TaskChoice | None,
+        typer.Option(
+            help="What the model predicts: the next token, or masked ones [what it was made for].",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
+    optimizer: Annotated[
+        OptimizerChoice, typer.Option(help="What makes a step of a noisy gradient.", rich_help_panel=LEARNING)
+    ] = OptimizerChoice.adamw,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Learning rate [5e-4; with --lora 1e-3; with sgd 0.1].")
+        float | None, typer.Option(help="At its peak [5e-4; with --lora 1e-3; with sgd 0.1].", rich_help_panel=LEARNING)
     ] = None,
-    schedule: Annotated[ScheduleChoice, typer.Option(help="Learning rate over the rounds.")] = ScheduleChoice.linear,
-    warmup: Annotated[int, typer.Option(help="Rounds over which the learning rate rises first.", min=0)] = 0,
+    schedule: Annotated[
+        ScheduleChoice, typer.Option(help="How the learning rate falls over the rounds.", rich_help_panel=LEARNING)
+    ] = ScheduleChoice.linear,
+    warmup: Annotated[
+        int, typer.Option(help="Rounds over which it rises before that.", min=0, rich_help_panel=LEARNING)
+    ] = 0,
     max_length: Annotated[
-        int | None, typer.Option(help="Tokens to which each text is cut [what the model takes, at most 512].", min=1)
+        int | None,
+        typer.Option(
+            help="Tokens to which each text is cut [what the model takes, at most 512].",
+            min=1,
+            rich_help_panel=LEARNING,
+        ),
     ] = None,
-    lora: Annotated[bool, typer.Option("--lora", help="Train adapters only.", rich_help_panel=LORA)] = False,
-    lora_rank: Annotated[int, typer.Option(help="Rank.", min=1, rich_help_panel=LORA)] = 8,
-    lora_alpha: Annotated[float, typer.Option(help="Scale times rank.", rich_help_panel=LORA)] = 16.0,
-    lora_dropout: Annotated[float, typer.Option(help="Dropout, in [0, 1).", rich_help_panel=LORA)] = 0.0,
+    lora: Annotated[
+        bool, typer.Option("--lora", help="Freeze the model, and train adapters.", rich_help_panel=LORA)
+    ] = False,
+    lora_rank: Annotated[int, typer.Option(help="Their rank: more learns more.", min=1, rich_help_panel=LORA)] = 8,
+    lora_alpha: Annotated[float, typer.Option(help="Their scale, times the rank.", rich_help_panel=LORA)] = 16.0,
+    lora_dropout: Annotated[float, typer.Option(help="Their dropout, in [0, 1).", rich_help_panel=LORA)] = 0.0,
     lora_targets: Annotated[
-        str | None, typer.Option(help="Names of modules, with commas [PEFT's choice].", rich_help_panel=LORA)
+        str | None,
+        typer.Option(help="Modules that get one: names, with commas between [PEFT's choice].", rich_help_panel=LORA),
     ] = None,
     public_weight: Annotated[
         float | None,
-        typer.Option(help="Weight of the mean gradient of examples without secrets.", rich_help_panel=PUBLIC),
+        typer.Option(help="Add their mean gradient to each step, times this, without noise.", rich_help_panel=PUBLIC),
     ] = None,
     public_batch: Annotated[
         int | None, typer.Option(help="How many of them in each round.", min=1, rich_help_panel=PUBLIC)
     ] = None,
     micro_batch: Annotated[
-        int, typer.Option(help="Examples that the model sees at once.", min=1, rich_help_panel=SPEED)
+        int,
+        typer.Option(
+            help="Examples that the model sees at once: lower it to save memory.", min=1, rich_help_panel=SPEED
+        ),
     ] = 32,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.", rich_help_panel=SPEED)] = False,
-    compile: Annotated[bool, typer.Option("--compile", help="Compile the model.", rich_help_panel=SPEED)] = False,
+    bf16: Annotated[
+        bool, typer.Option("--bf16", help="Compute in bfloat16; sums and noise stay float32.", rich_help_panel=SPEED)
+    ] = False,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the model: a slow start, then faster.", rich_help_panel=SPEED)
+    ] = False,
     gradient_checkpointing: Annotated[
         bool,
         typer.Option("--gradient-checkpointing", help="Less memory for more time.", rich_help_panel=SPEED),
     ] = False,
-    save_every: Annotated[
-        int, typer.Option(help="Rounds between states to resume from.", min=1, rich_help_panel=SPEED)
-    ] = 100,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, … [cuda if any].", rich_help_panel=SPEED)
     ] = None,
+    shard: Annotated[
+        bool,
+        typer.Option(
+            "--shard", help="With torchrun: cut the model over the processes, not a copy each.", rich_help_panel=SPEED
+        ),
+    ] = False,
+    save_every: Annotated[
+        int, typer.Option(help="Rounds between states to resume from.", min=1, rich_help_panel=SAFETY)
+    ] = 100,
     resume: Annotated[
         bool, typer.Option(help="Go on with an unfinished run in the folder, or refuse it.", rich_help_panel=SAFETY)
     ] = True,
@@ -101,73 +140,115 @@ def train(
         int | None,
         typer.Option(help="Repeat draws and noise, for tests. Marked: certifies nothing.", rich_help_panel=SAFETY),
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """Fine-tune a language model under a plan.
 
-    Draws, clips and adds noise as the plan says, for exactly its rounds, and refuses any data but the plan's. Killed at
-    any moment, the same command goes on where it was. The folder then has two parts: release/ may leave your hands
-    (model, plan, certificate); owner/ may not (states, losses and batch sizes: they would give the secret draw away).
+    Draws, clips and adds noise as the plan says, for exactly its rounds, and refuses any data but the plan's. The
+    folder then has two parts: release/ may leave your hands (model, plan, certificate); owner/ may not (states, losses
+    and batch sizes: they would give the secret draw away). Ctrl-C stops after the round under way. However training
+    was stopped, by kill or power cut too, the same command goes on.
 
     Example: `hush train my-plan --model gpt2 --data data.jsonl --key my.key --output run`
+
+    A larger model, adapters only, on one GPU: add `--lora --bf16 --compile --micro-batch 8`
+
+    On 4 GPUs: `torchrun --nproc-per-node 4 -m hush train my-plan …` as above; if it is too large for one, add `--shard`
     """
     from hush.cli_results import print_json
-    from hush.cli_train_results import TrainingBar, fitted_record, quiet_libraries, show_fitted, show_start
+    from hush.cli_train_results import (
+        TrainingBar,
+        fitted_record,
+        quiet_libraries,
+        show_fitted,
+        show_interrupted,
+        show_start,
+        show_stopped,
+    )
     from hush.corpus import read_corpus
     from hush.keyed import DataKey
     from hush.plan import Plan
 
-    if not plan.is_dir():
-        raise InvalidInput(f"{plan} is not a folder; pass one that hush plan wrote")
-    loaded = Plan.load(plan)
-    corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
-    found_key = None if key is None else DataKey.load(key)
-    if not lora and lora_targets is not None:
-        raise InvalidInput("--lora-targets is about LoRA; add --lora, or drop it")
+    with _processes(device) as first:
+        if not plan.is_dir():
+            raise InvalidInput(f"{plan} is not a folder; pass one that hush plan wrote")
+        loaded = Plan.load(plan)
+        corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
+        found_key = None if key is None else DataKey.load(key)
+        if not lora and lora_targets is not None:
+            raise InvalidInput("--lora-targets is about LoRA; add --lora, or drop it")
 
-    quiet_libraries()
+        quiet_libraries(silent=not first)
+        with _libraries():
+            from hush.train.fit import Stopped, fit
+            from hush.train.pretrained import Lora
+            from hush.train.recipe import Recipe, Runtime
+
+        targets = tuple(name.strip() for name in lora_targets.split(",")) if lora_targets else ()
+        recipe = Recipe(
+            model=model,
+            task=None if task is None else task.value,
+            lora=Lora(rank=lora_rank, alpha=lora_alpha, dropout=lora_dropout, targets=targets) if lora else None,
+            optimizer=optimizer.value,
+            learning_rate=learning_rate,
+            schedule=schedule.value,
+            warmup=warmup,
+            max_length=max_length,
+            bf16=bf16,
+            public_weight=public_weight,
+            public_batch=public_batch,
+        )
+        runtime = Runtime(
+            micro_batch=micro_batch,
+            compile=compile,
+            gradient_checkpointing=gradient_checkpointing,
+            save_every=save_every,
+            device=device,
+            shard=shard,
+        )
+        terminal = Console(stderr=True, quiet=not first)
+        show_start(loaded, recipe, corpus, output, terminal)
+        try:
+            with TrainingBar(terminal, loaded.rounds) as bar, Interrupt(bar.stopping) as stop:
+                ended = fit(
+                    loaded,
+                    recipe,
+                    corpus,
+                    key=found_key,
+                    output=output,
+                    runtime=runtime,
+                    resume=resume,
+                    unchecked_data=unchecked_data,
+                    insecure_seed=insecure_seed,
+                    progress=bar,
+                    reading=bar.reading,
+                    stop=stop,
+                )
+        except KeyboardInterrupt:
+            show_interrupted(output, terminal)
+            raise
+    if isinstance(ended, Stopped):
+        show_stopped(ended, terminal)
+        raise typer.Exit(INTERRUPTED)
+    if first:
+        record = fitted_record(ended)
+        print_json(record) if json else show_fitted(record, Console(), ended)
+
+
+@contextmanager
+def _processes(device: str | None) -> Iterator[bool]:
+    """Whether this process speaks for all that torchrun started; it does if it is alone."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        yield True
+        return
+    with _libraries():
+        from hush.train.launch import connected
+    with connected(device) as first:
+        yield first
+
+
+@contextmanager
+def _libraries() -> Iterator[None]:
     try:
-        from hush.train.fit import fit
-        from hush.train.pretrained import Lora
-        from hush.train.recipe import Recipe, Runtime
+        yield
     except ModuleNotFoundError as error:
         raise InvalidInput(f'training needs the library {error.name}; pip install "hush[hf]"') from error
-
-    targets = tuple(name.strip() for name in lora_targets.split(",")) if lora_targets else ()
-    recipe = Recipe(
-        model=model,
-        task=None if task is None else task.value,
-        lora=Lora(rank=lora_rank, alpha=lora_alpha, dropout=lora_dropout, targets=targets) if lora else None,
-        optimizer=optimizer.value,
-        learning_rate=learning_rate,
-        schedule=schedule.value,
-        warmup=warmup,
-        max_length=max_length,
-        bf16=bf16,
-        public_weight=public_weight,
-        public_batch=public_batch,
-    )
-    runtime = Runtime(
-        micro_batch=micro_batch,
-        compile=compile,
-        gradient_checkpointing=gradient_checkpointing,
-        save_every=save_every,
-        device=device,
-    )
-    terminal = Console(stderr=True)
-    show_start(loaded, recipe, corpus, terminal)
-    with TrainingBar(terminal, loaded.rounds) as progress:
-        fitted = fit(
-            loaded,
-            recipe,
-            corpus,
-            key=found_key,
-            output=output,
-            runtime=runtime,
-            resume=resume,
-            unchecked_data=unchecked_data,
-            insecure_seed=insecure_seed,
-            progress=progress,
-        )
-    record = fitted_record(fitted)
-    print_json(record) if json else show_fitted(record, Console(), fitted)

@@ -4,11 +4,13 @@ Loss, clipped share and time depend on the secret draw. They are shown live, on 
 which is easily kept and passed on.
 """
 
+from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from hush.cli_results import Record
@@ -17,64 +19,138 @@ from hush.plan import Plan
 
 if TYPE_CHECKING:
     from hush.corpus import Corpus
-    from hush.train.fit import Fitted
+    from hush.train.fit import Fitted, Stopped
     from hush.train.recipe import Recipe
     from hush.train.rounds import LiveNumbers
 
-__all__ = ["TrainingBar", "fitted_record", "live_line", "quiet_libraries", "show_fitted", "show_start"]
+__all__ = [
+    "TrainingBar",
+    "fitted_record",
+    "live_line",
+    "quiet_libraries",
+    "show_fitted",
+    "show_interrupted",
+    "show_start",
+    "show_stopped",
+]
+
+STOPPING = "Stopping after this round; Ctrl-C again stops at once."
 
 
 class TrainingBar:
-    """Called with the numbers of each round; shows the last one, and only on a terminal."""
+    """Shows where training stands on a terminal, and nowhere else: first the data that is read, then each round."""
 
     def __init__(self, console: Console, rounds: int) -> None:
-        columns = (TextColumn("Round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("", total=rounds, start=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+        shown = console.is_terminal and not console.quiet
+        self._bar = _WithNumbers(*columns, console=console, transient=True, disable=not shown)
+        self._task = self._bar.add_task("Loading the model", total=None, left="", numbers=Text())
+        self._rounds, self._first_loss = rounds, None
+        self._stopping = False
 
     def __enter__(self) -> Self:
+        self._bar.start()
         return self
 
+    def reading(self, done: int, total: int) -> None:
+        """So many texts of so many are tokenised."""
+        if done < total:
+            self._show("Reading the data", done, total, f"{done:,} of {total:,} texts")
+        else:
+            self._show("First round", 0, None, "the model is checked")
+
     def __call__(self, live: "LiveNumbers") -> None:
-        if not self._bar.live.is_started:
-            self._bar.start()
-        self._bar.update(self._task, completed=live.round, description=live_line(live))
+        """The numbers of the round that has just ended."""
+        if self._first_loss is None:
+            self._first_loss = live.loss
+        left = f"{live.rounds_left:,} rounds left, {_duration(live.seconds_left)}"
+        if not live.rounds_left:
+            left = "releasing the model"
+        elif self._stopping:
+            left = "stopping"
+        numbers = live_line(live, first_loss=self._first_loss)
+        self._show(f"Round {live.round:,} of {self._rounds:,}", live.round, self._rounds, left, numbers)
+
+    def stopping(self) -> None:
+        """Training was asked to stop."""
+        self._stopping = True
+        if self._bar.disable:
+            self._bar.console.print(STOPPING, soft_wrap=True)
+        else:
+            self._bar.update(self._task, left="stopping", numbers=Text(STOPPING))
+
+    def _show(self, what: str, done: int, total: int | None, left: str, numbers: Text | None = None) -> None:
+        self._bar.update(
+            self._task, description=what, completed=done, total=total, left=left, numbers=numbers or Text()
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar.live.is_started:
-            self._bar.stop()
+        self._bar.stop()
 
 
-def live_line(live: "LiveNumbers") -> str:
-    """Loss, clipped share, signal to noise, rounds and time left; a dash after an empty draw, or without noise."""
+class _WithNumbers(Progress):
+    """A bar with a line of numbers beneath, so that both fit in 80 columns."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield from (task.fields["numbers"] for task in self.tasks if task.fields["numbers"])
+
+
+def live_line(live: "LiveNumbers", *, first_loss: float | None = None) -> Text:
+    """Loss, clipped share and signal to noise of a round; a dash after an empty draw, or without noise."""
     loss = "–" if live.loss is None else f"{live.loss:.3f}"
     clipped = "–" if live.clipped_share is None else f"{live.clipped_share:.0%}"
     signal = "–" if live.signal_to_noise is None else f"{live.signal_to_noise:.2g}"
-    return (
-        f"loss {loss}, clipped {clipped}, signal/noise {signal}, "
-        f"{live.rounds_left} rounds left, {_duration(live.seconds_left)}"
+    began = "" if first_loss is None else f" (first {first_loss:.3f})"
+    parts = (
+        ("loss ", "dim"),
+        loss,
+        (began, "dim"),
+        ("   clipped ", "dim"),
+        clipped,
+        ("   signal/noise ", "dim"),
+        signal,
     )
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
-def quiet_libraries() -> None:
-    """No bars of the libraries beneath ours; their warnings stay."""
+def quiet_libraries(*, silent: bool) -> None:
+    """No bars of the libraries beneath ours; their warnings stay, unless another process shows the same."""
     try:
         from transformers.utils import logging
     except ImportError:
         return  # said where the library is needed
     logging.disable_progress_bar()
+    if silent:
+        logging.set_verbosity_error()
 
 
-def show_start(plan: Plan, recipe: "Recipe", corpus: "Corpus", console: Console) -> None:
-    """What is about to happen."""
+def show_start(plan: Plan, recipe: "Recipe", corpus: "Corpus", output: Path, console: Console) -> None:
+    """What is about to happen, and, where no live numbers are shown, where they can be read."""
     what = "LoRA adapters of" if recipe.lora is not None else "all of"
     line = (
         f"Training {what} {recipe.model} on {plan.incidence.num_examples:,} examples of {corpus.source} (column "
         f"{corpus.column}): {plan.rounds} rounds of about {plan.batch_size:g}, noise multiplier "
         f"{plan.training_noise_multiplier:.4g}, clip norm {plan.clip_norm:g}."
     )
+    if not console.is_terminal:
+        line += f" The numbers of each round are in {output / 'owner' / 'rounds.jsonl'}, for you alone."
+    console.print(plain(line), soft_wrap=True)
+
+
+def show_stopped(stopped: "Stopped", console: Console) -> None:
+    """A run that was asked to stop."""
+    line = f"Stopped after round {stopped.round} of {stopped.rounds}, which is saved. The same command goes on there."
+    console.print(plain(line), soft_wrap=True)
+
+
+def show_interrupted(output: Path, console: Console) -> None:
+    """A run that was stopped at once, in the middle of whatever it did."""
+    line = "Stopped. The same command goes on from the last saved state."
+    if not (output / "owner" / "run.json").exists():
+        line = "Stopped before training began; nothing was written. The same command begins again."
     console.print(plain(line), soft_wrap=True)
 
 

@@ -95,14 +95,10 @@ def test_a_plain_loss_without_the_chunked_head_gives_the_same(name: str) -> None
         *(pytest.param(name, lora, marks=pytest.mark.slow) for name in NAMES for lora in (False, True)),
     ],
 )
-def test_compiled_passes_are_exact_and_one_graph(name: str, lora: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_passes_are_exact(name: str, lora: bool) -> None:
     torch._dynamo.reset()
-    compile_ = torch.compile
-    monkeypatch.setattr(
-        torch, "compile", lambda f, **how: compile_(f, **(how | {"fullgraph": True, "backend": "aot_eager"}))
-    )
     model = tiny(name, lora=lora)
-    check(model, default_loss(model), batch_of(name), compile=True)
+    check(model, default_loss(model), batch_of(name), compile="aot_eager")
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "gemma2", "llama", "vit"])
@@ -176,7 +172,7 @@ def test_padded_slots_and_broken_examples_add_exactly_nothing() -> None:
 
     def breaks(model: nn.Module, batch: Any) -> Tensor:
         losses = causal_lm_loss(model, batch)
-        return losses * torch.tensor([1.0, math.nan])
+        return losses * torch.ones(len(losses)).index_fill(0, torch.tensor([1]), math.nan)
 
     clipper = Clipper(model, breaks, clip_norm=0.1)
     clipper.accumulate(first, torch.tensor([True, True]))

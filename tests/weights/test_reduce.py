@@ -58,7 +58,9 @@ def test_equal_columns_merge_and_split_evenly() -> None:
     incidence = hush.Incidence.from_pairs(example, secret, num_examples=5, num_secrets=2)
     reduction = reduced(Program.of(incidence, [2.5, 2.5]))
     assert len(set(reduction.column_N[:3].tolist())) == 1
-    assert reduction.share_N[:3] == pytest.approx([1 / 3] * 3)
+    values = reduction.primal(reduction.total)
+    assert values[:3] == pytest.approx([1.0] * 3)
+    assert reduction.primal(reduction.total / 2)[:3] == pytest.approx([0.5] * 3)
 
 
 def test_an_implied_row_is_dropped_and_its_promise_kept() -> None:

@@ -8,14 +8,25 @@ of summation, and the rounding of scaled factors to the type they are multiplied
 Shapes: B examples, T positions, O × I the parameter.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Capture", "Chunked", "Factors", "Rows", "add_clipped_sum_", "merged", "squared_norms"]
+__all__ = [
+    "UNIT",
+    "Capture",
+    "Chunked",
+    "Factors",
+    "Rows",
+    "add_clipped_sum_",
+    "add_whole_",
+    "merged",
+    "squared_norms",
+    "whole_squared_norms",
+]
 
 UNIT = 2.0**-24
 STAGE = 1024  # sums of squares go by stages of at most this many terms, so that rounding grows with stages, not terms
@@ -64,12 +75,22 @@ def merged(captures: list[Capture]) -> list[Capture]:
     return [whole]
 
 
-def squared_norms(captures: Sequence[Capture]) -> tuple[Tensor, Tensor]:
-    """(squared norm, spread) of each example's gradient: the captures of one parameter add up, cross terms included."""
+def whole_squared_norms(gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """(squared norm, spread) of each example's gradient."""
+    square = _staged_sum(gradients.float().square())
+    return square, (_depth(gradients[0].numel()) + 2) * UNIT * square
+
+
+def squared_norms(
+    captures: Sequence[Capture], *, of_whole: Callable[[Tensor], tuple[Tensor, Tensor]] = whole_squared_norms
+) -> tuple[Tensor, Tensor]:
+    """(squared norm, spread) of each example's gradient: the captures of one parameter add up, cross terms included.
+
+    of_whole may be a compiled version of its default.
+    """
     first = captures[0]
     if isinstance(first, Tensor):
-        square = _staged_sum(first.float().square())
-        return square, (_depth(first[0].numel()) + 2) * UNIT * square
+        return of_whole(first)
     if not isinstance(first, Factors | Rows):
         parts = [
             squared_norms([piece, *(_sliced(other, part) for other in captures[1:])]) for part, piece in first.pieces()
@@ -87,11 +108,36 @@ def squared_norms(captures: Sequence[Capture]) -> tuple[Tensor, Tensor]:
     return square, spread + rounding * (2 * (square + spread).sqrt() + rounding)
 
 
-def add_clipped_sum_(total: Tensor, captures: Sequence[Capture], scale_B: Tensor) -> None:
-    """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds."""
+def add_whole_(total: Tensor, gradients: Tensor, scale_B: Tensor) -> None:
+    """total += sum over examples of scale × gradient."""
+    if torch.compiler.is_compiling() and len(scale_B) <= UNROLLED:  # one kernel that reads every example once, in order
+        sum_so_far = total
+        for gradient, scale in zip(gradients.unbind(), scale_B.unbind(), strict=True):
+            sum_so_far = sum_so_far + torch.where(scale > 0, gradient.float() * scale, 0.0)
+        total.copy_(sum_so_far)
+    elif torch.compiler.is_compiling() or gradients.is_cuda:
+        total += _scaled(gradients, scale_B).sum(0)
+    else:
+        keep = scale_B > 0
+        if not keep.all():
+            gradients, scale_B = gradients[keep], scale_B[keep]
+        total.view(-1).addmv_(gradients.float().flatten(1).t(), scale_B)
+
+
+def add_clipped_sum_(
+    total: Tensor,
+    captures: Sequence[Capture],
+    scale_B: Tensor,
+    *,
+    of_whole: Callable[[Tensor, Tensor, Tensor], None] = add_whole_,
+) -> None:
+    """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds.
+
+    of_whole may be a compiled version of its default.
+    """
     for capture in captures:
         if isinstance(capture, Tensor):
-            _add_whole_(total, capture, scale_B)
+            of_whole(total, capture, scale_B)
         elif isinstance(capture, Factors):
             y, x = capture.y, capture.x  # the narrower one is scaled: see _own_square
             y, x = (y, _scaled(x, scale_B).to(x.dtype)) if _narrow_x(capture) else (_scaled(y, scale_B).to(y.dtype), x)
@@ -101,23 +147,6 @@ def add_clipped_sum_(total: Tensor, captures: Sequence[Capture], scale_B: Tensor
         else:
             for part, piece in capture.pieces():
                 add_clipped_sum_(total, [piece], scale_B[part])
-
-
-def _add_whole_(total: Tensor, gradients: Tensor, scale_B: Tensor) -> None:
-    if not torch.compiler.is_compiling() and not gradients.is_cuda:
-        keep = scale_B > 0
-        if not keep.all():
-            gradients, scale_B = gradients[keep], scale_B[keep]
-        total.view(-1).addmv_(gradients.float().flatten(1).t(), scale_B)
-    elif (
-        torch.compiler.is_compiling() and len(scale_B) <= UNROLLED
-    ):  # one kernel that reads every example once, in order
-        sum_so_far = total
-        for gradient, scale in zip(gradients.unbind(), scale_B.unbind(), strict=True):
-            sum_so_far = sum_so_far + torch.where(scale > 0, gradient.float() * scale, 0.0)
-        total.copy_(sum_so_far)
-    else:
-        total += _scaled(gradients, scale_B).sum(0)
 
 
 def _scaled(x: Tensor, scale_B: Tensor) -> Tensor:

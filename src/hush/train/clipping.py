@@ -5,8 +5,8 @@ probes check), and its norm is at most C, rounding of the norm included. Padded 
 not finite, add exactly 0.
 """
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,9 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
-from hush.train.captures import UNIT, Capture, Factors, Rows, add_clipped_sum_, merged, squared_norms
+from hush.train.captures import (
+    UNIT,
+    Capture,
+    Factors,
+    Rows,
+    add_clipped_sum_,
+    add_whole_,
+    merged,
+    squared_norms,
+    whole_squared_norms,
+)
 from hush.train.distributed import Ranks
-from hush.train.head import Head, HeadCapture, find_head
+from hush.train.head import Head, find_head
 from hush.train.language import Loss, logits_and_labels
 from hush.train.layout import is_sharded
 from hush.train.routes import Route, choose_routes
@@ -69,15 +79,19 @@ class Clipper:
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self._parameters:
             raise InvalidInput("the model has no parameter that requires a gradient; nothing would be trained")
-        self._use_head(find_head(model, loss, compile=bool(compile)))
+        backend = compile if isinstance(compile, str) else "inductor" if compile else None
+        self._use_head(find_head(model, loss, backend=backend))
         self._sharded = is_sharded(model)
         self._totals: dict[str, Tensor] = {}
-        # Shapes are few and fixed, so each gets its own program rather than one that fits all less well.
-        how: dict[str, Any] = {"dynamic": False, "backend": compile if isinstance(compile, str) else "inductor"}
-        if compile:  # torch stops compiling at its eighth variant of a function, by default; length buckets may be more
+        self._run_model, self._squared_norms, self._add_whole = self._forward, whole_squared_norms, add_whole_
+        if backend is not None:
+            # Shapes are few and fixed, so each gets its own program; torch would stop at the eighth of a function. One
+            # graph or an error: a pass in pieces would be slow without saying so.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
-        wrap = (lambda function: torch.compile(function, **how)) if compile else (lambda function: function)
-        self._run_model, self._norms, self._add = wrap(self._forward), wrap(_all_norms), wrap(_add_all_)
+            how: dict[str, Any] = {"dynamic": False, "fullgraph": True, "backend": backend}
+            self._run_model = torch.compile(self._run_model, **how)
+            self._squared_norms = torch.compile(self._squared_norms, **how)
+            self._add_whole = torch.compile(self._add_whole, **how)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -97,22 +111,22 @@ class Clipper:
         real = real.to(device, non_blocking=True)
         routes = self._routes_for(batch)
         taps = self._fit_taps(routes, len(real))
-        apart: Captures = {}
+        apart: dict[str, Capture] = {}
         with self._tapped():
             losses = self._run_model(batch)
             if self._head is not None:
                 losses, *gradients = self._head.losses(losses, batch["labels"], most)
-                apart = {name: [gradient] for name, gradient in zip(self._of_head, gradients, strict=True) if name}  # pyright: ignore
+                apart = {
+                    name: own for name, own in zip(self._of_head, gradients, strict=True) if name and own is not None
+                }
             answers = torch.autograd.grad(torch.where(real, losses, 0.0).sum(), list(taps.values()), allow_unused=True)
         captures = self._captures(routes, dict(zip(taps, answers, strict=True)))
-        for name in tuple(apart):  # the head's own, and what is tied to it
-            apart[name] = merged(apart[name] + captures.pop(name, []))
-            if not isinstance(apart[name][0], HeadCapture):
-                captures[name] = apart.pop(name)
+        for name, own in apart.items():  # the head's own, and what is tied to it
+            captures[name] = merged([own, *captures.get(name, [])])
         if not self._totals:
             self._totals = {name: self._zeros(name) for name in self._parameters}
-        with torch.no_grad():
-            norms = self._add_clipped(captures, apart, real)
+        with torch.no_grad(), _full_precision():
+            norms = self._add_clipped(captures, real)
         return Clipped(losses.detach().float(), norms)
 
     def take(self) -> dict[str, Tensor]:
@@ -152,14 +166,18 @@ class Clipper:
             hidden, _ = logits_and_labels(self._model, batch)
             return hidden.to(self._autocast or hidden.dtype)
 
-    def _add_clipped(self, captures: Captures, apart: Captures, real: Tensor) -> Tensor:
-        square, spread = self._norms(captures, len(real), real.device)
-        square_apart, spread_apart = _all_norms(apart, len(real), real.device)
-        norm, most = (square + square_apart).sqrt(), (square + square_apart + spread + spread_apart).sqrt()
+    def _add_clipped(self, captures: Captures, real: Tensor) -> Tensor:
+        """Add each example's gradient, scaled to norm at most C, to the sums; returns the norms before."""
+        square = spread = torch.zeros(len(real), device=real.device)
+        for parts in captures.values():
+            more, around = squared_norms(parts, of_whole=self._squared_norms)
+            square, spread = square + more, spread + around
+        spread = spread + len(captures) * UNIT * square  # of that sum itself
+        norm, most = square.sqrt(), (square + spread).sqrt()
         limit = torch.minimum(self._clip_norm * (1 - MARGIN) / norm, self._clip_norm * (1 - MARGIN / 2) / most)
         scale = torch.where(real & most.isfinite(), limit.clamp_max(1.0), 0.0)  # a norm of 0 gives a scale of 1
-        self._add({name: self._totals[name] for name in captures}, captures, scale)
-        _add_all_({name: self._totals[name] for name in apart}, apart, scale)
+        for name, parts in captures.items():
+            add_clipped_sum_(self._totals[name], parts, scale, of_whole=self._add_whole)
         return norm
 
     def _routes_for(self, batch: Mapping[str, Tensor]) -> dict[Place, Route]:
@@ -171,20 +189,16 @@ class Clipper:
         if unknown:
             if self._head is not None and not self._routes and not self._head_agrees(batch):
                 self._use_head(None)  # this model does more to its logits than we know of
-            size = len(next(iter(batch.values())))
-            for site in self._sites:
-                site.batch, site.uses = size, []
-                site.taps = {own: self._tap(site, own, size) for own in site.own}
-            devices = {value.device for value in batch.values() if value.device.type != "cpu"}
-            with torch.no_grad(), torch.random.fork_rng(devices), self._tapped():
-                losses = self._forward(batch)
-            if self._head is None and losses.shape != (size,):
-                raise InvalidInput(f"the loss has shape {tuple(losses.shape)} for {size} examples; return one for each")
-            uses: dict[str, list[Use]] = {}
-            for site in self._sites:
-                uses[site.name], site.uses = site.uses or [], None
+            uses = self._look(batch)
+            if not any(uses.values()) and not any(self._of_head):
+                raise InvalidInput(
+                    f"no trainable parameter ({', '.join(self.names[:3])}) is used through its own module's forward, "
+                    "where per-example gradients are taken; call that module in the loss, or train other parameters"
+                )
+            self._refuse_ambiguous(uses, batch)
             tied = {name for name in self._of_head[:1] if name}
-            routes = choose_routes(self._sites, uses, device=losses.device.type, tied_to_head=tied)
+            device = next(iter(self._parameters.values())).device.type
+            routes = choose_routes(self._sites, uses, device=device, tied_to_head=tied)
             shared = [(site.name, own) for site in self._sites for own, name in site.own.items() if name in tied]
             # What the head shares must come in factors too, as the head's own gradient does.
             if any(place in routes and routes[place].pair is None for place in shared):
@@ -193,10 +207,65 @@ class Clipper:
             self._routes[key] = routes
         return self._routes[key]
 
+    def _look(self, batch: Mapping[str, Tensor]) -> dict[str, list[Use]]:
+        """How each site is used in a forward pass on this batch, which leaves no trace."""
+        size = len(next(iter(batch.values())))
+        for site in self._sites:
+            site.batch, site.uses = size, []
+            site.taps = {own: self._tap(site, own, size) for own in site.own}
+        devices = {value.device for value in batch.values() if value.device.type != "cpu"}
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices), self._tapped():
+                losses = self._forward(batch)
+        except InvalidInput:
+            raise
+        except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+            odd = [
+                f"{site.name} got {shape}"
+                for site in self._sites
+                for use in site.uses or ()
+                for shape in use.shapes
+                if shape[:1] not in ((1,), (size,))
+            ]
+            if not odd:
+                raise
+            raise InvalidInput(
+                f"the forward pass fails while gradients are taken example by example ({error}). There are {size} "
+                f"examples, and {', '.join(odd[:3])}: the examples must lie along the first dimension of every trained "
+                "layer's input; freeze these layers, or write the model so"
+            ) from error
+        finally:
+            uses = {site.name: site.uses or [] for site in self._sites}
+            for site in self._sites:
+                site.uses = None
+        if self._head is None and losses.shape != (size,):
+            raise InvalidInput(f"the loss has shape {tuple(losses.shape)} for {size} examples; return one for each")
+        return uses
+
+    def _refuse_ambiguous(self, uses: dict[str, list[Use]], batch: Mapping[str, Tensor]) -> None:
+        """A second look with one example more: what has a row per example must grow with it.
+
+        Otherwise a mask of T × T, say, would be dealt out to the examples in a micro-batch of just T of them.
+        """
+        size = len(next(iter(batch.values())))
+        if size == 1:
+            return  # a first dimension of 1 is right for both
+        more = self._look({name: torch.cat([value, value[:1]]) for name, value in batch.items()})
+        for site in self._sites:
+            for use, other in zip(uses[site.name], more[site.name], strict=False):
+                for one, two in zip(use.shapes, other.shapes, strict=True):
+                    if one[:1] == (size,) == two[:1]:
+                        raise InvalidInput(
+                            f"module {site.name} got an input of shape {one} for {size} examples and for {size + 1}: "
+                            "its first dimension is not that of the examples, and has their number by chance; choose "
+                            "another size of micro-batch"
+                        )
+
     def _head_agrees(self, batch: Mapping[str, Tensor]) -> bool:
-        """Whether the chunked head gives the first example the loss that the model and the loss function give it."""
+        """Whether the chunked head gives an example the loss that the model and the loss function give it."""
         assert self._head is not None  # noqa: S101
         first = {name: value[:1] for name, value in batch.items()}
+        first["labels"] = first["labels"].clamp_min(0)  # all learnt: an example without a label would tell nothing
         with undisturbed(self._model), torch.no_grad():
             self._model.eval()
             with self._head.bypassed():
@@ -249,16 +318,12 @@ class Clipper:
         return {name: merged(parts) for name, parts in found.items()}
 
 
-def _all_norms(captures: Captures, batch: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(squared norm, spread) of each example's gradient over these parameters."""
-    square = torch.zeros(batch, device=device)
-    spread = torch.zeros(batch, device=device)
-    for parts in captures.values():
-        more, around = squared_norms(parts)
-        square, spread = square + more, spread + around
-    return square, spread + len(captures) * UNIT * square
-
-
-def _add_all_(totals: dict[str, Tensor], captures: Captures, scale: Tensor) -> None:
-    for name, parts in captures.items():
-        add_clipped_sum_(totals[name], parts, scale)
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Products of float32 in float32, whatever the user allows the model: the margin is proven for that."""
+    allowed = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(allowed)

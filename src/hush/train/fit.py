@@ -1,7 +1,8 @@
 """A language model fine-tuned under a plan, from data and names to a released model: what ``hush train`` does.
 
 Load, check, loop: the data must be the plan's, row by row; what is trained on is tokenised in the very pass that is
-fingerprinted; the rest is ``PrivateTraining``.
+fingerprinted; the rest is ``PrivateTraining``. Where several processes train together, each runs the whole of this
+file; that they were given the same is checked before the first round.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,23 +18,26 @@ from torch import Tensor
 from hush.certificate import Certificate
 from hush.corpus import Corpus
 from hush.errors import InvalidInput
-from hush.keyed import DataKey, key_id_of
+from hush.keyed import DataKey
 from hush.plan import Plan
 from hush.train.collate import Collator
 from hush.train.collate import Corpus as Tokens
+from hush.train.distributed import Ranks
+from hush.train.fit_checks import check_alike, check_key, check_rows
 from hush.train.pretrained import Pretrained, Task, load_pretrained
 from hush.train.private import PrivateTraining
 from hush.train.public import PublicStream
 from hush.train.recipe import Recipe, Runtime, check_recipe, store_recipe
 from hush.train.rounds import LiveNumbers
 
-__all__ = ["Batches", "Fitted", "fit", "tokenised"]
+__all__ = ["Batches", "Fitted", "Stopped", "fit", "tokenised"]
 
 UNCHECKED = "the data was not checked against the plan, which names none"
 SHORTEST = 32  # tokens: below it, shapes of their own cost more than padding
 CHUNK = 1000  # texts that a tokenizer gets at once
 
 Told = Callable[[LiveNumbers], None]
+Counted = Callable[[int, int], None]
 
 
 @final
@@ -61,6 +65,16 @@ class Fitted:
         return self.folder / "owner"
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """A run that was asked to stop, after a round whose state is saved; the same call goes on from there."""
+
+    folder: Path
+    round: int
+    rounds: int
+
+
 def fit(
     plan: Plan,
     recipe: Recipe,
@@ -73,27 +87,41 @@ def fit(
     unchecked_data: bool = False,
     insecure_seed: int | None = None,
     progress: Told | None = None,
-) -> Fitted:
+    reading: Counted | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Fitted | Stopped:
     """Fine-tune a language model on a corpus under a plan, in a folder; an unfinished run there goes on.
+
+    progress gets the numbers of each round, reading how many texts of how many are tokenised. If stop, asked after each
+    round, says so, the state is saved and that is all for now. Where torch's default process group is initialised, all
+    its processes call this together, and only the first one writes.
 
     Guarantee: what is trained on is, row by row, the data whose keyed fingerprint the plan states. With unchecked_data,
     for a plan that states none, the certificate is marked, as it is with an insecure_seed.
     """
     runtime = runtime or Runtime()
     folder = Path(output)
-    _check_rows(plan, corpus)
-    _check_key(plan, key, unchecked_data=unchecked_data)
-    check_recipe(folder, recipe, resume=resume)
+    ranks = Ranks.current()
+    if runtime.shard and ranks.world == 1:
+        raise InvalidInput("--shard cuts the model over several processes; start them with torchrun, or drop --shard")
+    check_rows(plan, corpus)
+    check_key(plan, key, unchecked_data=unchecked_data)
+    ranks.by_first(lambda: check_recipe(folder, recipe, resume=resume))
     device = _device(runtime.device)
     if insecure_seed is not None:
         torch.manual_seed(insecure_seed)  # new adapters and heads begin at random
     pretrained = _built(recipe, runtime, device)
-    tokens, fingerprint = tokenised(corpus, pretrained, key)
+    tokens, fingerprint = tokenised(corpus, pretrained, key, reading)
     if plan.data_fingerprint is not None and fingerprint != plan.data_fingerprint:
         raise InvalidInput(
             f"{corpus.source} is not the data that the plan was made for: its fingerprint under your key differs. Pass "
             "that very data (rows, order and column), or scan and plan again"
         )
+    if ranks.world > 1:
+        check_alike(ranks, plan, tokens, settings=(recipe, runtime.shard, insecure_seed))
+    if runtime.shard:
+        ranks.align(pretrained.model)  # each process keeps a part of its own copy
+        pretrained.shard(device)
     batches = Batches(tokens, pretrained.collator(pretrained.max_length), device)
     trainable = [parameter for parameter in pretrained.model.parameters() if parameter.requires_grad]
     optimizer = recipe.make_optimizer(trainable)
@@ -114,7 +142,7 @@ def fit(
         marks=() if plan.data_fingerprint is not None else (UNCHECKED,),
     )
     try:
-        store_recipe(folder, recipe)
+        ranks.by_first(lambda: store_recipe(folder, recipe))
         resumed_after = training.round
         for round in training.rounds():
             batches.round = round.index
@@ -123,6 +151,9 @@ def fit(
             training.step()
             if progress is not None and training.live is not None:
                 progress(training.live)
+            if training.round < plan.rounds and ranks.most(int(stop is not None and stop())):
+                training.save()
+                return Stopped(folder=folder, round=training.round, rounds=plan.rounds)
         certificate = training.finish()
     finally:
         training.close()
@@ -159,34 +190,6 @@ class Batches:
         return {name: tensor.to(self._device) for name, tensor in batch.items()}
 
 
-def _check_rows(plan: Plan, corpus: Corpus) -> None:
-    if len(corpus) != plan.incidence.num_examples:
-        raise InvalidInput(
-            f"{corpus.source} has {len(corpus)} rows but the plan {plan.incidence.num_examples} examples; pass the "
-            "data that the plan was made for, or scan and plan again"
-        )
-
-
-def _check_key(plan: Plan, key: DataKey | None, *, unchecked_data: bool) -> None:
-    """Whether the plan says which data it is for, and whether this key can tell."""
-    if plan.data_fingerprint is None:
-        if not unchecked_data:
-            raise InvalidInput(
-                "the plan does not say which data it was made for; make it again with hush plan --data --key, or pass "
-                "--unchecked-data, and the certificate will be marked"
-            )
-        return
-    if unchecked_data:
-        raise InvalidInput("the plan says which data it was made for, and it will be checked; drop --unchecked-data")
-    if key is None:
-        raise InvalidInput("the plan names its data by a keyed fingerprint; pass the key that it was made with: --key")
-    if key.id != key_id_of(plan.data_fingerprint):
-        raise InvalidInput(
-            f"this key is {key.id}, but the plan's fingerprint was made with {key_id_of(plan.data_fingerprint)}; pass "
-            "that key, or plan again with this one"
-        )
-
-
 def _device(name: str | None) -> torch.device:
     chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -206,11 +209,14 @@ def _built(recipe: Recipe, runtime: Runtime, device: torch.device) -> Pretrained
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if recipe.lora is not None:
         pretrained = pretrained.with_lora(recipe.lora)
-    pretrained.model.to(device)
+    if not runtime.shard:  # shards go to the device one by one
+        pretrained.model.to(device)
     return pretrained
 
 
-def tokenised(corpus: Corpus, pretrained: Pretrained, key: DataKey | None) -> tuple[Tokens, str | None]:
+def tokenised(
+    corpus: Corpus, pretrained: Pretrained, key: DataKey | None, reading: Counted | None = None
+) -> tuple[Tokens, str | None]:
     """Every example as tokens, and the fingerprint of the very texts they were made from: the data is read once."""
     tokens: list[NDArray[np.int32]] = []
 
@@ -218,6 +224,8 @@ def tokenised(corpus: Corpus, pretrained: Pretrained, key: DataKey | None) -> tu
         for texts in _chunks(corpus.texts()):
             rows = pretrained.tokenizer(texts, truncation=True, max_length=pretrained.max_length)["input_ids"]
             tokens.extend(np.asarray(row, dtype=np.int32) for row in rows)
+            if reading is not None:
+                reading(len(tokens), len(corpus))
             yield from texts
 
     fingerprint = None

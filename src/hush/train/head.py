@@ -53,7 +53,7 @@ class Head:
     config: Any
     cap: float | None
     shifted: bool  # whether position t predicts the token at t + 1
-    compile: bool = False
+    backend: str | None  # of torch.compile; None to run as it is
 
     @contextmanager
     def bypassed(self) -> Iterator[None]:
@@ -107,8 +107,7 @@ class Head:
         total = x.new_empty(labels.shape, dtype=torch.float32)
         bias_gradient = None if bias is None else x.new_empty(len(x), len(bias), dtype=torch.float32)
         stored: dict[int, Tensor] = {}
-        both = _compiled(_measure_and_derive) if self.compile else _measure_and_derive
-        derive = _compiled(_derive) if self.compile else _derive
+        both, derive = _compiled(_measure_and_derive, self.backend), _compiled(_derive, self.backend)
         for start in range(0, len(x), chunk):
             part = slice(start, start + chunk)
             logits = functional.linear(x[part], weight, bias)
@@ -130,16 +129,18 @@ class Head:
         return loss, back, of_weight, bias_gradient
 
 
-def find_head(model: nn.Module, loss: Loss, *, compile: bool) -> Head | None:
+def find_head(model: nn.Module, loss: Loss, *, backend: str | None) -> Head | None:
     """The head of a Hugging Face language model trained by one of our own losses; None where anything is unusual."""
-    inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner: Any = model
+    if hasattr(inner, "get_base_model"):  # a PEFT model
+        inner = inner.get_base_model()
     if loss not in (causal_lm_loss, masked_lm_loss) or not hasattr(inner, "get_output_embeddings"):
         return None
     module = inner.get_output_embeddings()
     if type(module) is not nn.Linear:
         return None
     cap = getattr(inner.config, "final_logit_softcapping", None)
-    return Head(module, inner.config, cap, shifted=loss is causal_lm_loss, compile=compile)
+    return Head(module, inner.config, cap, shifted=loss is causal_lm_loss, backend=backend)
 
 
 class _Bypassed(nn.Linear):
@@ -162,8 +163,8 @@ class _Attach(torch.autograd.Function):
 
 
 @cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=False)
+def _compiled(function: Callable[..., Any], backend: str | None) -> Callable[..., Any]:
+    return function if backend is None else torch.compile(function, dynamic=False, fullgraph=True, backend=backend)
 
 
 def _capped(logits: Tensor, cap: float | None) -> Tensor:

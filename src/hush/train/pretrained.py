@@ -3,6 +3,7 @@
 Everything here goes through transformers' Auto classes and PEFT, which are imported when they are needed.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,13 +11,16 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from hush.errors import InvalidInput
 from hush.train.collate import CausalCollator, Collator, MaskedCollator
 from hush.train.language import Loss, causal_lm_loss, masked_lm_loss
 
-__all__ = ["Lora", "Pretrained", "Task", "load_pretrained"]
+__all__ = ["Lora", "Pretrained", "Task", "blocks_of", "load_pretrained"]
 
 Task = Literal["causal", "masked"]
 
@@ -78,6 +82,13 @@ class Pretrained:
         model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
+    def shard(self, device: torch.device) -> None:
+        """Cut the parameters over all processes, block by block; each block stands whole only while it computes."""
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        for block in blocks_of(self.model):
+            fully_shard(block, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+
     def with_lora(self, lora: Lora) -> "Pretrained":
         """The same model, frozen, with adapters to train."""
         with _needed("LoRA", "peft"):
@@ -98,6 +109,25 @@ class Pretrained:
                 f"LoRA does not fit this model ({error}); name its modules with --lora-targets"
             ) from error
         return replace(self, model=model)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The blocks of a transformer: the members of its outermost lists of modules.
+
+    One whose weights are used outside of it too is left out: cut by itself, it would no longer share them.
+    """
+    lists: list[nn.ModuleList] = []
+    for module in model.modules():  # from the outside in
+        if isinstance(module, nn.ModuleList) and not any(module in outer.modules() for outer in lists):
+            lists.append(module)
+    blocks = list({id(block): block for members in lists for block in members}.values())
+    uses = _uses(model)
+    return [block for block in blocks if (own := _uses(block)) and all(uses[one] == own[one] for one in own)]
+
+
+def _uses(module: nn.Module) -> Counter[int]:
+    """How often each parameter stands in a module; tied ones stand there several times."""
+    return Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
 
 
 def load_pretrained(

@@ -6,13 +6,16 @@ secret touches, and of its own seed. Whoever sees the noisy sums can compute it,
 model, are a function of the noisy sums and of things that are the same whatever the secrets say: post-processing,
 round by round. It needs three things, which this module keeps: no example of the stream is listed for any secret; which
 examples are drawn, and how many, does not depend on the private draw; nor does the randomness of their forward pass
-(dropout has a seed of its own, for the position of a shared stream would tell how much the private draw consumed).
+(dropout and collators have seeds of their own, for the position of a shared stream would tell how much the private
+draw consumed).
 
 The same examples remain in the private draw at the plan's rates, so that the certificate holds word for word. Their
 rates enter no secret's account: a plan may have any for them.
 """
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import final
 
 import numpy as np
@@ -87,8 +90,7 @@ class PublicStream:
     ) -> dict[str, Tensor]:
         """``weight`` times the mean gradient of this round's batch; the same on every rank."""
         device = next(iter(trainable.values())).device
-        with torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=device.type):
-            torch.manual_seed(int(np.random.default_rng([self.seed, round, 1]).integers(2**63)))
+        with _own_numbers(device, int(np.random.default_rng([self.seed, round, 1]).integers(2**63))):
             batch = self._collate(self.round(round))
             with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
                 losses = loss(model, batch)
@@ -96,3 +98,18 @@ class PublicStream:
 
     def __repr__(self) -> str:
         return f"PublicStream({self.examples.size} examples, batch_size={self.batch_size}, weight={self.weight:g})"
+
+
+@contextmanager
+def _own_numbers(device: torch.device, seed: int) -> Iterator[None]:
+    """Every generator that a model or a collator may draw from starts at this seed, and goes on as before later."""
+    numbers, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=device.type):
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            torch.manual_seed(seed)
+            yield
+    finally:
+        random.setstate(numbers)
+        np.random.set_state(legacy)  # noqa: NPY002

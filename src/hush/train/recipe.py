@@ -71,13 +71,21 @@ class Recipe:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What changes speed and memory only; a run may be resumed with another."""
+    """What changes speed and memory only; a run may be resumed with another, and by another number of processes.
+
+    shard: several processes hold a part of the model each (FSDP2), instead of a copy.
+    """
 
     micro_batch: int = 32
     compile: bool = False
     gradient_checkpointing: bool = False
     save_every: int = 100
     device: str | None = None
+    shard: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shard and self.compile:
+            raise InvalidInput("a model that is cut over processes cannot be compiled; drop --shard or --compile")
 
 
 def check_recipe(folder: Path, recipe: Recipe, *, resume: bool) -> None:

@@ -26,6 +26,7 @@ __all__ = ["refuse_batch", "refuse_coupled", "refuse_scaler", "where"]
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _CAPACITIES = ("expert_capacity", "capacity_factor", "moe_capacity_factor", "train_capacity_factor")
 _ROUTER_LOSSES = ("router_aux_loss_coef", "aux_loss_coef", "router_z_loss_coef", "moe_loss_weight")
+_LAYER_DROPS = ("layerdrop", "layer_drop", "encoder_layerdrop", "decoder_layerdrop")
 _PACKING_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k", "seq_idx")
 
 
@@ -106,6 +107,8 @@ def where(name: str, module: nn.Module) -> str:
 def _module_problems(module: nn.Module) -> Iterator[str]:
     """What is wrong with this module, its children aside."""
     match module:
+        case torch.jit.ScriptModule():
+            yield "is compiled by TorchScript, which nobody can look into; pass the module that it was made from"
         case DataParallel():
             yield "splits a batch over threads and sums gradients on its own; pass its .module and start with torchrun"
         case DistributedDataParallel():
@@ -127,6 +130,14 @@ def _module_problems(module: nn.Module) -> Iterator[str]:
                 "depend on the other examples; use a model whose experts have no capacity, or a dense one"
             )
     config = getattr(module, "config", None)
+    if module.training:
+        for attribute in _LAYER_DROPS:
+            share = getattr(module, attribute, None) or getattr(config, attribute, None)
+            if isinstance(share, float | int) and share > 0:
+                yield (
+                    f"drops whole layers at random ({attribute}={share}), the same for all examples of a micro-batch: "
+                    "their gradients would depend on who else was drawn; set it to 0 (dropout within layers is fine)"
+                )
     if getattr(config, "output_router_logits", False):
         for attribute in _ROUTER_LOSSES:
             if getattr(config, attribute, 0):
@@ -153,6 +164,11 @@ def _problems_by_name(module: nn.Module) -> Iterator[str]:
     own_batch_norm = any("BatchNorm" in name for name in names) and "Frozen" not in type(module).__name__
     if own_batch_norm and "running_mean" in dict(module.named_buffers(recurse=False)):
         yield _BATCH_NORM
+    if "StochasticDepth" in names and getattr(module, "mode", "") == "batch" and getattr(module, "p", 0):
+        yield (
+            "drops its branch for all examples of a micro-batch at once: their gradients would depend on who else was "
+            "drawn; use mode='row'"
+        )
     if "_SpectralNorm" in names or "SpectralNorm" in hooks:
         # Its iterate depends on the weights alone, but on how often, and that follows the size of the secret draw.
         yield (

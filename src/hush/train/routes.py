@@ -30,7 +30,7 @@ class Route:
 def choose_routes(
     sites: list[Site], uses: dict[str, list[Use]], *, device: str, tied_to_head: Collection[str] = ()
 ) -> dict[tuple[str, str], Route]:
-    """A route for each site and parameter that the forward pass used. The head comes in factors, and what it shares."""
+    """A route for each site and parameter. The head comes in factors, and what it shares."""
     holders: dict[str, list[Site]] = {}
     for site in sites:
         for name in site.own.values():
@@ -38,18 +38,17 @@ def choose_routes(
 
     def factored(name: str) -> bool:
         """Whether all of a parameter's uses can and should be taken in factors: one that is whole makes all whole."""
-        sharers = [site for site in holders[name] if uses[site.name]]
-        if any(site.kind == "expanded" or len(uses[site.name]) > 1 for site in sharers):
+        sharers = holders[name]
+        if any(site.kind == "expanded" or len(uses[site.name]) != 1 for site in sharers):
             return False  # autograd adds up what one tap receives, which is right for gradients and wrong for factors
         return name in tied_to_head or all(_cheaper_in_factors(site, uses[site.name][0], device) for site in sharers)
 
     routes: dict[tuple[str, str], Route] = {}
     for site in sites:
-        if not uses[site.name]:
-            continue
-        use = uses[site.name][0]
+        use = next(iter(uses[site.name]), None)
         for own, name in site.own.items():
-            if own != "weight" or site.kind == "expanded":
+            if own != "weight" or site.kind == "expanded" or use is None:
+                # What was not used may be another time, and costs nothing until then.
                 routes[site.name, own] = Route(site.module.get_parameter(own).dtype)
             elif not factored(name):
                 routes[site.name, own] = Route(use.dtype)

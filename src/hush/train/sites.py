@@ -9,7 +9,7 @@ copied). Outside, the model is what the user made it.
 import copy
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.func import functional_call
 from torch.nn import functional
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from hush.errors import InvalidInput
@@ -37,6 +38,7 @@ class Use:
     inputs: int  # I, or the rows of an embedding
     outputs: int  # O
     dtype: torch.dtype
+    shapes: tuple[tuple[int, ...], ...]  # of the tensors that came in
 
 
 @dataclass(eq=False, kw_only=True)
@@ -67,12 +69,30 @@ class Site:
             "per-example gradients need the examples along the first dimension of every layer's input"
         )
 
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Errors inside name the module and say what to do."""
+        try:
+            yield
+        except (RuntimeError, AssertionError, ValueError) as error:
+            if isinstance(error, InvalidInput | torch.OutOfMemoryError):
+                raise
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            direct = {id(p) for p in _direct(self.module)}
+            own = [name for name in self.own if id(self.module.get_parameter(name)) in direct]
+            raise InvalidInput(
+                f"module {self.name} ({type(self.module).__name__.removeprefix('Tapped')}) holds trainable parameters "
+                f"of its own ({', '.join(own[:3])}), so it is run for each example by torch.vmap, which fails: {said} "
+                "If it consists of known layers otherwise, freeze these parameters; if not, freeze or replace it"
+            ) from error
+
 
 class _TappedLinear:
     transposed = False
 
     def forward(self: Any, x: Tensor) -> Tensor:
         site: Site = self._hush_site
+        shapes = (tuple(x.shape),)
         x = site.per_example(x)
         tap = site.taps.get("weight")
         if tap is None:
@@ -82,7 +102,7 @@ class _TappedLinear:
         else:
             y = linear_gradients(x, self.weight, tap, transposed=self.transposed)
         if site.uses is not None:
-            site.uses.append(Use(x[0].numel() // x.shape[-1], x.shape[-1], y.shape[-1], y.dtype))
+            site.uses.append(Use(x[0].numel() // x.shape[-1], x.shape[-1], y.shape[-1], y.dtype, shapes))
         if self.bias is None:
             return y
         bias = expanded(self.bias, site.taps["bias"]) if "bias" in site.taps else self.bias.detach()
@@ -103,7 +123,8 @@ class _TappedEmbedding:
         else:
             y = embedding_gradients(ids, self.weight, tap, padding=self.padding_idx)
         if site.uses is not None:
-            site.uses.append(Use(ids[0].numel(), self.num_embeddings, self.embedding_dim, y.dtype))
+            shapes = (tuple(input.shape),)
+            site.uses.append(Use(ids[0].numel(), self.num_embeddings, self.embedding_dim, y.dtype, shapes))
         return y
 
 
@@ -114,14 +135,14 @@ class _Number(int):
 class _Expanded:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         site: Site = self._hush_site
-        if site.uses is not None:
-            site.uses.append(Use(0, 0, 0, torch.float32))
         held = {name: value.detach() for name, value in self.named_parameters(remove_duplicate=False)}
         held |= dict(self.named_buffers(remove_duplicate=False))
         leaves, spec = tree_flatten((args, kwargs))
         places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         mapped = tuple(0 if leaves[k].dim() and leaves[k].shape[0] == site.batch else None for k in places)
-        result: list[Any] = []  # what forward returns, with a number in place of each tensor
+        if site.uses is not None:
+            site.uses.append(Use(0, 0, 0, torch.float32, tuple(tuple(leaves[k].shape) for k in places)))
+        result: list[Any] = []  # what forward returns, where it is more than a tensor, with a number in place of each
 
         def one(parameters: dict[str, Tensor], *values: Tensor) -> Any:
             filled = list(leaves)
@@ -129,6 +150,8 @@ class _Expanded:
                 filled[place] = value.unsqueeze(0) if axis == 0 else value
             arguments, keywords = tree_unflatten(filled, spec)
             y = functional_call(site.twin, held | parameters, arguments, keywords, tie_weights=False)  # pyright: ignore[reportArgumentType]
+            if isinstance(y, Tensor):
+                return y.squeeze(0)
             outputs = [part for part in tree_leaves(y) if isinstance(part, Tensor)]
             numbers = iter(range(len(outputs)))
             result[:] = [tree_map(lambda part: _Number(next(numbers)) if isinstance(part, Tensor) else part, y)]
@@ -136,11 +159,13 @@ class _Expanded:
 
         copies = {name: expanded(held[name], tap) for name, tap in site.taps.items()}
         tensors = [leaves[k] for k in places]
-        y = torch.vmap(one, in_dims=(0, *mapped), randomness="different")(copies, *tensors)
-        if isinstance(
-            self, FSDPModule
-        ):  # its hooks hang on what comes out; on a view, changes in place would lose them
-            y = tuple(part.clone() for part in y)
+        with nullcontext() if site.uses is None else site.explained():
+            y = torch.vmap(one, in_dims=(0, *mapped), randomness="different")(copies, *tensors)
+        if isinstance(self, FSDPModule):
+            # Its hooks hang on what comes out; on a view, changes in place would lose them.
+            y = tree_map(lambda part: part.clone(), y)
+        if isinstance(y, Tensor):
+            return y
         return tree_map(lambda part: y[part] if type(part) is _Number else part, result[0])
 
 
@@ -194,8 +219,8 @@ def find_sites(model: nn.Module) -> list[Site]:
             return
         seen.add(id(module))
         kind = _leaf_kind(module)
-        direct = [p for p in module.parameters(recurse=False) if id(p) in canonical]
-        if kind is None and any(id(p) not in by_leaf for p in direct):
+        direct = [p for p in _direct(module) if id(p) in canonical]
+        if kind is None and (is_parametrized(module) or any(id(p) not in by_leaf for p in direct)):
             kind = "expanded"
         if kind is None:
             for child_name, child in module.named_children():
@@ -229,7 +254,15 @@ def _twin(module: nn.Module, name: str) -> nn.Module:
     return copy.deepcopy(shell).to("meta")
 
 
+def _direct(module: nn.Module) -> list[nn.Parameter]:
+    """Parameters that a module uses itself, those in lists and dicts of parameters, which nobody calls, included."""
+    kept = (child for child in module.children() if isinstance(child, nn.ParameterList | nn.ParameterDict))
+    return [*module.parameters(recurse=False), *(p for child in kept for p in child.parameters())]
+
+
 def _leaf_kind(module: nn.Module) -> Kind | None:
+    if is_parametrized(module):
+        return None  # its weight is computed from other parameters
     if isinstance(module, nn.Linear):
         return "linear"
     if isinstance(module, nn.Embedding):

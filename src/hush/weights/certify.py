@@ -7,6 +7,7 @@ Rounding: the objective is exact to its last digit, the bound is rounded up. Sha
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import final
 
 import numpy as np
@@ -65,20 +66,21 @@ def dual_bound(program: Program, dual_S: Array, price_N: Array) -> float:
 
     Terms are rounded up one by one; the sums carry their own rounding errors, and the last factor covers the rest.
     """
-    from hush.weights.kernels import exact_sum, uncovered
+    from hush.weights.kernels import exact_sum, uncovered_sum
 
     finite = np.isfinite(program.capacity_S)
     rows = exact_sum(program.capacity_S[finite] * dual_S[finite])
-    columns = exact_sum(uncovered(program.offset_N, price_N, program.upper_N, _EPS))
+    columns = uncovered_sum(program.offset_N, price_N, program.upper_N, _EPS)
     return (rows + columns) * (1 + 8 * _EPS)
 
 
 def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
     """A point of the program near ``value_N`` (which lies in the box), and no worse for having slack.
 
-    Overfull rows are shrunk, then the columns that are worth their price are raised, then all others.
+    Overfull rows are shrunk, then the columns that are worth their price are raised, then all others. A column that
+    found no room in its turn finds none later, so each has one turn.
     """
-    from hush.weights.kernels import fill_slack, list_minima, shrink_rows
+    from hush.weights.kernels import fill_slack, scale_rows, shrink_rows
 
     by_row = program.offset_S, program.column_of_entry
     by_column = program.offset_N, program.row_of_entry
@@ -88,17 +90,13 @@ def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
     shrink_rows(*by_row, *by_column, capacity_S, upper_N, load_S, value_N)
     np.maximum(value_N, 0.0, out=value_N)
     load_S = program.loads(value_N)
-    for highest in (1.0, 1.0 + 1e-3, np.inf):
-        fill_slack(*by_column, capacity_S, upper_N, price_N, highest, load_S, value_N)
-    np.clip(value_N, 0.0, upper_N, out=value_N)
-    for _ in range(8):  # running sums drift by rounding; what counts are the loads summed afresh
+    for lowest, highest in pairwise((-np.inf, 1.0, 1.0 + 1e-3, np.inf)):
+        fill_slack(*by_column, capacity_S, upper_N, price_N, lowest, highest, 16 * _EPS, load_S, value_N)
+    for _ in range(8):  # running loads drift by rounding; what counts are the loads summed afresh
         load_S = program.loads(value_N)
-        over_S = load_S > capacity_S
-        if not over_S.any():
+        if scale_rows(*by_row, capacity_S, load_S, _EPS, value_N) == 0:
             return value_N
-        factor_S = np.ones_like(load_S)
-        np.divide(capacity_S * (1 - 8 * _EPS), load_S, out=factor_S, where=over_S)
-        value_N *= list_minima(*by_column, factor_S, 1.0)
+    load_S = program.loads(value_N)
     excess = float(np.max(load_S / np.maximum(capacity_S, _TINY)))
     if excess > 1 + FEASIBILITY:
         raise CannotCertify(

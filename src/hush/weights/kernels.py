@@ -47,15 +47,18 @@ def list_sums(offset, index, value):
 
 
 @compiled
-def list_minima(offset, index, value, start):
-    """For each list the least of ``value`` over its members and of ``start``."""
-    least = np.empty(offset.size - 1)
-    for k in range(offset.size - 1):
-        low = start
-        for entry in range(offset[k], offset[k + 1]):
-            low = min(low, value[index[entry]])
-        least[k] = low
-    return least
+def spread_sums(offset, index, value, size):
+    """For each k below ``size`` the sum of ``value`` over the lists that k is in, added in the order of the lists.
+
+    The same sums, to the last bit, as ``list_sums`` of the lists turned around, and faster where they are the longer.
+    """
+    total = np.zeros(size)
+    for i in range(offset.size - 1):
+        v = value[i]
+        if v != 0.0:
+            for entry in range(offset[i], offset[i + 1]):
+                total[index[entry]] += v
+    return total
 
 
 @compiled
@@ -88,20 +91,38 @@ def shrink_rows(offset_S, column, offset_N, row, capacity_S, upper_N, load_S, va
 
 
 @compiled
-def fill_slack(offset_N, row, capacity_S, upper_N, price_N, highest, load_S, value_N):
-    """Raise each column of price at most ``highest`` as far as its rows and its bound leave room, in place."""
+def fill_slack(offset_N, row, capacity_S, upper_N, price_N, lowest, highest, margin, load_S, value_N):
+    """Raise each column of price in (lowest, highest] as far as its rows and its bound leave room, in place.
+
+    A share ``margin`` of each capacity is left: running loads differ from fresh ones by rounding.
+    """
     for i in range(upper_N.size):
-        if price_N[i] > highest:
+        if not (price_N[i] > lowest and price_N[i] <= highest):
             continue
         room = upper_N[i] - value_N[i]
         for entry in range(offset_N[i], offset_N[i + 1]):
             if room <= 0.0:
                 break
-            room = min(room, capacity_S[row[entry]] - load_S[row[entry]])
+            j = row[entry]
+            if capacity_S[j] < np.inf:
+                room = min(room, capacity_S[j] - load_S[j] - margin * capacity_S[j])
         if room > 0.0:
-            value_N[i] += room
+            value_N[i] = min(value_N[i] + room, upper_N[i])
             for entry in range(offset_N[i], offset_N[i + 1]):
                 load_S[row[entry]] += room
+
+
+@compiled
+def scale_rows(offset_S, column, capacity_S, load_S, eps, value_N):
+    """Scale the columns of each row that holds more than its capacity, in place; returns how many rows did."""
+    count = 0
+    for j in range(capacity_S.size):
+        if load_S[j] > capacity_S[j]:
+            count += 1
+            factor = capacity_S[j] * (1.0 - 8.0 * eps) / load_S[j]
+            for entry in range(offset_S[j], offset_S[j + 1]):
+                value_N[column[entry]] *= factor
+    return count
 
 
 @compiled
@@ -165,13 +186,20 @@ def exact_sum(value):
 
 
 @compiled
-def uncovered(offset_N, price_N, upper_N, eps):
-    """Each column's term u max(0, 1 - price) of the dual bound, rounded up.
+def uncovered_sum(offset_N, price_N, upper_N, eps):
+    """The sum of the columns' terms u max(0, 1 - price) of the dual bound, each rounded up, added as in ``exact_sum``.
 
     A price is a sum of k terms, so its rounding error is below (k + 1) eps times itself.
     """
-    term = np.empty(upper_N.size)
+    total, lost = 0.0, 0.0
     for i in range(upper_N.size):
         error = (offset_N[i + 1] - offset_N[i] + 2) * eps * (1.0 + price_N[i])
-        term[i] = upper_N[i] * max(1.0 - price_N[i] + error, 0.0)
-    return term
+        term = upper_N[i] * max(1.0 - price_N[i] + error, 0.0)
+        if term > 0.0:
+            new = total + term
+            if total >= term:
+                lost += (total - new) + term
+            else:
+                lost += (term - new) + total
+            total = new
+    return total + lost

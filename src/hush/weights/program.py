@@ -8,7 +8,8 @@ solvers walk it by column and certificates by row. Shapes: N columns, S rows.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Self, final
 
 import numpy as np
@@ -17,11 +18,43 @@ from numpy.typing import ArrayLike, NDArray
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 
-__all__ = ["Array", "Indices", "Program", "Progress", "checked_capacity", "checked_upper"]
+__all__ = ["Arrangement", "Array", "Indices", "Program", "Progress", "checked_capacity", "checked_upper"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.integer]
 Progress = Callable[[int, int], None]  # called with (done, total)
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Arrangement:
+    """What reductions need of a program under any capacities: columns in a good order, and what rows hold at most.
+
+    ``order_N`` lists the columns by length and first row, ``offset_N`` and ``row_of_entry`` hold them in this order.
+    """
+
+    order_N: Indices
+    offset_N: NDArray[np.int64]
+    row_of_entry: Indices
+    degree_N: Indices
+    room_S: Array
+    private_S: Array
+
+
+@final
+class Shared:
+    """A place for the arrangement of programs that differ in their capacities only; any thread may ask first."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._found: Arrangement | None = None
+
+    def arrangement(self, find: Callable[[], Arrangement]) -> Arrangement:
+        """What ``find`` found when it was first asked."""
+        with self._lock:
+            if self._found is None:
+                self._found = find()
+            return self._found
 
 
 @final
@@ -39,6 +72,7 @@ class Program:
     row_of_entry: Indices
     capacity_S: Array
     upper_N: Array
+    _shared: Shared = field(default_factory=Shared, repr=False)
 
     @classmethod
     def of(cls, incidence: Incidence, capacity: ArrayLike, *, upper: float = 1.0) -> Self:
@@ -58,8 +92,26 @@ class Program:
         )
 
     def with_capacity(self, capacity: ArrayLike) -> Self:
-        """The same matrix and bounds under other capacities; the matrix is shared, not copied."""
+        """The same matrix and bounds under other capacities; the matrix and its arrangement are shared."""
         return replace(self, capacity_S=checked_capacity(capacity, self.num_rows))
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """The columns arranged for reductions; found once for all capacities."""
+        return self._shared.arrangement(self._arranged)
+
+    def _arranged(self) -> Arrangement:
+        from hush.weights.reduce_kernels import arranged, private_sums
+
+        order_N, offset_N, row_of_entry = arranged(self.offset_N, self.row_of_entry, self.num_rows)
+        return Arrangement(
+            order_N=order_N,
+            offset_N=offset_N,
+            row_of_entry=row_of_entry,
+            degree_N=np.diff(self.offset_N).astype(np.int32),
+            room_S=self.loads(self.upper_N),
+            private_S=private_sums(self.offset_S, self.column_of_entry, self.offset_N, self.upper_N),
+        )
 
     @property
     def num_rows(self) -> int:
@@ -78,9 +130,9 @@ class Program:
 
     def loads(self, value_N: Array) -> Array:
         """What each row holds at these values, summed in order in double precision."""
-        from hush.weights.kernels import list_sums
+        from hush.weights.kernels import spread_sums
 
-        return list_sums(self.offset_S, self.column_of_entry, value_N)
+        return spread_sums(self.offset_N, self.row_of_entry, value_N, self.num_rows)
 
     def prices(self, dual_S: Array) -> Array:
         """What each column's rows cost at these duals."""

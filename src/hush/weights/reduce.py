@@ -18,13 +18,15 @@ __all__ = ["Reduction", "reduced", "unreduced"]
 ROUNDS = 20  # each round is exact, so stopping early is too
 PAYS = 0.01  # share of the columns that a round must decide for the next one to be worth its time
 
+FEW = 0.02  # share of the rows that are decided at once, up to which it pays to note what each decision touches
+
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reduction:
     """A smaller program and the way back.
 
-    Column i of the original is the share ``share_N[i]`` of column ``column_N[i]`` of the smaller one, or
+    Column i of the original is the share ``upper_N[i] / total[k]`` of column k = ``column_N[i]`` of the smaller one, or
     ``fixed_N[i]`` where that is -1; ``row_S`` lists the rows that are left. ``bounding`` (smaller) and ``bounding_N``
     (original) name the row whose capacity is a column's upper bound, or -1.
     """
@@ -35,15 +37,16 @@ class Reduction:
     bounding_N: Indices
     row_S: Indices
     column_N: Indices
-    share_N: Array
+    upper_N: Array
+    total: Array
     fixed_N: Array
     dual_S: Array
 
     def primal(self, value: Array) -> Array:
         """Values of all original columns."""
-        if not len(value):
-            return self.fixed_N.copy()
-        return np.where(self.column_N >= 0, self.share_N * value[self.column_N], self.fixed_N)
+        from hush.weights.reduce_kernels import split
+
+        return split(value, self.total, self.upper_N, self.column_N, self.fixed_N)
 
     def inward(self, value_N: Array) -> Array:
         """Values of the smaller program's columns from values of all original ones."""
@@ -74,21 +77,26 @@ class _Work:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.arrangement = program.arrangement
         self.upper_N = program.upper_N.copy()
         self.open_N = np.ones(program.num_columns, dtype=np.bool_)
         self.open_S = np.ones(program.num_rows, dtype=np.bool_)
-        self.degree_N = np.diff(program.offset_N).astype(np.int32)
+        self.degree_N = self.arrangement.degree_N.copy()
         self.fixed_N = np.zeros(program.num_columns)
         self.dual_S = np.zeros(program.num_rows)
-        self.bounding_N = np.full(program.num_columns, -1)
+        self.bounding_N = np.full(program.num_columns, -1, dtype=np.int32)
+        self.room_S, self.private_S = self.arrangement.room_S.copy(), self.arrangement.private_S.copy()
+        self.count_S = np.diff(program.offset_S)
+        at_once_S = (program.capacity_S >= self.room_S) | (program.capacity_S <= self.private_S)
+        self.mark = np.count_nonzero(at_once_S) <= FEW * program.num_rows
+        self.stale_S = np.full(program.num_rows, not self.mark)
 
     def settle(self) -> None:
         from hush.weights.reduce_kernels import settle
 
         for _ in range(ROUNDS):
             decided = settle(
-                self.program.offset_S,
-                self.program.column_of_entry,
+                *_lists(self.program),
                 self.program.capacity_S,
                 self.upper_N,
                 self.open_N,
@@ -97,6 +105,11 @@ class _Work:
                 self.fixed_N,
                 self.dual_S,
                 self.bounding_N,
+                self.room_S,
+                self.private_S,
+                self.count_S,
+                self.stale_S,
+                self.mark,
             )
             if decided <= PAYS * self.program.num_columns:
                 return
@@ -104,35 +117,29 @@ class _Work:
     def merged(self) -> Reduction:
         """What is open, with equal columns merged into one of their joint upper bound."""
         from hush.weights.kernels import transposed
-        from hush.weights.reduce_kernels import chosen, compacted, equal_columns, least_rows
+        from hush.weights.reduce_kernels import compacted, least_rows, merged
 
         row_S = np.flatnonzero(self.open_S)
-        number_S = np.full(self.program.num_rows, -1, dtype=np.int64)
+        number_S = np.full(self.program.num_rows, -1, dtype=np.int32)
         number_S[row_S] = np.arange(len(row_S))
-        offset, row, key = compacted(self.program.offset_N, self.program.row_of_entry, self.open_N, number_S)
-        order = np.argsort(key)
-        group = equal_columns(offset, row, key, order)
-        first = order[np.diff(group[order], prepend=-1) > 0]
-        upper = self.upper_N[self.open_N]
-        total: Array = np.bincount(group, weights=upper, minlength=len(first)).astype(np.float64)
-        offset, row = chosen(offset, row, first)
-        column_N = np.full(self.program.num_columns, -1, dtype=np.int64)
-        column_N[self.open_N] = group
-        share_N = np.zeros(self.program.num_columns)
-        share_N[self.open_N] = upper / total[group]  # evenly, where their bounds are equal
+        base = self.arrangement
+        source, offset, row = compacted(base.order_N, base.offset_N, base.row_of_entry, self.open_N, number_S)
+        column_N = np.full(self.program.num_columns, -1, dtype=np.int32)
+        offset, row, total = merged(source, offset, row, self.upper_N, column_N)
         offset_S, column = transposed(offset, row, len(row_S))
         capacity_S = self.program.capacity_S[row_S]
         # A column cannot exceed the least capacity of its rows; solvers do better when they are told.
         bounding = least_rows(offset, row, capacity_S, total)
         bounded = bounding >= 0
-        total[bounded] = capacity_S[bounding[bounded]]
+        upper = total.copy()
+        upper[bounded] = capacity_S[bounding[bounded]]
         program = Program(
             offset_S=offset_S,
             column_of_entry=column,
             offset_N=offset,
             row_of_entry=row,
             capacity_S=capacity_S,
-            upper_N=total,
+            upper_N=upper,
         )
         return Reduction(
             program=program,
@@ -141,7 +148,8 @@ class _Work:
             bounding_N=self.bounding_N,
             row_S=row_S,
             column_N=column_N,
-            share_N=share_N,
+            upper_N=self.upper_N.copy(),
+            total=total,
             fixed_N=self.fixed_N,
             dual_S=self.dual_S,
         )
@@ -161,6 +169,7 @@ class _Work:
             self.open_S[j] = False
             begin, end = self.program.offset_S[j], self.program.offset_S[j + 1]
             self.degree_N[self.program.column_of_entry[begin:end]] -= 1
+        self.stale_S[:] = True
         return True
 
 
@@ -171,10 +180,11 @@ def unreduced(program: Program) -> Reduction:
         program=program,
         original=program,
         bounding=np.full(n, -1),
-        bounding_N=np.full(n, -1),
+        bounding_N=np.full(n, -1, dtype=np.int32),
         row_S=np.arange(m),
-        column_N=np.arange(n),
-        share_N=np.ones(n),
+        column_N=np.arange(n, dtype=np.int32),
+        upper_N=program.upper_N,
+        total=program.upper_N,
         fixed_N=np.zeros(n),
         dual_S=np.zeros(m),
     )

@@ -10,9 +10,26 @@ import numpy as np
 
 from hush.weights.kernels import compiled
 
+LENGTHS = 64  # columns are kept apart by length up to this
+
 
 @compiled
-def settle(offset_S, column, capacity_S, upper_N, open_N, open_S, degree_N, fixed_N, dual_S, bounding_N):
+def private_sums(offset_S, column, offset_N, upper_N):
+    """For each row the upper bounds of the columns in no other row, added up."""
+    total = np.zeros(offset_S.size - 1)
+    for j in range(total.size):
+        for entry in range(offset_S[j], offset_S[j + 1]):
+            i = column[entry]
+            if offset_N[i + 1] - offset_N[i] == 1:
+                total[j] += upper_N[i]
+    return total
+
+
+@compiled
+def settle(
+    offset_S, column, offset_N, row, capacity_S, upper_N, open_N, open_S, degree_N, fixed_N, dual_S, bounding_N,
+    room_S, private_S, count_S, stale_S, mark,
+):  # fmt: skip
     """One round over all open rows and columns, in place; returns how many decisions could lead to others.
 
     A row, with the open columns in it:
@@ -23,39 +40,56 @@ def settle(offset_S, column, capacity_S, upper_N, open_N, open_S, degree_N, fixe
       of the row at 0, since moving weight from such a column to a private one keeps the sum, the row's load and all
       bounds, and only lowers other loads. Its dual is then 1.
     A column in no row takes its upper bound.
+
+    room_S, private_S and count_S hold what the open columns of a row add up to, or did: where stale_S they are found
+    again, unless even the room of before fits. With ``mark`` decisions make the rows they touch stale, which pays where
+    few rows are decided; without it all of stale_S must hold, and does so afterwards.
     """
     decided = 0
     for j in range(capacity_S.size):
         if not open_S[j]:
             continue
-        room, private, count, last = 0.0, 0.0, 0, 0
-        for entry in range(offset_S[j], offset_S[j + 1]):
-            i = column[entry]
-            if open_N[i]:
-                room += upper_N[i]
-                count += 1
-                last = i
-                if degree_N[i] == 1:
-                    private += upper_N[i]
-        if capacity_S[j] < room:
-            if capacity_S[j] == 0.0 or (count > 1 and private >= capacity_S[j]):
+        if stale_S[j] and capacity_S[j] < room_S[j]:
+            room, private, count = 0.0, 0.0, 0
+            for entry in range(offset_S[j], offset_S[j + 1]):
+                i = column[entry]
+                if open_N[i]:
+                    room += upper_N[i]
+                    count += 1
+                    if degree_N[i] == 1:
+                        private += upper_N[i]
+            room_S[j], private_S[j], count_S[j], stale_S[j] = room, private, count, not mark
+        if capacity_S[j] < room_S[j]:
+            if capacity_S[j] == 0.0 or (count_S[j] > 1 and private_S[j] >= capacity_S[j]):
                 dual_S[j] = 1.0
                 for entry in range(offset_S[j], offset_S[j + 1]):
                     i = column[entry]
                     if open_N[i]:
                         open_N[i] = False
                         decided += 1
-                        if degree_N[i] == 1 and capacity_S[j] > 0.0:
-                            fixed_N[i] = upper_N[i] * (capacity_S[j] / private)
-            elif count == 1:
-                upper_N[last] = capacity_S[j]
-                bounding_N[last] = j
+                        if degree_N[i] > 1:
+                            for other in range(offset_N[i], offset_N[i + 1] if mark else 0):
+                                stale_S[row[other]] = True
+                        elif capacity_S[j] > 0.0:
+                            fixed_N[i] = upper_N[i] * (capacity_S[j] / private_S[j])
+            elif count_S[j] == 1:
+                for entry in range(offset_S[j], offset_S[j + 1]):
+                    i = column[entry]
+                    if open_N[i]:
+                        upper_N[i] = capacity_S[j]
+                        bounding_N[i] = j
+                        for other in range(offset_N[i], offset_N[i + 1]):
+                            stale_S[row[other]] = True
             else:
                 continue
         open_S[j] = False
         decided += 1
         for entry in range(offset_S[j], offset_S[j + 1]):
-            degree_N[column[entry]] -= 1
+            i = column[entry]
+            degree_N[i] -= 1
+            if mark and degree_N[i] == 1 and open_N[i]:  # private now, to a row that does not know yet
+                for other in range(offset_N[i], offset_N[i + 1]):
+                    stale_S[row[other]] = True
     for i in range(upper_N.size):
         if open_N[i] and degree_N[i] == 0:
             open_N[i] = False
@@ -64,74 +98,133 @@ def settle(offset_S, column, capacity_S, upper_N, open_N, open_S, degree_N, fixe
 
 
 @compiled
-def compacted(offset_N, row, open_N, number_S):
-    """The open columns with their open rows only, rows renumbered; and a key of each: length, first row, hash.
+def arranged(offset_N, row, num_rows):
+    """An order of the columns, by length and then by first row, and their lists in this order.
 
-    In the order of keys loops over columns run a third faster: equal lengths in a row, and rows that are near.
+    Loops over columns in this order run a third faster: equal lengths in a row, and rows that are near.
     """
-    count, entries = 0, 0
-    for i in range(open_N.size):
-        if open_N[i]:
-            count += 1
-            for entry in range(offset_N[i], offset_N[i + 1]):
-                if number_S[row[entry]] >= 0:
-                    entries += 1
-    offset = np.zeros(count + 1, np.int64)
-    lists = np.empty(entries, np.int32)
-    key = np.empty(count, np.uint64)
-    k, at = 0, 0
-    for i in range(open_N.size):
-        if open_N[i]:
-            code, begin = np.uint64(0x9E3779B97F4A7C15), at
-            for entry in range(offset_N[i], offset_N[i + 1]):
+    size = offset_N.size - 1
+    by_row, by_length = np.zeros(num_rows + 2, np.int64), np.zeros(LENGTHS + 1, np.int64)
+    for i in range(size):
+        length = offset_N[i + 1] - offset_N[i]
+        by_length[min(length, LENGTHS - 1) + 1] += 1
+        by_row[row[offset_N[i]] + 2 if length > 0 else 1] += 1
+    for j in range(num_rows + 1):
+        by_row[j + 1] += by_row[j]
+    for length in range(LENGTHS):
+        by_length[length + 1] += by_length[length]
+    near, order = np.empty(size, np.int32), np.empty(size, np.int32)
+    for i in range(size):
+        first = row[offset_N[i]] + 1 if offset_N[i + 1] > offset_N[i] else 0
+        near[by_row[first]] = i
+        by_row[first] += 1
+    for k in range(size):
+        i = near[k]
+        length = min(offset_N[i + 1] - offset_N[i], LENGTHS - 1)
+        order[by_length[length]] = i
+        by_length[length] += 1
+    offset, lists = np.zeros(size + 1, np.int64), np.empty(row.size, np.int32)
+    at = 0
+    for k in range(size):
+        for entry in range(offset_N[order[k]], offset_N[order[k] + 1]):
+            lists[at] = row[entry]
+            at += 1
+        offset[k + 1] = at
+    return order, offset, lists
+
+
+@compiled
+def compacted(order, offset_N, row, open_N, number_S):
+    """The open columns with their open rows only, renumbered, by length and then in ``order``; and which they are.
+
+    ``number_S`` is the new number of a row, or -1; ``offset_N`` and ``row`` hold the columns in ``order``.
+    """
+    length = np.full(order.size, -1, np.int32)
+    first, begin = np.zeros(LENGTHS + 1, np.int64), np.zeros(LENGTHS + 1, np.int64)
+    for k in range(order.size):
+        if open_N[order[k]]:
+            count = 0
+            for entry in range(offset_N[k], offset_N[k + 1]):
+                count += number_S[row[entry]] >= 0
+            length[k] = count
+            first[min(count, LENGTHS - 1) + 1] += 1
+            begin[min(count, LENGTHS - 1) + 1] += count
+    for c in range(LENGTHS):
+        first[c + 1] += first[c]
+        begin[c + 1] += begin[c]
+    source = np.empty(first[-1], np.int32)
+    offset = np.empty(first[-1] + 1, np.int64)
+    lists = np.empty(begin[-1], np.int32)
+    offset[-1] = begin[-1]
+    for k in range(order.size):
+        if length[k] >= 0:
+            c = min(length[k], LENGTHS - 1)
+            source[first[c]], offset[first[c]] = order[k], begin[c]
+            first[c] += 1
+            at = begin[c]
+            for entry in range(offset_N[k], offset_N[k + 1]):
                 number = number_S[row[entry]]
                 if number >= 0:
                     lists[at] = number
                     at += 1
-                    code = (code ^ np.uint64(number + 1)) * np.uint64(0xBF58476D1CE4E5B9)
-                    code ^= code >> np.uint64(29)
-            length = np.uint64(min(at - begin, 0xFF))
-            first = np.uint64(min(lists[begin], 0xFFFFFF)) if at > begin else np.uint64(0)
-            key[k] = length << np.uint64(56) | first << np.uint64(32) | code & np.uint64(0xFFFFFFFF)
-            k += 1
-            offset[k] = at
-    return offset, lists, key
+            begin[c] = at
+    return source, offset, lists
 
 
 @compiled
-def equal_columns(offset, row, key, order):
-    """A group number for each column; equal numbers only for equal row lists, compared entry by entry.
+def merged(source, offset, row, upper_N, column_N):
+    """Columns of equal row lists become one, with their upper bounds added up; ``offset`` and ``row`` are spoilt.
 
-    ``order`` sorts by key. Lists that collide may hide equal ones from each other; they stay apart, which is exact.
+    Returns the lists and upper bounds of what is left, and writes for each column which of these it is. Lists count as
+    equal only when compared entry by entry; a hash says which to compare.
     """
-    group = np.empty(order.size, np.int64)
-    count = -1
-    for k in range(order.size):
-        i = order[k]
-        same = False
-        if k > 0 and key[order[k - 1]] == key[i]:
-            h = order[k - 1]
-            same = offset[h + 1] - offset[h] == offset[i + 1] - offset[i]
-            for entry in range(offset[i + 1] - offset[i]):
-                same = same and row[offset[h] + entry] == row[offset[i] + entry]
-        if not same:
-            count += 1
-        group[i] = count
-    return group
+    bits = 4
+    while (1 << bits) < 2 * source.size:
+        bits += 1
+    table, mask = np.full(1 << bits, -1, np.int64), (1 << bits) - 1
+    total = np.empty(source.size)
+    size, end = 0, 0
+    for k in range(source.size):
+        begin, length = offset[k], offset[k + 1] - offset[k]
+        code = np.uint64(0x9E3779B97F4A7C15)
+        for entry in range(begin, begin + length):
+            code = (code ^ np.uint64(row[entry] + 1)) * np.uint64(0xBF58476D1CE4E5B9)
+            code ^= code >> np.uint64(29)
+        tag, at, group = np.int64(code >> np.uint64(33)), np.int64(code & np.uint64(mask)), -1
+        while table[at] >= 0:
+            if table[at] >> 32 == tag:
+                other = table[at] & 0xFFFFFFFF
+                same = offset[other + 1] - offset[other] == length
+                for entry in range(length):
+                    same = same and row[offset[other] + entry] == row[begin + entry]
+                if same:
+                    group = other
+                    break
+            at = (at + 1) & mask
+        i = source[k]
+        if group < 0:
+            group = size
+            table[at] = tag << 32 | group
+            total[group] = 0.0
+            for entry in range(length):  # never ahead of what is read
+                row[end + entry] = row[begin + entry]
+            end += length
+            size += 1
+            offset[size] = end
+        total[group] += upper_N[i]
+        column_N[i] = group
+    return offset[: size + 1].copy(), row[:end].copy(), total[:size].copy()
 
 
 @compiled
-def chosen(offset, row, column):
-    """The lists of these columns, in this order."""
-    start = np.zeros(column.size + 1, np.int64)
-    for k in range(column.size):
-        start[k + 1] = start[k] + offset[column[k] + 1] - offset[column[k]]
-    lists = np.empty(start[-1], np.int32)
-    for k in range(column.size):
-        begin = offset[column[k]]
-        for at in range(start[k], start[k + 1]):
-            lists[at] = row[begin + at - start[k]]
-    return start, lists
+def split(value, total, upper_N, column_N, fixed_N):
+    """The values of merged columns, of joint upper bounds ``total``, split among the columns they were merged from."""
+    value_N = fixed_N.copy()
+    for i in range(value_N.size):
+        k = column_N[i]
+        if k >= 0:
+            value_N[i] = upper_N[i] / total[k] * value[k]  # evenly, where their bounds are equal
+    return value_N
 
 
 @compiled
@@ -178,16 +271,15 @@ def dominated_columns(offset_S, column, offset_N, row, capacity_S, upper_N, most
 
 @compiled
 def implied_rows(offset_S, column, offset_N, row, capacity_S):
-    """Rows whose columns all lie in another kept row of no larger capacity: that row holds them down already."""
+    """Rows whose columns all lie in another kept row of no larger capacity: that row holds them down already.
+
+    Such a row is in the list of any of their columns; of the first, which is the shortest where columns go by length.
+    """
     gone = np.zeros(capacity_S.size, np.bool_)
     for j in range(capacity_S.size):
         begin, end = offset_S[j], offset_S[j + 1]
-        rarest = column[begin]
-        for entry in range(begin, end):
-            i = column[entry]
-            if offset_N[i + 1] - offset_N[i] < offset_N[rarest + 1] - offset_N[rarest]:
-                rarest = i
-        for candidate in range(offset_N[rarest], offset_N[rarest + 1]):
+        first = column[begin]
+        for candidate in range(offset_N[first], offset_N[first + 1]):
             k = row[candidate]
             if k == j or gone[k] or capacity_S[k] > capacity_S[j] or offset_S[k + 1] - offset_S[k] < end - begin:
                 continue
