@@ -281,6 +281,8 @@ BAD_QUESTIONS = {
     "a learning rate of nothing": (["--learning-rate", 0], "learning_rate=0.0; pass a finite number above 0"),
     "an unknown column": (["--column", "body"], "has no column 'body'; it has text"),
     "no data": (["--data", "{root}/missing.jsonl"], "missing.jsonl does not exist"),
+    "shards of one process": (["--shard"], "start them with torchrun, or drop --shard"),
+    "compiled shards": (["--shard", "--compile"], "drop --shard or --compile"),
     "no known schedule": (["--schedule", "random"], "is not one of"),
 }
 
@@ -343,22 +345,120 @@ def numbers(**changes: Any) -> LiveNumbers:
     return LiveNumbers(**given | changes)
 
 
-def test_the_live_line_shows_loss_clipping_signal_and_what_is_left() -> None:
-    assert live_line(numbers()) == "loss 1.235, clipped 25%, signal/noise 0.031, 7 rounds left, 1 min"
-    assert live_line(numbers(seconds_left=7384.0)).endswith("2 h 03 min")
-    empty = numbers(loss=None, clipped_share=None, signal_to_noise=0.0, seconds_left=2.9)
-    assert live_line(empty) == "loss –, clipped –, signal/noise 0, 7 rounds left, 2 s"
-    assert "signal/noise –," in live_line(numbers(signal_to_noise=None))
+def test_the_live_line_shows_loss_clipping_and_signal() -> None:
+    assert live_line(numbers()).plain == "loss 1.235   clipped 25%   signal/noise 0.031"
+    assert live_line(numbers(), first_loss=2.0).plain.startswith("loss 1.235 (from 2.000)   clipped")
+    empty = numbers(loss=None, clipped_share=None, signal_to_noise=0.0)
+    assert live_line(empty).plain == "loss –   clipped –   signal/noise 0"
+    assert live_line(numbers(signal_to_noise=None)).plain.endswith("signal/noise –")
+
+
+def shown(*calls: LiveNumbers | tuple[int, int] | None, width: int = 80) -> list[str]:
+    """What a terminal shows at last: of texts read, of rounds, of being asked to stop (None)."""
+    console = Console(file=StringIO(), force_terminal=True, width=width, color_system=None)
+    paper = Console(file=StringIO(), width=width, color_system=None)
+    with TrainingBar(console, 10) as bar:
+        for call in calls:
+            if call is None:
+                bar.stopping()
+            elif isinstance(call, tuple):
+                bar.reading(*call)
+            else:
+                bar(call)
+        with paper.capture() as captured:
+            paper.print(bar.picture())
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_rounds_and_time_left_above_the_numbers_and_cuts_nothing(width: int) -> None:
+    first, then = numbers(round=2, loss=2.0), numbers(seconds_left=7384.0)
+    bar, line = shown((60, 60), first, then, width=width)
+    assert bar.startswith("Round 3 of 10 ")
+    assert bar.rstrip().endswith(" 7 rounds left, 2 h 03 min")
+    assert line.rstrip() == "loss 1.235 (from 2.000)   clipped 25%   signal/noise 0.031"
+    for seconds, words in ((61.0, "1 min"), (2.9, "2 s")):
+        assert shown(numbers(seconds_left=seconds), width=width)[0].rstrip().endswith(f"7 rounds left, {words}")
+
+
+def test_a_terminal_shows_what_goes_on_before_the_first_round_and_after_the_last() -> None:
+    assert shown()[0].startswith("Loading the model ")
+    assert shown((1000, 12000))[0].startswith("Reading the data ")
+    assert shown((1000, 12000))[0].rstrip().endswith("1,000 of 12,000 texts")
+    assert shown((12000, 12000))[0].startswith("First round ")
+    assert shown(numbers(round=10, rounds_left=0))[0].rstrip().endswith("releasing the model")
+    asked = shown(numbers(), None)
+    assert asked[0].rstrip().endswith("stopping")
+    assert asked[1].startswith("Stopping after this round; Ctrl-C again stops at once.")
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_live_line_is_for_a_terminal_only(terminal: bool) -> None:
+def test_live_numbers_are_for_a_terminal_only(terminal: bool) -> None:
     out = StringIO()
-    console = Console(file=out, force_terminal=terminal, width=150, color_system=None)
-    with TrainingBar(console, 10) as progress:
-        progress(numbers())
+    console = Console(file=out, force_terminal=terminal, width=80, color_system=None)
+    with TrainingBar(console, 10) as bar:
+        bar(numbers())
     assert ("loss 1.235" in out.getvalue()) == terminal
-    assert ("3/10" in out.getvalue()) == terminal
+    assert ("Round 3 of 10" in out.getvalue()) == terminal
+
+
+def test_ctrl_c_stops_after_the_round_under_way_and_the_same_command_goes_on(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its signal arrives once, after three rounds; a fixed seed lets the two be compared bit for bit."""
+    heard = TrainingBar.__call__
+
+    def interrupted(self: TrainingBar, live: LiveNumbers) -> None:
+        heard(self, live)
+        if live.round == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    command = desk.train(tmp_path / "run", "--insecure-seed", 4)
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingBar, "__call__", interrupted)
+        result = run(*command)
+    assert result.exit_code == 130, result.output
+    assert "Ctrl-C again stops at once." in result.stderr
+    assert "Stopped after round 3 of 6, which is saved. The same command goes on there." in result.stderr
+    assert result.stdout == ""
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not (tmp_path / "run" / "release").exists()
+    again = run(*command)
+    assert "for 6 rounds (3 of them in an earlier session)." in again.stdout
+    assert run(*desk.train(tmp_path / "whole", "--insecure-seed", 4)).exit_code == 0
+    one, whole = (weights(tmp_path / name / "release" / "model") for name in ("run", "whole"))
+    assert all(torch.equal(one[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize("moment", ["reading", "round"])
+def test_ctrl_c_stops_at_once_before_a_round_is_done_or_when_it_comes_twice(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def interrupted(self: TrainingBar, *numbers: object) -> None:
+        if moment == "reading" or numbers[0].round == 2:  # pyright: ignore[reportAttributeAccessIssue]
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TrainingBar, "reading" if moment == "reading" else "__call__", interrupted)
+    command = desk.train(tmp_path / "run", "--save-every", 1)
+    result = run(*command)
+    assert result.exit_code == 130, result.output
+    begun = "Stopped. The same command goes on from the last saved state."
+    before = "Stopped before training began; nothing was written. The same command begins again."
+    assert (before if moment == "reading" else begun) in result.stderr
+    assert (tmp_path / "run").exists() == (moment == "round")
+    monkeypatch.undo()
+    assert run(*command).exit_code == 0
+
+
+def test_help_shows_how_to_begin_and_groups_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    text = run("train", "--help").stdout
+    for words in ("Example: hush train my-plan", "torchrun --nproc-per-node 4 -m hush train", "Ctrl-C"):
+        assert words in text
+    for group in ("Options", "Learning", "LoRA", "Public stream", "Speed and memory", "Resuming and checks"):
+        assert f"─ {group}" in text
 
 
 def test_help_needs_no_torch() -> None:

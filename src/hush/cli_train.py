@@ -177,6 +177,8 @@ def train(
         if not lora and lora_targets is not None:
             raise InvalidInput("--lora-targets is about LoRA; add --lora, or drop it")
 
+        terminal = Console(stderr=True, quiet=not first)
+        show_start(loaded, corpus, model, output, terminal, lora=lora)
         quiet_libraries(silent=not first)
         with _libraries():
             from hush.train.fit import Stopped, fit
@@ -205,8 +207,6 @@ def train(
             device=device,
             shard=shard,
         )
-        terminal = Console(stderr=True, quiet=not first)
-        show_start(loaded, recipe, corpus, output, terminal)
         try:
             with TrainingBar(terminal, loaded.rounds) as bar, Interrupt(bar.stopping) as stop:
                 ended = fit(

@@ -20,7 +20,6 @@ from hush.plan import Plan
 if TYPE_CHECKING:
     from hush.corpus import Corpus
     from hush.train.fit import Fitted, Stopped
-    from hush.train.recipe import Recipe
     from hush.train.rounds import LiveNumbers
 
 __all__ = [
@@ -45,7 +44,8 @@ class TrainingBar:
         shown = console.is_terminal and not console.quiet
         self._bar = _WithNumbers(*columns, console=console, transient=True, disable=not shown)
         self._task = self._bar.add_task("Loading the model", total=None, left="", numbers=Text())
-        self._rounds, self._first_loss = rounds, None
+        self._rounds = rounds
+        self._first_loss: float | None = None
         self._stopping = False
 
     def __enter__(self) -> Self:
@@ -61,14 +61,14 @@ class TrainingBar:
 
     def __call__(self, live: "LiveNumbers") -> None:
         """The numbers of the round that has just ended."""
-        if self._first_loss is None:
-            self._first_loss = live.loss
         left = f"{live.rounds_left:,} rounds left, {_duration(live.seconds_left)}"
         if not live.rounds_left:
             left = "releasing the model"
         elif self._stopping:
             left = "stopping"
         numbers = live_line(live, first_loss=self._first_loss)
+        if self._first_loss is None:
+            self._first_loss = live.loss
         self._show(f"Round {live.round:,} of {self._rounds:,}", live.round, self._rounds, left, numbers)
 
     def stopping(self) -> None:
@@ -78,6 +78,10 @@ class TrainingBar:
             self._bar.console.print(STOPPING, soft_wrap=True)
         else:
             self._bar.update(self._task, left="stopping", numbers=Text(STOPPING))
+
+    def picture(self) -> RenderableType:
+        """What a terminal shows now."""
+        return self._bar.get_renderable()
 
     def _show(self, what: str, done: int, total: int | None, left: str, numbers: Text | None = None) -> None:
         self._bar.update(
@@ -103,7 +107,7 @@ def live_line(live: "LiveNumbers", *, first_loss: float | None = None) -> Text:
     loss = "–" if live.loss is None else f"{live.loss:.3f}"
     clipped = "–" if live.clipped_share is None else f"{live.clipped_share:.0%}"
     signal = "–" if live.signal_to_noise is None else f"{live.signal_to_noise:.2g}"
-    began = "" if first_loss is None else f" (first {first_loss:.3f})"
+    began = "" if first_loss is None else f" (from {first_loss:.3f})"
     parts = (
         ("loss ", "dim"),
         loss,
@@ -127,23 +131,23 @@ def quiet_libraries(*, silent: bool) -> None:
         logging.set_verbosity_error()
 
 
-def show_start(plan: Plan, recipe: "Recipe", corpus: "Corpus", output: Path, console: Console) -> None:
+def show_start(plan: Plan, corpus: "Corpus", model: str, output: Path, console: Console, *, lora: bool) -> None:
     """What is about to happen, and, where no live numbers are shown, where they can be read."""
-    what = "LoRA adapters of" if recipe.lora is not None else "all of"
+    what = "LoRA adapters of" if lora else "all of"
     line = (
-        f"Training {what} {recipe.model} on {plan.incidence.num_examples:,} examples of {corpus.source} (column "
+        f"Training {what} {model} on {plan.incidence.num_examples:,} examples of {corpus.source} (column "
         f"{corpus.column}): {plan.rounds} rounds of about {plan.batch_size:g}, noise multiplier "
         f"{plan.training_noise_multiplier:.4g}, clip norm {plan.clip_norm:g}."
     )
     if not console.is_terminal:
         line += f" The numbers of each round are in {output / 'owner' / 'rounds.jsonl'}, for you alone."
-    console.print(plain(line), soft_wrap=True)
+    _say(line, console)
 
 
 def show_stopped(stopped: "Stopped", console: Console) -> None:
     """A run that was asked to stop."""
     line = f"Stopped after round {stopped.round} of {stopped.rounds}, which is saved. The same command goes on there."
-    console.print(plain(line), soft_wrap=True)
+    _say(line, console)
 
 
 def show_interrupted(output: Path, console: Console) -> None:
@@ -151,7 +155,7 @@ def show_interrupted(output: Path, console: Console) -> None:
     line = "Stopped. The same command goes on from the last saved state."
     if not (output / "owner" / "run.json").exists():
         line = "Stopped before training began; nothing was written. The same command begins again."
-    console.print(plain(line), soft_wrap=True)
+    _say(line, console)
 
 
 def fitted_record(fitted: "Fitted") -> Record:
@@ -190,6 +194,11 @@ def show_fitted(record: Record, console: Console, fitted: "Fitted") -> None:
         console.print(Text(f"NOT A CERTIFICATE: {mark}", style="bold red"), soft_wrap=True)
     if record["certifies"]:
         console.print(plain(f"Certificate: {record['certificate']}"), soft_wrap=True)
+
+
+def _say(sentence: str, console: Console) -> None:
+    """Broken between words on a terminal, and into no lines elsewhere."""
+    console.print(plain(sentence), soft_wrap=not console.is_terminal)
 
 
 def _duration(seconds: float) -> str:

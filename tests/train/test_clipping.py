@@ -348,3 +348,22 @@ def test_a_model_that_does_more_to_its_logits_is_computed_by_its_own_loss() -> N
 def test_language_models_are_computed_by_the_chunked_head(name: str) -> None:
     model = tiny(name)
     assert check(model, default_loss(model), batch_of(name))._head is not None
+
+
+def test_norms_and_sums_never_take_the_short_cuts_of_float32_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    product = captures._matmul32
+
+    def watched(a: Tensor, b: Tensor) -> Tensor:
+        seen.append(torch.get_float32_matmul_precision())
+        return product(a, b)
+
+    monkeypatch.setattr(captures, "_matmul32", watched)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        clipper = Clipper(tiny("gpt2"), causal_lm_loss, clip_norm=1.0)
+        clipper.accumulate(batch_of("gpt2"), torch.ones(SIZE, dtype=torch.bool))
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert set(seen) == {"highest"}

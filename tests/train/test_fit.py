@@ -16,7 +16,7 @@ from hush.keyed import DataKey
 from hush.train import fit as fitting
 from hush.train.collate import CausalCollator, Corpus, MaskedCollator
 from hush.train.fit import Batches, tokenised
-from hush.train.pretrained import Lora, Pretrained
+from hush.train.pretrained import Lora, Pretrained, blocks_of
 from hush.train.recipe import Recipe, check_recipe, store_recipe
 
 
@@ -155,8 +155,36 @@ def test_tokens_and_fingerprint_are_of_one_and_the_same_reading(
     corpus = read_corpus(tmp_path / "data.txt")
     monkeypatch.setattr(fitting, "CHUNK", chunk)
     model = Pretrained(model=torch.nn.Linear(1, 1), tokenizer=letters, task="causal", max_length=6)
-    tokens, fingerprint = tokenised(corpus, model, key)
+    counted: list[tuple[int, int]] = []
+    tokens, fingerprint = tokenised(corpus, model, key, lambda done, total: counted.append((done, total)))
+    assert counted == [(min(end, 5), 5) for end in range(chunk, 5 + chunk, chunk)]
     assert fingerprint == (None if key is None else key.fingerprint_rows(texts))
     assert [bytes(tokens[row]["input_ids"].astype(np.uint8)).decode("latin-1") for row in range(5)] == [
         text[:6] for text in texts
     ]
+
+
+class Layered(torch.nn.Module):
+    """Two lists of blocks, one of them in a block; a list without parameters; an embedding outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(5, 3)
+        self.layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(3, 3)) for _ in range(3))
+        self.layers[0].experts = torch.nn.ModuleList([torch.nn.Linear(3, 3)])
+        self.more = torch.nn.ModuleList([torch.nn.Linear(3, 5), torch.nn.ReLU()])
+
+
+def test_blocks_are_the_members_of_the_outermost_lists() -> None:
+    model = Layered()
+    assert blocks_of(model) == [*model.layers, model.more[0]]
+    assert blocks_of(torch.nn.Linear(2, 2)) == []
+
+
+def test_a_block_that_shares_weights_with_the_rest_is_none_of_its_own() -> None:
+    model: Any = Layered()
+    model.more[0].weight = model.words.weight
+    model.layers[1] = model.layers[2]  # twice in the list
+    assert blocks_of(model) == [model.layers[0]]
+    model.layers[0][0].weight = model.layers[0].experts[0].weight  # tied within one block
+    assert blocks_of(model) == [model.layers[0]]

@@ -387,3 +387,19 @@ def test_the_draws_are_those_of_the_plans_rates() -> None:
 
 def _draws_only(private: PrivateTraining, rounds: int) -> list[np.ndarray]:
     return [private._draws.round(index) for index in range(rounds)]
+
+
+def test_the_certificate_repeats_the_data_fingerprint_only_if_somebody_looked() -> None:
+    plan = small_plan(rounds=1, data_fingerprint="a" * 16 + ":" + "b" * 64)
+
+    def certificate(**options: Any) -> Any:
+        private = private_training(plan=plan, **options)
+        train(private, DATA)
+        return private.finish()
+
+    assert "data (keyed)" in plan.certificate.fingerprints
+    assert "data (keyed)" not in certificate().fingerprints
+    looked = certificate(data_fingerprint=plan.data_fingerprint)
+    assert looked.fingerprints["data (keyed)"] == plan.data_fingerprint
+    with pytest.raises(InvalidInput, match="plan was made for"):
+        certificate(data_fingerprint="c" * 16 + ":" + "b" * 64)

@@ -87,3 +87,28 @@ def test_the_unreduced_program_is_its_own_way_back(problem) -> None:
     dual = np.linspace(0, 1, incidence.num_secrets)
     assert (whole.dual(dual) == dual).all()
     assert (whole.start(dual) == dual).all()
+
+
+@pytest.mark.parametrize("first", [10, 2000, 40_000])
+def test_what_programs_share_does_not_depend_on_who_asked_first(first: float) -> None:
+    incidence, shape = paper_like(200, seed=10)
+    asked = Program.of(incidence, first * shape)
+    reduced(asked)
+    for c in (10, 200, 2000, 10_000, 40_000):
+        shared, alone = reduced(asked.with_capacity(c * shape)), reduced(Program.of(incidence, c * shape))
+        for name in ("row_S", "column_N", "fixed_N", "dual_S", "upper_N", "total", "bounding_N"):
+            assert (getattr(shared, name) == getattr(alone, name)).all(), name
+        assert (shared.program.row_of_entry == alone.program.row_of_entry).all()
+        assert (shared.program.offset_S == alone.program.offset_S).all()
+
+
+def test_noting_what_decisions_touch_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    incidence, shape = paper_like(200, seed=11)
+    for c in (20, 200, 700, 2000, 8000, 20_000):
+        found = []
+        for few in (-1.0, 1.0):
+            monkeypatch.setattr("hush.weights.reduce.FEW", few)
+            found.append(reduced(Program.of(incidence, c * shape)))
+        for name in ("row_S", "column_N", "dual_S", "upper_N", "bounding_N"):
+            assert (getattr(found[0], name) == getattr(found[1], name)).all(), name
+        assert found[0].fixed_N == pytest.approx(found[1].fixed_N, rel=1e-12)

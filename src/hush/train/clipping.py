@@ -40,6 +40,8 @@ __all__ = ["MARGIN", "Clipped", "Clipper"]
 # whose norm may be off by more (its `spread` says so) is scaled down further.
 MARGIN = 2.0**-10
 
+LEAST = 1e-9  # a smaller C would be lost where float32 squares vanish
+
 Captures = dict[str, list[Capture]]
 Place = tuple[str, str]  # a site and one of its parameters
 
@@ -71,8 +73,8 @@ class Clipper:
         compile: bool | str = False,
         autocast: torch.dtype | None = None,
     ) -> None:
-        if not 0 < clip_norm < float("inf"):
-            raise InvalidInput(f"clip_norm must be a positive number, got {clip_norm}")
+        if not LEAST <= clip_norm < float("inf"):
+            raise InvalidInput(f"clip_norm must be a positive number, at least {LEAST}, got {clip_norm}")
         if autocast is torch.float16:
             raise InvalidInput("float16 needs a loss scaler, which couples the examples; use torch.bfloat16")
         self._model, self._loss, self._clip_norm, self._autocast = model, loss, clip_norm, autocast
@@ -105,7 +107,7 @@ class Clipper:
             raise InvalidInput(
                 f"{wrong} in the batch do not have the {len(real)} examples that `real` has, along dimension 0"
             )
-        most = 0 if self._head is None else self._head.most_labelled(batch["labels"])
+        most = 0 if self._head is None else max(1, self._head.most_labelled(batch["labels"]))
         device = next(iter(self._parameters.values())).device
         batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
         real = real.to(device, non_blocking=True)
@@ -215,24 +217,25 @@ class Clipper:
             site.taps = {own: self._tap(site, own, size) for own in site.own}
         devices = {value.device for value in batch.values() if value.device.type != "cpu"}
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices), self._tapped():
+            with torch.no_grad(), torch.random.fork_rng(devices), _no_short_cuts(), self._tapped():
                 losses = self._forward(batch)
         except InvalidInput:
             raise
         except (RuntimeError, AssertionError, ValueError, IndexError) as error:
             odd = [
-                f"{site.name} got {shape}"
+                (shape[:1] == (1,), f"{site.name} got {shape}")
                 for site in self._sites
                 for use in site.uses or ()
                 for shape in use.shapes
-                if shape[:1] not in ((1,), (size,))
+                if shape[:1] != (size,)
             ]
             if not odd:
                 raise
+            seen = [text for shared, text in odd if not shared] or [text for _, text in odd]
             raise InvalidInput(
                 f"the forward pass fails while gradients are taken example by example ({error}). There are {size} "
-                f"examples, and {', '.join(odd[:3])}: the examples must lie along the first dimension of every trained "
-                "layer's input; freeze these layers, or write the model so"
+                f"examples, and {', '.join(seen[:3])}: the examples must lie along the first dimension of every "
+                "trained layer's input; freeze these layers, or write the model so"
             ) from error
         finally:
             uses = {site.name: site.uses or [] for site in self._sites}
@@ -265,7 +268,10 @@ class Clipper:
         """Whether the chunked head gives an example the loss that the model and the loss function give it."""
         assert self._head is not None  # noqa: S101
         first = {name: value[:1] for name, value in batch.items()}
-        first["labels"] = first["labels"].clamp_min(0)  # all learnt: an example without a label would tell nothing
+        labels, attended = first["labels"], first.get("attention_mask")
+        inside = torch.ones_like(labels) if attended is None or attended.shape != labels.shape else attended
+        # Every token is learnt here: an example without labels would agree with anything.
+        first["labels"] = torch.where(inside > 0, labels.clamp_min(0), labels)
         with undisturbed(self._model), torch.no_grad():
             self._model.eval()
             with self._head.bypassed():
@@ -327,3 +333,14 @@ def _full_precision() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(allowed)
+
+
+@contextmanager
+def _no_short_cuts() -> Iterator[None]:
+    """Without gradients, torch's transformers take a path around their layers; they will not when they train."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)

@@ -139,6 +139,7 @@ def fit(
         public=_public(recipe, plan, batches),
         export=pretrained.export,
         save_every=runtime.save_every,
+        data_fingerprint=None if plan.data_fingerprint is None else fingerprint,
         marks=() if plan.data_fingerprint is not None else (UNCHECKED,),
     )
     try:

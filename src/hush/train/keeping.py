@@ -15,7 +15,7 @@ from hush.train.distributed import Ranks
 from hush.train.layout import standing_whole
 from hush.train.release import Export, RunFolder
 from hush.train.run_log import RoundRecord, RunLog
-from hush.train.state import buffers_digest, capture, frozen_digest, restore
+from hush.train.state import buffers_digest, capture, frozen_digest, refuse_moved_buffers, restore
 
 __all__ = ["Keeper"]
 
@@ -66,11 +66,7 @@ class Keeper:
         """Keep the state after this round, to resume from; a state that is saved already is left alone."""
         if round == self.saved:
             return
-        if buffers_digest(self._model) != self._fixed["buffers"]:
-            raise InvalidInput(
-                "training changed a buffer of the model, which bypasses clipping and noise; find the module whose "
-                "forward pass does so, and freeze it or make the buffer non-persistent"
-            )
+        refuse_moved_buffers(self._model, self._fixed["buffers"])
         state = capture(self._trainable, self._optimizer, self._scheduler, self._ranks) | {"fixed": self._fixed}
         self._ranks.by_first(lambda: self._open.save(round, state))
         self.saved = round

@@ -6,7 +6,7 @@ the same exit code once it is said. A process that waits for one that failed lea
 
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -21,7 +21,7 @@ __all__ = ["connected"]
 
 PATIENCE = timedelta(hours=2)  # for the slowest process, while it reads data or writes a model
 LAST_WORD = timedelta(seconds=10)  # for the message of the process that failed, before the others end
-_CLAIMED, _CODE, _SAID = "hush/claimed", "hush/code", "hush/said"
+_CLAIMED, _CODE, _SAID, _HEARD = "hush/claimed", "hush/code", "hush/said", "hush/heard"
 
 
 class _Lost(HushError):
@@ -34,10 +34,11 @@ def connected(device: str | None) -> Iterator[bool]:
 
     device: "cpu" or "cuda", where each process takes the GPU of its local rank; by default the GPUs, if there are any.
     """
-    on_gpu = _uses_gpu(device)
+    on_gpu = device != "cpu" and torch.cuda.is_available()
     store = _meet(on_gpu)
     whole = False
     try:
+        _take_device(device, on_gpu=on_gpu)
         yield dist.get_rank() == 0
         whole = True
     except BaseException as error:
@@ -54,15 +55,15 @@ def connected(device: str | None) -> Iterator[bool]:
             dist.destroy_process_group()
 
 
-def _uses_gpu(device: str | None) -> bool:
-    """Whether to use GPUs; if so, this process takes its own."""
+def _take_device(device: str | None, *, on_gpu: bool) -> None:
+    """Make the GPU of this process its own, if GPUs are used."""
     if device not in (None, "cpu", "cuda"):
         raise InvalidInput(
             f"--device={device} is one device, but several processes were started; pass cpu or cuda, and each takes "
             "the GPU of its local rank"
         )
-    if device == "cpu" or not torch.cuda.is_available():
-        return False
+    if not on_gpu:
+        return
     local, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if local >= there:
         raise InvalidInput(
@@ -70,7 +71,6 @@ def _uses_gpu(device: str | None) -> bool:
             "(torchrun --nproc-per-node), or pass --device cpu"
         )
     torch.cuda.set_device(local)
-    return True
 
 
 def _meet(on_gpu: bool) -> Any:
@@ -103,18 +103,25 @@ def _lost(error: BaseException) -> _Lost | None:
 def _give_way(store: Any, error: BaseException) -> int | None:
     """None if this process is the one to say its error; the exit code if another says, or has said, its own."""
     code = 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, InvalidInput | OSError) else 1
+    rank, world, told = dist.get_rank(), dist.get_world_size(), False
     try:
         if store.add(_CLAIMED, 1) == 1:
             store.set(_CODE, str(code))
-            atexit.register(_leave_word, store)  # by then it is on the terminal
+            atexit.register(_leave_word, store, heard_by=() if isinstance(error, _Lost) else range(1, world))
             return None
-        store.wait([_CODE, _SAID], LAST_WORD)
+        code, told = int(store.get(_CODE)), True
+        store.wait([_SAID], LAST_WORD)
+        store.set(f"{_HEARD}/{rank}", "")
     except dist.DistError:
-        # The first process may keep the store, and be gone.
-        return None if isinstance(error, _Lost) else code
-    return int(store.get(_CODE))
+        if isinstance(error, _Lost) and not told:
+            return None  # the first process, which kept the store, is gone without a word
+    return code
 
 
-def _leave_word(store: Any) -> None:
+def _leave_word(store: Any, *, heard_by: Iterable[int]) -> None:
+    """When this process ends, and its error is on the terminal: let the others end."""
     with suppress(dist.DistError):
         store.set(_SAID, "")
+        if os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            # The store is kept by this process, not by torchrun, and ends with it.
+            store.wait([f"{_HEARD}/{rank}" for rank in heard_by], LAST_WORD)

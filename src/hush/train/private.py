@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from hush.certificate import Certificate
+from hush.certificate import DATA_FINGERPRINT, Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.train.clipping import Clipped, Clipper, Loss
@@ -41,7 +41,7 @@ from hush.train.refusals import refuse_coupled
 from hush.train.release import Export, tensors_of
 from hush.train.rounds import LiveNumbers, Round
 from hush.train.run_log import RoundRecord
-from hush.train.state import reseed_torch
+from hush.train.state import buffers_digest, refuse_moved_buffers, reseed_torch
 
 __all__ = ["PrivateTraining"]
 
@@ -57,7 +57,9 @@ class PrivateTraining:
     training that finds one of its checkpoints there goes on from it. Every save_every rounds the state is saved, and
     the newest `keep` are kept. export(folder) writes the model for a release, safetensors unless given (for a Hugging
     Face model: model.save_pretrained). insecure_seed fixes draws and noise for tests; nothing is certified then. marks
-    say, in the certificate, why else it certifies nothing.
+    say, in the certificate, why else it certifies nothing. data_fingerprint is what the caller found the data to have
+    under the owner's key (:mod:`hush.keyed`): it must be the plan's; where nobody looked, the certificate of the run
+    does not repeat the plan's.
 
     Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all that were
     drawn, adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done
@@ -80,11 +82,18 @@ class PrivateTraining:
         public: PublicStream | None = None,
         export: Export | None = None,
         marks: Sequence[str] = (),
+        data_fingerprint: str | None = None,
         save_every: int = 100,
         keep: int = 2,
     ) -> None:
         if micro_batch < 1 or save_every < 1:
             raise InvalidInput(f"micro_batch={micro_batch} and save_every={save_every} must be at least 1")
+        if data_fingerprint is not None and data_fingerprint != plan.data_fingerprint:
+            raise InvalidInput(
+                f"the data have the keyed fingerprint {data_fingerprint}, but the plan was made for "
+                f"{plan.data_fingerprint}; pass that very data, under that key, or plan again"
+            )
+        self._data_checked = data_fingerprint is not None
         self._ranks, model = Ranks.current(), bare(model)
         refuse_coupled(model)
         self._ranks.align(model)
@@ -95,14 +104,15 @@ class PrivateTraining:
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         check_optimizer(optimizer, model, self._parameters)
         check_scheduler(scheduler)
-        self._noise = Noise(insecure_seed=insecure_seed)
+        self._noise = Noise(insecure_seed=insecure_seed, compile=compile)
         self._reached = 0
         self._round: Round | None = None
         self._seen: list[tuple[Clipped, NDArray[np.bool_]]] = []
         self._records: list[RoundRecord] = []
-        self._probed = self._under_way = False
+        self._probed = self._under_way = self._closed = False
         self._certificate: Certificate | None = None
         self._marks = (*marks, *(() if insecure_seed is None else (FIXED_SEED,)))
+        self._buffers = buffers_digest(model)
         self._keeper: Keeper | None = None
         seed = self._ranks.from_first(os.urandom(32)) if insecure_seed is None else _derived(insecure_seed)
         if folder is not None:
@@ -148,6 +158,8 @@ class PrivateTraining:
     def rounds(self) -> Iterator[Round]:
         """The rounds that are left; each must end with ``step``. One that was left in the middle is begun again."""
         while self._reached < self.plan.rounds:
+            if self._closed:
+                raise InvalidInput("this training was closed; make a new PrivateTraining to go on from its last save")
             if self._under_way:
                 self._clipper.take()  # of a round that was left in the middle
                 self._seen, self._under_way = [], False
@@ -167,6 +179,8 @@ class PrivateTraining:
         """Add one micro-batch to the round's sum; real is its mask of real examples."""
         if self._round is None:
             raise InvalidInput("no round is open; accumulate inside `for round in private.rounds()`, before step()")
+        if not isinstance(batch, Mapping):
+            raise InvalidInput(f"the batch is a {type(batch).__name__}; pass a dict of tensors, as the loss takes it")
         mask = np.asarray(real.cpu() if isinstance(real, Tensor) else real, dtype=np.bool_)
         self._round.count(mask)
         on_device = torch.as_tensor(mask, device=next(iter(self._parameters.values())).device)
@@ -227,8 +241,12 @@ class PrivateTraining:
             raise InvalidInput(f"{left} of {self.plan.rounds} rounds are left; go through private.rounds() to the end")
         if self._certificate is None:
             versions = {**self.plan.certificate.versions, "torch": torch.__version__}
-            certificate = replace(self.plan.certificate, versions=versions)
+            fingerprints = dict(self.plan.certificate.fingerprints)
+            if not self._data_checked:
+                fingerprints.pop(DATA_FINGERPRINT, None)
+            certificate = replace(self.plan.certificate, versions=versions, fingerprints=fingerprints)
             if self._keeper is None:
+                refuse_moved_buffers(self.model, self._buffers)
                 self._certificate = replace(certificate, marks=(*certificate.marks, *self._marks))
             else:
                 self._certificate = self._keeper.finish(self._reached, certificate)
@@ -238,7 +256,7 @@ class PrivateTraining:
     def close(self) -> None:
         """Give the folder and the optimizer free; what was not saved is lost."""
         self._guard.remove()
-        self._round = None
+        self._round, self._closed = None, True
         if self._keeper is not None:
             self._keeper.close()
 

@@ -49,7 +49,10 @@ class _Clipper(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """How many different examples were compared, of a batch of so many slots."""
+    """How many different examples with a gradient were compared, of a batch of so many slots.
+
+    One without a gradient (a text in which nothing is learnt) agrees with everything.
+    """
 
     examples: int
     slots: int
@@ -94,8 +97,8 @@ def probe(
     with undisturbed(model):
         # Dropout draws other numbers in other layouts, so gradients are compared without it; a model without
         # randomness is compared as it will train.
-        _refuse_wrong_sums(trial, examples, clipper, still=not torch.equal(standing, quiet))
-    return Probed(examples=len(rows), slots=len(real))
+        telling = _refuse_wrong_sums(trial, examples, clipper, still=not torch.equal(standing, quiet))
+    return Probed(examples=telling, slots=len(real))
 
 
 def _refuse_neighbours(trial: Trial, examples: Batch, losses: Tensor, *, still: bool) -> None:
@@ -151,8 +154,12 @@ def _refuse_moved(model: nn.Module) -> Iterator[None]:
         )
 
 
-def _refuse_wrong_sums(trial: Trial, examples: Batch, clipper: _Clipper, *, still: bool) -> None:
-    """The clipper against autograd, one example at a time; the others stand by as slots that must not count."""
+def _refuse_wrong_sums(trial: Trial, examples: Batch, clipper: _Clipper, *, still: bool) -> int:
+    """The clipper against autograd, one example at a time; the others stand by as slots that must not count.
+
+    Returns how many examples had a gradient to compare.
+    """
+    telling = 0
     if still:
         trial.model.eval()
     parameters = {name: parameter for name, parameter in trial.model.named_parameters() if name in set(clipper.names)}
@@ -170,6 +177,7 @@ def _refuse_wrong_sums(trial: Trial, examples: Batch, clipper: _Clipper, *, stil
         if not finite:  # by rule, such an example adds nothing
             gradients = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
             sizes, exact = dict.fromkeys(sizes, 0.0), 0.0
+        telling += exact > 0
         scale = _common_scale(sums, sizes, floor=negligible * exact)
         wrong = [
             name
@@ -187,6 +195,7 @@ def _refuse_wrong_sums(trial: Trial, examples: Batch, clipper: _Clipper, *, stil
                 f"a per-example gradient norm is {float(norm) / (exact or 1):.4g} times autograd's, although the sums "
                 "agree: this clipper cannot be relied on for this model"
             )
+    return telling
 
 
 def _common_scale(sums: Mapping[str, Tensor], sizes: Mapping[str, float], *, floor: float) -> float:

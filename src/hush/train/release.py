@@ -183,12 +183,13 @@ class RunFolder:
         with whole_folder(path) as work:
             export(work)
             self._hide_times(work)
+        self._hide_times(self.public)  # which just got a new entry
         flush_folder(self.root)
 
     def _hide_times(self, folder: Path) -> None:
         """When files were written says how long the rounds took, and so how large their secret draws were."""
         time = datetime.fromisoformat(self._plan.created).timestamp()
-        for path in folder.rglob("*"):
+        for path in (*folder.rglob("*"), folder):
             os.utime(path, (time, time))
 
     def _check_released(self) -> None:

@@ -103,4 +103,6 @@ class RunLog:
         return records
 
     def _append(self, content: dict[str, Any]) -> None:
+        if not self._closed.alive:  # the number of the closed file may be that of another one by now
+            raise InvalidInput("this training was closed; open it again to go on")
         os.write(self._handle, json.dumps(content).encode() + b"\n")  # one write, so that a kill tears one line at most

@@ -16,7 +16,7 @@ from hush.errors import InvalidInput
 from hush.train.distributed import Ranks
 from hush.train.layout import laid_out, optimizer_state_laid_out, whole
 
-__all__ = ["buffers_digest", "capture", "frozen_digest", "reseed_torch", "restore"]
+__all__ = ["buffers_digest", "capture", "frozen_digest", "refuse_moved_buffers", "reseed_torch", "restore"]
 
 
 def capture(
@@ -97,6 +97,15 @@ def buffers_digest(model: nn.Module) -> str:
         for name, buffer in module.named_buffers(recurse=False)
         if name not in module._non_persistent_buffers_set
     )
+
+
+def refuse_moved_buffers(model: nn.Module, began: str) -> None:
+    """Refuse a model whose buffers are not those of this digest."""
+    if buffers_digest(model) != began:
+        raise InvalidInput(
+            "training changed a buffer of the model, which bypasses clipping and noise; find the module whose forward "
+            "pass does so, and freeze it or make the buffer non-persistent"
+        )
 
 
 def _each_shard(tree: Any, change: Callable[[DTensor], Tensor]) -> Any:

@@ -60,7 +60,8 @@ class HushTrainer(Trainer):
     and speed. output_dir receives what may be released; folder (by default its sibling, named output_dir-hush) keeps
     checkpoints and the run log in owner/, and the final model with its certificate in release/. Scores of evaluation
     data are logged, and may choose a model, only if eval_is_public says that these data bear no secret. buckets are
-    lengths to pad to, for a :class:`~hush.train.collate.Corpus`. For public and insecure_seed see PrivateTraining.
+    lengths to pad to, for a :class:`~hush.train.collate.Corpus`. For public, data_fingerprint and
+    insecure_seed see PrivateTraining.
 
     Guarantee: that of :class:`PrivateTraining`. Loggers, trainer_state.json and checkpoints hold nothing that depends
     on the draw but through the noisy sums of rounds that the ledger knows. Two things are the user's: a callback that
@@ -89,6 +90,7 @@ class HushTrainer(Trainer):
         buckets: Sequence[int] = (),
         public: PublicStream | None = None,
         folder: str | Path | None = None,
+        data_fingerprint: str | None = None,
         insecure_seed: int | None = None,
     ) -> None:
         settings = checked_settings(args, plan, callbacks=callbacks, eval_is_public=eval_is_public)
@@ -118,6 +120,7 @@ class HushTrainer(Trainer):
         self.certificate: Certificate | None = None
         self.private: PrivateTraining | None = None
         self._settings, self._buckets, self._public, self._insecure_seed = settings, buckets, public, insecure_seed
+        self._data_fingerprint = data_fingerprint
         self._loss = default_loss(model) if loss is None else loss
         self._rounds: Iterator[Round] = iter(())
         self._resuming = self._evaluating = self._open = False
@@ -193,6 +196,7 @@ class HushTrainer(Trainer):
             autocast=self._settings.autocast,
             public=self._public,
             export=self._export,
+            data_fingerprint=self._data_fingerprint,
             save_every=self.plan.rounds + 1,  # as often as the arguments say: with every checkpoint
         )
         self._open = True

@@ -9,7 +9,6 @@ sparse system, and columns far from the climb can be held constant for a while. 
 dozen times, where a first-order method needs hundreds of passes. Shapes: N columns, S rows.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import final
@@ -73,7 +72,8 @@ class ProximalNewton:
         self.damping: float = DAMPING
         # Less damping pays only where the last digits are asked for (measured).
         self.least_damping, self.most_products = (3e-4, 40) if task.tolerance > 3e-6 else (1e-5, 100)
-        with ThreadPoolExecutor(min(RANGES, os.cpu_count() or 1)) as self.pool:
+        self.alone = task.threads == 1
+        with ThreadPoolExecutor(min(RANGES, task.threads)) as self.pool:  # starts no thread before it has work
             self.found = self._run(self._begin())
 
     def _begin(self) -> _Response:
@@ -216,7 +216,10 @@ class ProximalNewton:
         def part(k: int) -> tuple[float, float, float]:
             return respond(cuts[k], cuts[k + 1], *lists, dual_S, self.width, share_N, gain_N, loads[k])
 
-        parts = [part(0)] if ranges == 1 else list(self.pool.map(part, range(ranges)))
+        if ranges == 1 or self.alone:
+            parts = [part(k) for k in range(ranges)]
+        else:
+            parts = list(self.pool.map(part, range(ranges)))
         smooth, plain, total = (sum(terms) for terms in zip(*parts, strict=True))
         linear = columns.held_value + _dot(self.capacity_S - columns.held_load_S, dual_S)
         load_S = columns.held_load_S + loads.sum(axis=0)

@@ -148,7 +148,7 @@ class _Work:
             bounding_N=self.bounding_N,
             row_S=row_S,
             column_N=column_N,
-            upper_N=self.upper_N.copy(),
+            upper_N=self.upper_N,
             total=total,
             fixed_N=self.fixed_N,
             dual_S=self.dual_S,

@@ -1,5 +1,6 @@
 """Stage 3 in one call: check, reduce, solve, map back, certify."""
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,14 +92,18 @@ def solve_program(
     warm_start: Weights | None = None,
     solver: str | None = None,
     progress: Progress | None = None,
+    threads: int | None = None,
 ) -> Weights:
-    """As ``solve_weights``, for a program that is at hand; ``program.with_capacity`` saves building it again."""
+    """As ``solve_weights``, for a program that is at hand; ``program.with_capacity`` saves building it again.
+
+    threads: how many to use at most, None for one per core; the answer does not depend on it.
+    """
     begin = time.perf_counter()
     goal = _checked_tolerance(tolerance)
     start = _checked_start(program, warm_start)
     if solver is not None and solver not in SOLVERS:
         raise InvalidInput(f"solver={solver!r}; choose one of {', '.join(map(repr, SOLVERS))}, or None")
-    answer = _best(program, start, goal, solver, progress)
+    answer = _best(program, start, goal, solver, progress, threads or os.cpu_count() or 1)
     proof = answer.proof
     if not proof.gap <= goal:
         raise CannotCertify(
@@ -158,7 +163,12 @@ class _Judge:
 
 
 def _best(
-    program: Program, start: tuple[Array, Array] | None, goal: float, solver: str | None, progress: Progress | None
+    program: Program,
+    start: tuple[Array, Array] | None,
+    goal: float,
+    solver: str | None,
+    progress: Progress | None,
+    threads: int,
 ) -> _Answer:
     """The first answer within the goal, or the best of those that fall short."""
     best: _Answer | None = None
@@ -176,6 +186,7 @@ def _best(
                 start=None if start is None else (reduction.inward(start[0]), start[1][reduction.row_S]),
                 judge=judge,
                 progress=progress,
+                threads=threads,
             )
             answer = judge.answer(SOLVERS[name](task))
         if best is None or answer.proof.gap < best.proof.gap:

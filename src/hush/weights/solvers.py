@@ -31,7 +31,7 @@ class Task:
     """A program to solve until the judge is content.
 
     tolerance is the gap to aim for, relative to the objective plus what has been decided beforehand. start: values
-    and duals of a similar program.
+    and duals of a similar program. threads is how many a solver may use; its answer does not depend on it.
     """
 
     program: Program
@@ -40,6 +40,7 @@ class Task:
     start: tuple[Array, Array] | None = None
     judge: Callable[[Candidate], bool] = lambda candidate: True
     progress: Progress | None = None
+    threads: int = 1
 
 
 Solver = Callable[[Task], Candidate]

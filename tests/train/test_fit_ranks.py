@@ -1,0 +1,240 @@
+"""``hush train`` in two processes: the model of one process, one voice, and one end for all."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+from typer.testing import CliRunner, Result
+
+import hush
+from hush.cli import app
+from hush.interrupt import Interrupt
+from hush.keyed import DataKey
+from hush.train.noise import Noise
+from hush.train.run_log import RunLog
+
+EXAMPLES, ROUNDS, STOP, SEED = 40, 5, 2, 11
+TOLERANCE = 2e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What two processes came to, by rank."""
+
+    codes: list[int]
+    stdout: list[str]
+    stderr: list[str]
+
+    @property
+    def errors(self) -> list[str]:
+        """What they refused, each message as often as it was said."""
+        return [line for text in self.stderr for line in text.splitlines() if line.startswith("Error:")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """All scenarios, and the folder in which they ran."""
+
+    root: Path
+    outcomes: dict[str, Outcome]
+
+
+def alone(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def train(root: Path, output: str, *more: object, model: str = "model") -> list[str]:
+    files = {"--model": root / model, "--data": root / "data.txt", "--key": root / "my.key", "--output": root / output}
+    options = [part for pair in files.items() for part in pair]
+    seed = ["--insecure-seed", SEED, "--micro-batch", 3]
+    return [str(part) for part in ("train", root / "plan", *options, *seed, *more)]
+
+
+def prepare(root: Path) -> None:
+    """A small model without dropout, which no two processes would share; data, key and plans."""
+    torch.manual_seed(0)
+    words = ["<pad>", "<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    letters = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
+    letters.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = hf.PreTrainedTokenizerFast(
+        tokenizer_object=letters, pad_token="<pad>", eos_token="<end>", model_max_length=64
+    )
+    shape: dict[str, Any] = {"n_embd": 12, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": len(words)}
+    still: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    ends: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
+    hf.GPT2LMHeadModel(hf.GPT2Config(**shape, **still, **ends)).save_pretrained(root / "model")
+    tokenizer.save_pretrained(root / "model")
+    texts = [f"note {row}: " + "tide " * (row % 9) for row in range(EXAMPLES)]
+    (root / "data.txt").write_text("".join(f"{text}\n" for text in texts))
+    (root / "edited.txt").write_text("".join(f"{text}\n" for text in [*texts[:-1], "another"]))
+    incidence = hush.Incidence.from_pairs([2, 9, 30], [0, 0, 0], num_examples=EXAMPLES, num_secrets=1)
+    settings: Any = {"prior": 1e-6, "ceiling": 1e-3, "batch_size": 9, "rounds": ROUNDS}
+    fingerprint = DataKey.create(root / "my.key").fingerprint_rows(texts)
+    hush.make_plan(incidence, **settings, data_fingerprint=fingerprint).save(root / "plan")
+    hush.make_plan(incidence, **settings).save(root / "plan-without-data")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Every scenario in two processes; "resumed" goes on with what one process began."""
+    root = tmp_path_factory.mktemp("ranks")
+    prepare(root)
+    with pytest.MonkeyPatch.context() as patch:
+        rounds = iter(range(1, ROUNDS))
+        patch.setattr(Interrupt, "__call__", lambda self: next(rounds) == STOP)
+        assert alone(*train(root, "resumed", *PUBLIC)).exit_code == 130
+    unchecked = ["train", str(root / "plan-without-data"), "--model", str(root / "model"), "--unchecked-data"]
+    unchecked += ["--output", str(root / "never"), "--data"]
+    edited = train(root, "never", "--data", root / "edited.txt")
+    given: dict[str, list[list[str]]] = {
+        "replicas": [train(root, "replicas", *PUBLIC, "--json")] * 2,
+        "resumed": [train(root, "resumed", *PUBLIC)] * 2,
+        "shards": [train(root, "shards", *PUBLIC, "--shard")] * 2,
+        "adapters": [train(root, "adapters", *LORA, "--shard")] * 2,
+        "both refuse": [edited] * 2,
+        "the first refuses": [edited, train(root, "never")],
+        "the second refuses": [train(root, "never"), edited],
+        "other settings": [train(root, "never"), train(root, "never", "--learning-rate", 1)],
+        "other tokens": [[*unchecked, str(root / name)] for name in ("data.txt", "edited.txt")],
+        "one device": [train(root, "never", "--device", "cpu:0")] * 2,
+        "killed": [train(root, "killed", "--save-every", 1)] * 2,
+    }
+    scenarios = {name: {"commands": commands, "port": free_port()} for name, commands in given.items()}
+    scenarios["killed"]["killed"] = 1
+    (root / "scenarios.json").write_text(json.dumps(scenarios))
+    program = [sys.executable, str(Path(__file__).with_name("two_commands.py"))]
+    processes = [subprocess.Popen([*program, str(rank), str(root)], env=environment()) for rank in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    codes = [json.loads((root / f"codes.{rank}.json").read_text()) for rank in range(2)]
+    outcomes = {
+        name: Outcome(
+            codes=[by_name[name] for by_name in codes],
+            stdout=[(root / name / f"stdout.{rank}").read_text() for rank in range(2)],
+            stderr=[(root / name / f"stderr.{rank}").read_text() for rank in range(2)],
+        )
+        for name in scenarios
+    }
+    return Ran(root=root, outcomes=outcomes)
+
+
+PUBLIC = ["--public-weight", "0.5", "--public-batch", "4"]
+LORA = ["--lora", "--lora-rank", "2", "--bf16", "--gradient-checkpointing"]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def released(folder: Path) -> dict[str, Tensor]:
+    return load_file(next((folder / "release" / "model").glob("*.safetensors")))
+
+
+def assert_close(one: Path, other: Path) -> None:
+    first, second = released(one), released(other)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], rtol=0, atol=TOLERANCE)
+    names = [sorted(path.name for path in (folder / "release").rglob("*")) for folder in (one, other)]
+    assert names[0] == names[1]
+    for path in (one / "release" / "model").glob("*.json"):
+        assert path.read_text() == (other / "release" / "model" / path.name).read_text(), path.name
+
+
+@pytest.mark.parametrize("scenario", ["replicas", "resumed"])
+def test_replicas_release_the_model_of_one_process(ran: Ran, tmp_path: Path, scenario: str) -> None:
+    outcome = ran.outcomes[scenario]
+    assert outcome.codes == [0, 0], outcome.stderr
+    assert alone(*train(ran.root, str(tmp_path / "one"), *PUBLIC)).exit_code == 0
+    assert_close(ran.root / scenario, tmp_path / "one")
+    two, one = (RunLog.read(folder / "owner" / "rounds.jsonl") for folder in (ran.root / scenario, tmp_path / "one"))
+    assert [record.examples for record in two] == [record.examples for record in one]
+    assert [record.loss for record in two] == pytest.approx([record.loss for record in one], rel=1e-4)
+
+
+@pytest.mark.parametrize(("scenario", "options"), [("shards", PUBLIC), ("adapters", LORA)])
+def test_shards_release_the_model_of_one_process(
+    ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str, options: list[str]
+) -> None:
+    """Each process adds noise of its own to its shard; here the one process is given the two noises, shard by shard."""
+    assert ran.outcomes[scenario].codes == [0, 0], ran.outcomes[scenario].stderr
+    add = Noise.add_
+
+    def add_by_shard(self: Noise, sums: dict[str, Tensor], *, scale: float, round: int, rank: int) -> None:
+        for shard in range(2):
+            add(self, {name: v.chunk(2)[shard] for name, v in sums.items()}, scale=scale, round=round, rank=shard)
+
+    monkeypatch.setattr(Noise, "add_", add_by_shard)
+    assert alone(*train(ran.root, str(tmp_path / "one"), *options)).exit_code == 0
+    assert_close(ran.root / scenario, tmp_path / "one")
+
+
+def test_only_the_first_process_speaks(ran: Ran) -> None:
+    for name in ("replicas", "resumed", "shards", "adapters"):
+        outcome = ran.outcomes[name]
+        assert outcome.stderr[0].startswith("Training ")
+        assert (outcome.stdout[1], outcome.stderr[1]) == ("", "")
+    assert json.loads(ran.outcomes["replicas"].stdout[0])["rounds"] == ROUNDS
+    assert f"for {ROUNDS} rounds ({STOP} of them in an earlier session)." in ran.outcomes["resumed"].stdout[0]
+
+
+REFUSALS = {
+    "both refuse": "is not the data that the plan was made for",
+    "the first refuses": "is not the data that the plan was made for",
+    "the second refuses": "is not the data that the plan was made for",
+    "other settings": "process 1 has other settings than the first one; give all of them the same",
+    "other tokens": "process 1 has other tokens than the first one; give all of them the same",
+    "one device": "--device=cpu:0 is one device, but several processes were started",
+}
+
+
+@pytest.mark.parametrize("scenario", REFUSALS)
+def test_whoever_refuses_all_end_with_2_and_one_message(ran: Ran, scenario: str) -> None:
+    outcome = ran.outcomes[scenario]
+    assert outcome.codes == [2, 2], outcome.stderr
+    assert len(outcome.errors) == 1, outcome.stderr
+    assert REFUSALS[scenario] in outcome.errors[0]
+    assert not any("Traceback" in text for text in outcome.stderr)
+    assert not (ran.root / "never").exists()
+
+
+def test_a_process_that_is_killed_ends_the_others(ran: Ran) -> None:
+    outcome = ran.outcomes["killed"]
+    assert outcome.codes == [1, -9], outcome.stderr
+    assert len(outcome.errors) == 1, outcome.stderr
+    assert "the connection to another process was lost" in outcome.errors[0]
+    assert "The same command goes on from the last saved state" in outcome.errors[0]
+    assert "Traceback" not in outcome.stderr[0]
+
+
+def test_torchrun_starts_it(ran: Ran, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hush"]
+    arguments = train(ran.root, str(tmp_path / "run"), *PUBLIC, "--json")
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment(), timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rounds"] == ROUNDS
+    assert_close(tmp_path / "run", ran.root / "replicas")
+
+
+def test_processes_that_cannot_meet_are_refused(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    result = alone(*train(ran.root, "never"))
+    assert result.exit_code == 2
+    assert "cannot be connected" in result.stderr
