@@ -3,7 +3,8 @@
 Norms and sums are float32 whatever the model computes in. Each squared norm comes with a `spread`: the square of what
 an example will add to the sum, divided by its scale squared, is at most squared norm + spread. It covers all that
 rounding can do to the norm, in the standard model |fl(a op b) - (a op b)| <= u |a op b|, u = 2^-24, whatever the order
-of summation, and the rounding of scaled factors to the type they are multiplied in.
+of summation; what underflows, at most TINY a product; and the rounding of scaled factors to the type they are
+multiplied in.
 
 Shapes: B examples, T positions, O × I the parameter.
 """
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 UNIT = 2.0**-24
+TINY = 2.0**-126  # a product below this may be lost altogether
 STAGE = 1024  # sums of squares go by stages of at most this many terms, so that rounding grows with stages, not terms
 BLOCK = 4096  # inner products go by blocks of at most this many terms, for the same reason
 UNROLLED = 32  # examples that one compiled kernel reads side by side
@@ -70,6 +72,8 @@ def merged(captures: list[Capture]) -> list[Capture]:
         if isinstance(capture, Rows):
             index = capture.ids.long().unsqueeze(-1).expand(-1, -1, whole.shape[-1])
             whole.scatter_add_(1, index, capture.y.to(whole.dtype))
+        elif isinstance(capture, Factors):
+            whole += torch.bmm(capture.y.transpose(1, 2), capture.x)
         elif capture is not whole:
             whole += capture  # pyright: ignore[reportOperatorIssue]
     return [whole]
@@ -78,7 +82,8 @@ def merged(captures: list[Capture]) -> list[Capture]:
 def whole_squared_norms(gradients: Tensor) -> tuple[Tensor, Tensor]:
     """(squared norm, spread) of each example's gradient."""
     square = _staged_sum(gradients.float().square())
-    return square, (_depth(gradients[0].numel()) + 2) * UNIT * square
+    terms = gradients[0].numel()
+    return square, (_depth(terms) + 2) * UNIT * square + terms * TINY
 
 
 def squared_norms(
@@ -97,14 +102,16 @@ def squared_norms(
         ]
         squares, spreads = zip(*parts, strict=True)
         return torch.cat(squares), torch.cat(spreads)
-    square, size, rounding, chain = _own_square(first)
+    square, size, rounding, lost, chain = _own_square(first)
+    positions = first.y.shape[1]
     for k, capture in enumerate(captures[1:], 1):
-        more, larger, rougher, longer = _own_square(capture)
+        more, larger, rougher, vanished, longer = _own_square(capture)
         square, size, rounding, chain = square + more, size + larger, rounding + rougher, max(chain, longer)
+        lost, positions = lost + vanished, positions + capture.y.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
         for other in captures[:k]:
             square = square + 2 * _inner(other, capture)
     # A sum over pairs of positions may cancel: its own rounding is relative to the sum without signs.
-    square, spread = square.clamp_min(0), 2 * chain * UNIT * size.square()
+    square, spread = square.clamp_min(0), 2 * chain * UNIT * size.square() + lost * positions**2
     return square, spread + rounding * (2 * (square + spread).sqrt() + rounding)
 
 
@@ -172,8 +179,9 @@ def _narrow_x(factors: Factors) -> bool:
     return factors.x.shape[-1] <= factors.y.shape[-1]
 
 
-def _own_square(capture: Capture) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Of one capture: squared norm; the norm if nothing cancelled; what rounding its scaled factor may add; its chain.
+def _own_square(capture: Capture) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """Of one capture: squared norm; the norm if nothing cancelled; what rounding its scaled factor may add; what
+    underflow may take from the square for each pair of positions; its chain.
 
     The chain is the most operations that one product passes through on its way into the square. If e is the rounding
     of the scaled factor x, then |yᵀ e| <= |y|₂ |e|, |y|₂² is at most the largest absolute row sum of y yᵀ, and
@@ -187,12 +195,15 @@ def _own_square(capture: Capture) -> tuple[Tensor, Tensor, Tensor, int]:
         half_unit = torch.finfo(capture.x.dtype).eps / 2
         rounding = half_unit * (wide.abs().sum(2).amax(1) * narrow.sum(1)).sqrt()
         chain = sum(min(part.shape[-1], BLOCK) + part.shape[-1] // BLOCK for part in (capture.y, capture.x))
-        return _staged_sum(gram_y * gram_x), size, rounding, chain + _depth(gram_y[0].numel())
+        # An entry of either Gram matrix may lack TINY a term, and is multiplied by one of the other.
+        lost = TINY * (capture.y.shape[-1] * (square_x.amax(1) + 1) + capture.x.shape[-1] * (square_y.amax(1) + 1))
+        return _staged_sum(gram_y * gram_x), size, rounding, lost, chain + _depth(gram_y[0].numel())
     assert isinstance(capture, Rows)  # noqa: S101
     gram = _gram(capture.y, capture.y)
     size = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(1)
     square = _staged_sum(gram * (capture.ids.unsqueeze(2) == capture.ids.unsqueeze(1)))
-    return square, size, UNIT * size, min(capture.y.shape[-1], BLOCK) + _depth(gram[0].numel())
+    lost = TINY * capture.y.shape[-1] * torch.ones_like(size)
+    return square, size, UNIT * size, lost, min(capture.y.shape[-1], BLOCK) + _depth(gram[0].numel())
 
 
 def _inner(a: Capture, b: Capture) -> Tensor:
