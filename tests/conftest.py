@@ -1,8 +1,15 @@
-"""Hypothesis profiles: the same examples on every run in continuous integration, fresh ones at the desk."""
+"""Hypothesis profiles: the same examples on every run in continuous integration, fresh ones at the desk.
+
+Lets the tests of this directory import ``command_line``.
+"""
 
 import os
+import sys
+from pathlib import Path
 
 from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 # No deadline: a first call may pay for a lazy import.
 settings.register_profile("desk", deadline=None)

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 import hush
-from hush.cli import app
+from command_line import refused, run, run_json
 from hush.console import ProgressBar, plain, rounded_down, rounded_up
 from hush.storage import read_table
 
@@ -22,26 +21,6 @@ GRAPH = {"num_examples": 4, "num_secrets": 3, "pairs": PAIRS}
 PROMISE = ["--prior", "1e-6", "--ceiling", "0.01"]
 RUN = ["--rate", "0.1", "--rounds", "50"]
 ONE = ["--rate", "0.01", "--examples", "20", "--noise", "1.5", "--rounds", "100"]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def run_json(*arguments: object) -> Any:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def refused(code: int, *arguments: object) -> str:
-    """The message of a command that must fail with this code: short, on stderr, without a traceback."""
-    result = run(*arguments)
-    assert result.exit_code == code, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert not result.stdout
-    assert "Traceback" not in result.stderr
-    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.stderr).split())
 
 
 @pytest.fixture

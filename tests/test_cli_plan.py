@@ -9,35 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import hush
-from hush.cli import app
+from command_line import refused, run, run_json
 from hush.keyed import DataKey
 from hush.plan import noise_without_forcing
 
 SIZES = [3, 25, 30, 1, 12]
 PROMISE = ["--prior", "1e-8", "--ceiling", "1e-3"]
 RUN = ["--batch-size", "10", "--rounds", "50"]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def run_json(*arguments: object, code: int = 0) -> Any:
-    result = run(*arguments, "--json")
-    assert result.exit_code == code, result.output
-    return json.loads(result.stdout)
-
-
-def refused(code: int, *arguments: object) -> str:
-    result = run(*arguments)
-    assert result.exit_code == code, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert not result.stdout
-    assert "Traceback" not in result.stderr
-    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.stderr).split())
 
 
 def incidence() -> hush.Incidence:

@@ -21,10 +21,9 @@ import transformers as hf
 from rich.console import Console
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from typer.testing import CliRunner, Result
 
 import hush
-from hush.cli import app
+from command_line import message, run
 from hush.cli_train_results import TrainingBar, live_line
 from hush.keyed import DataKey
 from hush.train.rounds import LiveNumbers
@@ -36,16 +35,12 @@ HOLDERS = {0: [3, 17, 30], 1: [5, 41]}
 WORDS = ["the", "weather", "in", "town", "was", "fine", "wet", "cold", "again", "today"]
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def refused(*arguments: object, code: int = 2) -> str:
     result = run(*arguments)
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     assert not [secret for secret in SECRETS if secret in result.output]
-    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.stderr).split())
+    return message(result)
 
 
 def texts() -> list[str]:

@@ -13,7 +13,7 @@ from hush.errors import InvalidInput
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read_table", "whole_file", "whole_folder", "write_table"]
+__all__ = ["flush", "read_table", "whole_file", "whole_folder", "write_table"]
 
 
 @contextmanager
@@ -50,8 +50,8 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     work.mkdir()
     try:
         yield work
-        for file in (*work.iterdir(), work):
-            _flush(file)
+        for file in (*work.rglob("*"), work):
+            flush(file)
         if not target.exists():
             work.replace(target)
         elif not _exchanged(work, target):
@@ -63,7 +63,7 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
                 aside.replace(target)
                 raise
             shutil.rmtree(aside, ignore_errors=True)
-        _flush(target.parent)
+        flush(target.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)  # what is left of it, or by now the old folder
 
@@ -80,7 +80,7 @@ def _exchanged(one: Path, other: Path) -> bool:
     return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Have the system write a file or a folder's list of names to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -131,7 +131,7 @@ import hush
 from hush import storage
 
 moment, folder = sys.argv[1:]
-swap, flush = storage._exchanged, storage._flush
+swap, flush = storage._exchanged, storage.flush
 
 def exchanged(one, other):
     if moment == "before": os._exit(9)
@@ -142,7 +142,7 @@ def flushed(path):
     if moment == "writing" and path.name == "plan.json": os._exit(9)
     flush(path)
 
-storage._exchanged, storage._flush = exchanged, flushed
+storage._exchanged, storage.flush = exchanged, flushed
 dataclasses.replace(hush.Plan.load(folder), clip_norm=2.0).save(folder)
 """
 

@@ -367,3 +367,27 @@ def test_norms_and_sums_never_take_the_short_cuts_of_float32_products(monkeypatc
     finally:
         torch.set_float32_matmul_precision("highest")
     assert set(seen) == {"highest"}
+
+
+class Adds(nn.Module):
+    """Autograd hands the same tensor to both parameters as their gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.one + self.other
+
+
+def test_parameters_that_share_one_gradient_tensor_do_not_disturb_each_other() -> None:
+    torch.manual_seed(0)
+    left, right = nn.Linear(3, 4), nn.Linear(3, 4)
+    right.bias = left.bias
+    batch = {"x": torch.randn(5, 3)}
+    both = nn.ModuleList([left, right])
+    check(both, lambda model, batch: (model[0](batch["x"]) + model[1](batch["x"])).square().sum(1), batch)
+    first, second = Adds(), Adds()
+    second.one = first.one
+    batch = {"x": torch.randn(5, 4)}
+    check(nn.Sequential(first, second), lambda model, batch: model(batch["x"]).square().sum(1), batch)

@@ -11,7 +11,7 @@ Shapes: B examples, T positions, O × I the parameter.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -64,18 +64,23 @@ Capture = Tensor | Factors | Rows | Chunked  # a tensor is the gradients themsel
 
 
 def merged(captures: list[Capture]) -> list[Capture]:
-    """The captures of one parameter, with rows added into whole gradients, which are changed, where there are any."""
-    whole = next((capture for capture in captures if isinstance(capture, Tensor)), None)
-    if whole is None or len(captures) == 1:
+    """The captures of one parameter; where some are whole gradients, all of them added up into one.
+
+    Autograd may hand out one tensor as the gradient of several taps, so none of them is changed, except by rows: these
+    meet whole gradients only at a head, which made its own.
+    """
+    place = next((k for k, capture in enumerate(captures) if isinstance(capture, Tensor)), None)
+    if place is None or len(captures) == 1:
         return captures
-    for capture in captures:
+    whole: Any = captures[place]
+    for capture in (*captures[:place], *captures[place + 1 :]):
         if isinstance(capture, Rows):
             index = capture.ids.long().unsqueeze(-1).expand(-1, -1, whole.shape[-1])
             whole.scatter_add_(1, index, capture.y.to(whole.dtype))
         elif isinstance(capture, Factors):
-            whole += torch.bmm(capture.y.transpose(1, 2), capture.x)
-        elif capture is not whole:
-            whole += capture  # pyright: ignore[reportOperatorIssue]
+            whole = whole + torch.bmm(capture.y.transpose(1, 2), capture.x)
+        else:
+            whole = whole + capture
     return [whole]
 
 

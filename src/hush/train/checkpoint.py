@@ -6,7 +6,6 @@ Released models are written by :mod:`hush.train.release`.
 
 import hashlib
 import io
-import os
 import pickle
 import re
 from collections.abc import Iterator, Mapping
@@ -17,9 +16,9 @@ from typing import IO, Any, cast, final
 import torch
 
 from hush.errors import InvalidInput
-from hush.storage import whole_file
+from hush.storage import flush, whole_file
 
-__all__ = ["Checkpoints", "check_storable", "durable_file", "flush_folder"]
+__all__ = ["Checkpoints", "check_storable", "durable_file"]
 
 _HEAD = b"hush checkpoint 1\n"
 _DIGEST = 64  # hex digits of a SHA-256
@@ -78,16 +77,7 @@ def durable_file(path: Path) -> Iterator[IO[bytes]]:
     """An owner-only ``whole_file`` whose name, too, survives a crash of the machine once the block is left."""
     with whole_file(path, owner_only=True) as file:
         yield file
-    flush_folder(path.parent)
-
-
-def flush_folder(folder: Path) -> None:
-    """Have the system write a folder's list of names to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    flush(path.parent)
 
 
 def check_storable(what: str, state: object) -> None:

@@ -27,8 +27,8 @@ from torch import nn
 from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.storage import whole_file, whole_folder
-from hush.train.checkpoint import Checkpoints, flush_folder
+from hush.storage import flush, whole_file, whole_folder
+from hush.train.checkpoint import Checkpoints
 from hush.train.ledger import Ledger
 from hush.train.lock import FolderLock
 
@@ -142,7 +142,7 @@ class RunFolder:
             with whole_file(self.public / name) as file:
                 file.write(text.encode())
         self._hide_times(self.public)
-        flush_folder(self.public)
+        flush(self.public)
         return certificate
 
     def close(self) -> None:
@@ -161,8 +161,8 @@ class RunFolder:
             raise InvalidInput(f"{path} is missing, but {found[0]} exists; restore it, or train in a new folder")
         ledger = Ledger.begin(self._plan, insecure_seed, draw_seed)
         ledger.store(path)
-        flush_folder(self.root)
-        flush_folder(self.root.parent)
+        flush(self.root)
+        flush(self.root.parent)
         return ledger
 
     def _note(self, round: int, *, finished: bool = False) -> None:
@@ -184,7 +184,7 @@ class RunFolder:
             export(work)
             self._hide_times(work)
         self._hide_times(self.public)  # which just got a new entry
-        flush_folder(self.root)
+        flush(self.root)
 
     def _hide_times(self, folder: Path) -> None:
         """When files were written says how long the rounds took, and so how large their secret draws were."""

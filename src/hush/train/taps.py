@@ -53,15 +53,11 @@ class _LinearGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, tap: Tensor, transposed: bool) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.transposed = transposed
-        return x @ weight if transposed else functional.linear(x, weight)
+        return _product(ctx, x, weight, transposed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight = ctx.saved_tensors
-        back = grad @ (weight.t() if ctx.transposed else weight) if ctx.needs_input_grad[0] else None
-        x_BTI, grad_BTO = _by_example(x), _by_example(grad)
+        back, x_BTI, grad_BTO = _way_back(ctx, grad)
         left, right = (x_BTI, grad_BTO) if ctx.transposed else (grad_BTO, x_BTI)
         return back, None, torch.bmm(left.transpose(1, 2), right), None
 
@@ -71,15 +67,12 @@ class _LinearPairs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, tap_x: Tensor, tap_y: Tensor, transposed: bool) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.transposed = transposed
-        return x @ weight if transposed else functional.linear(x, weight)
+        return _product(ctx, x, weight, transposed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight = ctx.saved_tensors
-        back = grad @ (weight.t() if ctx.transposed else weight) if ctx.needs_input_grad[0] else None
-        return back, None, _by_example(x), _by_example(grad), None
+        back, x_BTI, grad_BTO = _way_back(ctx, grad)
+        return back, None, x_BTI, grad_BTO, None
 
 
 class _EmbeddingGradients(torch.autograd.Function):
@@ -143,6 +136,19 @@ def embedding_gradients(ids: Tensor, weight: Tensor, tap: Tensor, *, padding: in
 def embedding_pairs(ids: Tensor, weight: Tensor, taps: tuple[Tensor, Tensor], *, padding: int | None) -> Tensor:
     """W[ids]; see _EmbeddingPairs."""
     return _EmbeddingPairs.apply(ids, weight.detach(), *taps, padding)  # pyright: ignore[reportReturnType]
+
+
+def _product(ctx: Any, x: Tensor, weight: Tensor, transposed: bool) -> Tensor:
+    ctx.save_for_backward(x, weight)
+    ctx.transposed = transposed
+    return x @ weight if transposed else functional.linear(x, weight)
+
+
+def _way_back(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    """(gradient of x if it is asked for, x, gradient of y), the last two by example."""
+    x, weight = ctx.saved_tensors
+    back = grad @ (weight.t() if ctx.transposed else weight) if ctx.needs_input_grad[0] else None
+    return back, _by_example(x), _by_example(grad)
 
 
 def _by_example(x: Tensor) -> Tensor:

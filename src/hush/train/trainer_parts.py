@@ -13,9 +13,9 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.storage import whole_folder
+from hush.storage import flush, whole_folder
 from hush.train.batches import check_lengths
-from hush.train.checkpoint import Checkpoints, flush_folder
+from hush.train.checkpoint import Checkpoints
 from hush.train.collate import Collator
 from hush.train.private import PrivateTraining
 from hush.train.rounds import LiveNumbers
@@ -141,7 +141,7 @@ def publish(staged: Path, target: Path) -> None:
                 shutil.copytree(staged, work, dirs_exist_ok=True)
             shutil.rmtree(staged)
         os.utime(target, (times.st_atime, times.st_mtime))  # those of its files, which tell nothing
-        flush_folder(target.parent)
+        flush(target.parent)
     staged.mkdir()
 
 
