@@ -9,6 +9,7 @@ from weights_instances import optimum, problems
 import hush
 from hush.weights import Program, solve_weights
 from hush.weights.certify import certify, relative_gap
+from hush.weights.kernels import uncovered_sum
 from hush.weights.solvers import SOLVERS, Candidate, Task
 
 anything = st.floats(allow_nan=True, allow_infinity=True)
@@ -96,3 +97,13 @@ def test_a_solver_that_lies_yields_a_certified_answer_or_none(kind: str, problem
     assert weights.gap <= 0.01
     assert weights.objective >= best * 0.99 - 1e-5
     assert (incidence.to_scipy().T.astype(float) @ weights.values <= capacity * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize(("objective", "bound"), [(1.0, np.nan), (np.nan, 1.0), (1.0, np.inf), (np.inf, np.inf)])
+def test_a_gap_that_is_no_number_is_never_small(objective: float, bound: float) -> None:
+    assert relative_gap(objective, bound) == np.inf
+
+
+def test_a_price_that_is_no_number_leaves_no_bound() -> None:
+    total = uncovered_sum(np.array([0, 1, 2]), np.array([np.nan, 0.0]), np.ones(2), 2.0**-52)
+    assert not np.isfinite(total)

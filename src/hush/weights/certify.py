@@ -6,6 +6,7 @@ dual candidate non-negative, and the distance between the two numbers is compute
 Rounding: the objective is exact to its last digit, the bound is rounded up. Shapes: N columns, S rows.
 """
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
@@ -39,7 +40,9 @@ class Certified:
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """(bound - objective) / bound, never negative, 0 where both are 0."""
+    """(bound - objective) / bound, never negative, 0 where both are 0; infinite where either is no finite number."""
+    if not (math.isfinite(objective) and math.isfinite(bound)):
+        return math.inf  # nothing is proven, and NaN would pass for small in a comparison
     return max(bound - objective, 0.0) / max(bound, _TINY)
 
 

@@ -194,8 +194,8 @@ def uncovered_sum(offset_N, price_N, upper_N, eps):
     total, lost = 0.0, 0.0
     for i in range(upper_N.size):
         error = (offset_N[i + 1] - offset_N[i] + 2) * eps * (1.0 + price_N[i])
-        term = upper_N[i] * max(1.0 - price_N[i] + error, 0.0)
-        if term > 0.0:
+        term = upper_N[i] * (1.0 - price_N[i] + error)
+        if not term <= 0.0:  # a price that is no number makes the sum none
             new = total + term
             if total >= term:
                 lost += (total - new) + term
