@@ -24,7 +24,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -373,7 +373,7 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def growth(device: str, repeats: int) -> list[dict[str, Any]]:
+def growth(device: str, repeats: int) -> Iterator[dict[str, Any]]:
     """Seconds per round against logical batch and sequence length, the other held; eager on a CPU."""
     fast = device == "cuda"
     batches = (256, 512, 1024, 2048, 4096, 8192) if fast else (32, 64, 128, 256)
@@ -381,7 +381,6 @@ def growth(device: str, repeats: int) -> list[dict[str, Any]]:
     most, round_size = (256, 1024) if fast else (32, 32)
     sweeps = [("logical batch", size, 128, size) for size in batches]
     sweeps += [("sequence length", length, length, round_size) for length in lengths]
-    rows: list[dict[str, Any]] = []
     made: dict[str, Method] = {}
     last = 0
     for axis, value, length, size in sweeps:
@@ -399,10 +398,9 @@ def growth(device: str, repeats: int) -> list[dict[str, Any]]:
         for name, method in made.items():
             numbers = measured(method, data, device, repeats)
             row[name] = {"seconds": statistics.median(numbers["seconds_of_blocks"]), "peak_gb": numbers["peak_gb"]}
-        rows.append(row)
+        yield row
         hush_s, ordinary_s = row["hush"]["seconds"], row["ordinary"]["seconds"]
         print(f"{axis} {value}: hush {hush_s:.3f} s, ordinary {ordinary_s:.3f} s a round", flush=True)
-    return rows
 
 
 def hardware(device: str) -> str:
@@ -454,8 +452,10 @@ def main() -> None:
         "float32_products": torch.get_float32_matmul_precision(),
     }
     if options.growth:
-        result["growth"] = growth(device, options.repeats)
-        output.write_text(json.dumps(result, indent=2) + "\n")
+        result["growth"] = []
+        for row in growth(device, options.repeats):
+            result["growth"].append(row)
+            output.write_text(json.dumps(result, indent=2) + "\n")  # after each row, as below
         return
     cases = all_cases(device)
     result["cases"] = {}

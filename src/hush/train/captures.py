@@ -9,31 +9,26 @@ multiplied in.
 Shapes: B examples, T positions, O × I the parameter.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from hush.train.whole import TINY, UNIT, add_whole_, depth, scaled, staged_sum, whole_squared_norms
+
 __all__ = [
-    "UNIT",
     "Capture",
     "Chunked",
     "Factors",
     "Rows",
     "add_clipped_sum_",
-    "add_whole_",
     "merged",
     "squared_norms",
-    "whole_squared_norms",
 ]
 
-UNIT = 2.0**-24
-TINY = 2.0**-126  # a product below this may be lost altogether
-STAGE = 1024  # sums of squares go by stages of at most this many terms, so that rounding grows with stages, not terms
 BLOCK = 4096  # inner products go by blocks of at most this many terms, for the same reason
-UNROLLED = 32  # examples that one compiled kernel reads side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +79,11 @@ def merged(captures: list[Capture]) -> list[Capture]:
     return [whole]
 
 
-def whole_squared_norms(gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """(squared norm, spread) of each example's gradient."""
-    square = _staged_sum(gradients.float().square())
-    terms = gradients[0].numel()
-    return square, (_depth(terms) + 2) * UNIT * square + terms * TINY
-
-
-def squared_norms(
-    captures: Sequence[Capture], *, of_whole: Callable[[Tensor], tuple[Tensor, Tensor]] = whole_squared_norms
-) -> tuple[Tensor, Tensor]:
-    """(squared norm, spread) of each example's gradient: the captures of one parameter add up, cross terms included.
-
-    of_whole may be a compiled version of its default.
-    """
+def squared_norms(captures: Sequence[Capture]) -> tuple[Tensor, Tensor]:
+    """(squared norm, spread) of each example's gradient: the captures of one parameter add up, cross terms included."""
     first = captures[0]
     if isinstance(first, Tensor):
-        return of_whole(first)
+        return whole_squared_norms([first])
     if not isinstance(first, Factors | Rows):
         parts = [
             squared_norms([piece, *(_sliced(other, part) for other in captures[1:])]) for part, piece in first.pieces()
@@ -120,51 +103,20 @@ def squared_norms(
     return square, spread + rounding * (2 * (square + spread).sqrt() + rounding)
 
 
-def add_whole_(total: Tensor, gradients: Tensor, scale_B: Tensor) -> None:
-    """total += sum over examples of scale × gradient."""
-    if torch.compiler.is_compiling() and len(scale_B) <= UNROLLED:  # one kernel that reads every example once, in order
-        sum_so_far = total
-        for gradient, scale in zip(gradients.unbind(), scale_B.unbind(), strict=True):
-            sum_so_far = sum_so_far + torch.where(scale > 0, gradient.float() * scale, 0.0)
-        total.copy_(sum_so_far)
-    elif torch.compiler.is_compiling() or gradients.is_cuda:
-        total += _scaled(gradients, scale_B).sum(0)
-    else:
-        keep = scale_B > 0
-        if not keep.all():
-            gradients, scale_B = gradients[keep], scale_B[keep]
-        total.view(-1).addmv_(gradients.float().flatten(1).t(), scale_B)
-
-
-def add_clipped_sum_(
-    total: Tensor,
-    captures: Sequence[Capture],
-    scale_B: Tensor,
-    *,
-    of_whole: Callable[[Tensor, Tensor, Tensor], None] = add_whole_,
-) -> None:
-    """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds.
-
-    of_whole may be a compiled version of its default.
-    """
+def add_clipped_sum_(total: Tensor, captures: Sequence[Capture], scale_B: Tensor) -> None:
+    """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds."""
     for capture in captures:
         if isinstance(capture, Tensor):
-            of_whole(total, capture, scale_B)
+            add_whole_([total], [capture], scale_B)
         elif isinstance(capture, Factors):
             y, x = capture.y, capture.x  # the narrower one is scaled: see _own_square
-            y, x = (y, _scaled(x, scale_B).to(x.dtype)) if _narrow_x(capture) else (_scaled(y, scale_B).to(y.dtype), x)
+            y, x = (y, scaled(x, scale_B).to(x.dtype)) if _narrow_x(capture) else (scaled(y, scale_B).to(y.dtype), x)
             total += _matmul32(_kept(y, scale_B).flatten(0, 1).t(), _kept(x, scale_B).flatten(0, 1))
         elif isinstance(capture, Rows):
-            total.index_add_(0, capture.ids.flatten().long(), _scaled(capture.y, scale_B).flatten(0, 1))
+            total.index_add_(0, capture.ids.flatten().long(), scaled(capture.y, scale_B).flatten(0, 1))
         else:
             for part, piece in capture.pieces():
                 add_clipped_sum_(total, [piece], scale_B[part])
-
-
-def _scaled(x: Tensor, scale_B: Tensor) -> Tensor:
-    """scale × x for each example, in float32; exactly 0 where the scale is, even for values that are not finite."""
-    scale = scale_B.view(-1, *[1] * (x.dim() - 1))
-    return torch.where(scale > 0, x.float() * scale, 0.0)
 
 
 def _kept(x: Tensor, scale_B: Tensor) -> Tensor:
@@ -202,24 +154,24 @@ def _own_square(capture: Capture) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
         chain = sum(min(part.shape[-1], BLOCK) + part.shape[-1] // BLOCK for part in (capture.y, capture.x))
         # An entry of either Gram matrix may lack TINY a term, and is multiplied by one of the other.
         lost = TINY * (capture.y.shape[-1] * (square_x.amax(1) + 1) + capture.x.shape[-1] * (square_y.amax(1) + 1))
-        return _staged_sum(gram_y * gram_x), size, rounding, lost, chain + _depth(gram_y[0].numel())
+        return staged_sum(gram_y * gram_x), size, rounding, lost, chain + depth(gram_y[0].numel())
     assert isinstance(capture, Rows)  # noqa: S101
     gram = _gram(capture.y, capture.y)
     size = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(1)
-    square = _staged_sum(gram * (capture.ids.unsqueeze(2) == capture.ids.unsqueeze(1)))
+    square = staged_sum(gram * (capture.ids.unsqueeze(2) == capture.ids.unsqueeze(1)))
     lost = TINY * capture.y.shape[-1] * torch.ones_like(size)
-    return square, size, UNIT * size, lost, min(capture.y.shape[-1], BLOCK) + _depth(gram[0].numel())
+    return square, size, UNIT * size, lost, min(capture.y.shape[-1], BLOCK) + depth(gram[0].numel())
 
 
 def _inner(a: Capture, b: Capture) -> Tensor:
     """<gradient of a, gradient of b> for each example, never forming either."""
     if isinstance(a, Factors) and isinstance(b, Factors):
-        return _staged_sum(_gram(a.y, b.y) * _gram(a.x, b.x))
+        return staged_sum(_gram(a.y, b.y) * _gram(a.x, b.x))
     if isinstance(a, Rows) and isinstance(b, Rows):
-        return _staged_sum(_gram(a.y, b.y) * (a.ids.unsqueeze(2) == b.ids.unsqueeze(1)))
+        return staged_sum(_gram(a.y, b.y) * (a.ids.unsqueeze(2) == b.ids.unsqueeze(1)))
     if isinstance(a, Factors) and isinstance(b, Rows):
         columns = b.ids.long().unsqueeze(1).expand(-1, a.y.shape[1], -1)
-        return _staged_sum(a.y.gather(2, columns).float() * _gram(a.x, b.y))
+        return staged_sum(a.y.gather(2, columns).float() * _gram(a.x, b.y))
     return _inner(b, a)
 
 
@@ -240,21 +192,3 @@ def _matmul32(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype == torch.float32 or not a.is_cuda:
         return a.float() @ b.float()
     return torch.bmm(a, b, out_dtype=torch.float32) if a.dim() == 3 else torch.mm(a, b, out_dtype=torch.float32)
-
-
-def _staged_sum(x: Tensor) -> Tensor:
-    """Sum of each example's entries, by stages of at most STAGE terms."""
-    x = x.flatten(1)
-    while x.shape[1] > STAGE:
-        rest = x.shape[1] % STAGE
-        whole = x[:, : x.shape[1] - rest].unflatten(1, (-1, STAGE)).sum(2)
-        x = torch.cat([whole, x[:, x.shape[1] - rest :].sum(1, keepdim=True)], 1) if rest else whole
-    return x.sum(1)
-
-
-def _depth(terms: int) -> int:
-    """The most additions that one term of a staged sum of so many passes through."""
-    depth = 0
-    while terms > STAGE:
-        depth, terms = depth + STAGE, terms // STAGE + 1
-    return depth + terms

@@ -14,17 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
-from hush.train.captures import (
-    UNIT,
-    Capture,
-    Factors,
-    Rows,
-    add_clipped_sum_,
-    add_whole_,
-    merged,
-    squared_norms,
-    whole_squared_norms,
-)
+from hush.train.captures import Capture, Factors, Rows, add_clipped_sum_, merged, squared_norms
 from hush.train.distributed import Ranks
 from hush.train.head import Head, find_head
 from hush.train.language import Loss, logits_and_labels
@@ -33,6 +23,7 @@ from hush.train.routes import Route, choose_routes
 from hush.train.sites import Site, Use, attached, find_sites
 from hush.train.taps import empty_tap
 from hush.train.trial import undisturbed
+from hush.train.whole import UNIT, add_several_, add_whole_, whole_squared_norms
 
 __all__ = ["MARGIN", "Clipped", "Clipper"]
 
@@ -85,15 +76,14 @@ class Clipper:
         self._use_head(find_head(model, loss, backend=backend))
         self._sharded = is_sharded(model)
         self._totals: dict[str, Tensor] = {}
-        self._run_model, self._squared_norms, self._add_whole = self._forward, whole_squared_norms, add_whole_
+        self._run_model, self._add_several = self._forward, add_several_
         if backend is not None:
             # Shapes are few and fixed, so each gets its own program; torch would stop at the eighth of a function. One
             # graph or an error: a pass in pieces would be slow without saying so.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
             how: dict[str, Any] = {"dynamic": False, "fullgraph": True, "backend": backend}
             self._run_model = torch.compile(self._run_model, **how)
-            self._squared_norms = torch.compile(self._squared_norms, **how)
-            self._add_whole = torch.compile(self._add_whole, **how)
+            self._add_several = torch.compile(self._add_several, **how)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,6 +130,7 @@ class Clipper:
         """Compute the loss by this head, or by the user's function where it is None."""
         self._head, self._sites = head, find_sites(self._model)
         self._routes: dict[object, dict[Place, Route]] = {}
+        self._taps: dict[object, Tensor] = {}
         self._of_head: list[str | None] = [None, None]  # the names of its weight and bias
         if head is not None:
             self._sites = [site for site in self._sites if site.module is not head.module]
@@ -170,16 +161,19 @@ class Clipper:
 
     def _add_clipped(self, captures: Captures, real: Tensor) -> Tensor:
         """Add each example's gradient, scaled to norm at most C, to the sums; returns the norms before."""
-        square = spread = torch.zeros(len(real), device=real.device)
-        for parts in captures.values():
-            more, around = squared_norms(parts, of_whole=self._squared_norms)
-            square, spread = square + more, spread + around
-        spread = spread + len(captures) * UNIT * square  # of that sum itself
+        whole = {name: parts[0] for name, parts in captures.items() if isinstance(parts[0], Tensor)}
+        apart = {name: parts for name, parts in captures.items() if name not in whole}
+        nothing = torch.zeros(len(real), device=real.device)
+        squares = [whole_squared_norms(list(whole.values())) if whole else (nothing, nothing)]
+        squares += [squared_norms(parts) for parts in apart.values()]
+        square, spread = (torch.stack(own).sum(0) for own in zip(*squares, strict=True))
+        spread = spread + len(squares) * UNIT * square  # of that sum itself
         norm, most = square.sqrt(), (square + spread).sqrt()
         limit = torch.minimum(self._clip_norm * (1 - MARGIN) / norm, self._clip_norm * (1 - MARGIN / 2) / most)
         scale = torch.where(real & most.isfinite(), limit.clamp_max(1.0), 0.0)  # a norm of 0 gives a scale of 1
-        for name, parts in captures.items():
-            add_clipped_sum_(self._totals[name], parts, scale, of_whole=self._add_whole)
+        add_whole_([self._totals[name] for name in whole], list(whole.values()), scale, several=self._add_several)
+        for name, parts in apart.items():
+            add_clipped_sum_(self._totals[name], parts, scale)
         return norm
 
     def _routes_for(self, batch: Mapping[str, Tensor]) -> dict[Place, Route]:
@@ -282,12 +276,12 @@ class Clipper:
                 theirs = self._loss(self._model, first)
         return torch.allclose(ours, theirs.float(), rtol=1e-4 if hidden.dtype == torch.float32 else 0.02)
 
-    def _tap(self, site: Site, own: str, batch: int, dtype: torch.dtype | None = None) -> Tensor:
+    def _tap(self, site: Site, own: str, batch: int) -> Tensor:
         parameter = self._parameters[site.own[own]]
-        return empty_tap((batch, *parameter.shape), dtype=dtype or parameter.dtype, device=parameter.device)
+        return empty_tap((batch, *parameter.shape), dtype=parameter.dtype, device=parameter.device)
 
     def _fit_taps(self, routes: dict[Place, Route], batch: int) -> dict[tuple[str, str, int], Tensor]:
-        """Fresh taps in every site; by site, parameter and 0 or 1 (x or y of a pair)."""
+        """The taps of every site, fitted to it; by site, parameter and 0 or 1 (x or y of a pair)."""
         taps: dict[tuple[str, str, int], Tensor] = {}
         for site in self._sites:
             site.batch, site.taps = batch, {}
@@ -295,14 +289,22 @@ class Clipper:
                 route = routes.get((site.name, own))
                 if route is None:
                     continue
-                device = self._parameters[site.own[own]].device
-                if route.pair is None:
-                    site.taps[own] = taps[site.name, own, 0] = self._tap(site, own, batch, route.dtype)
-                else:
-                    pair = tuple(empty_tap((batch, *shape), dtype=dtype, device=device) for shape, dtype in route.pair)
-                    site.taps[own] = pair
-                    taps[site.name, own, 0], taps[site.name, own, 1] = pair
+                parameter = self._parameters[site.own[own]]
+                shapes = route.pair or ((tuple(parameter.shape), route.dtype or parameter.dtype),)
+                made = tuple(
+                    self._kept_tap((site.name, own, k), (batch, *shape), dtype, parameter.device)
+                    for k, (shape, dtype) in enumerate(shapes)
+                )
+                site.taps[own] = made if route.pair else made[0]
+                taps |= {(site.name, own, k): tap for k, tap in enumerate(made)}
         return taps
+
+    def _kept_tap(self, place: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tap of this place alone, made once: nothing is ever added up in it."""
+        key = place, shape, dtype, device
+        if key not in self._taps:
+            self._taps[key] = empty_tap(shape, dtype=dtype, device=device)
+        return self._taps[key]
 
     def _captures(self, routes: dict[Place, Route], answers: dict[tuple[str, str, int], Any]) -> Captures:
         """What came back, by the model's parameters."""
