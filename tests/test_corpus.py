@@ -131,31 +131,32 @@ def test_several_columns_are_read_together(tmp_path: Path) -> None:
         assert list(corpus.rows("text", "number")) == [("a", 0), ("b", 1)]
 
 
-def test_broken_rows_are_named_by_index_and_line_and_none_is_shown(tmp_path: Path) -> None:
+def test_broken_rows_are_named_by_line_and_none_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     lines = [b'{"text": "good"}', b'{"text": "%s" oops}' % SECRET.encode(), b"", b'{"text": null}', b'{"text": 3}',
              b'["%s"]' % SECRET.encode(), b'{"text": "\xff"}', b'{"text": "\\ud800"}']  # fmt: skip
     path.write_bytes(b"\n".join(lines[:4]))
     assert (
-        f"2 rows have no text in column 'text': row 1 ({path}, line 2: not a JSON object); row 2 (empty); mend"
+        f"rows without a readable text in column 'text': {path}, line 2: not a JSON object; {path}, line 4: empty; mend"
     ) in refused(path)
     path.write_bytes(b"\n".join(lines[:1] + lines[4:]))
     message = refused(path)
-    assert "4 rows" in message
-    assert f"row 1 (a int); row 2 ({path}, line 3: not a JSON object)" in message
-    assert "row 4 (not UTF-8)" in message
+    assert f": {path}, line 2: a int; {path}, line 3: not a JSON object; {path}, line 4: not UTF-8; " in message
+    assert f"{path}, line 5: not UTF-8; mend" in message
     path.write_bytes(b'{"text": "good"}\n' + b"{\n" * 9)
-    assert "at least 5 rows" in refused(path)
+    message = refused(path)
+    assert f"{path}, line 6: not a JSON object; and more; mend" in message
+    assert "line 7" not in message
 
 
 def test_broken_csv_is_named_by_line_and_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text(f"id,text\n1,good\n2,{SECRET},more\n\n3,fine\n")
-    assert f"row 1 ({path}, line 3: 3 cells under 2 columns)" in refused(path)
+    assert f"{path}, line 3: 3 cells under 2 columns; mend" in refused(path)
     path.write_text(f'text\n"{SECRET}" and more\n')
     assert "line 2: quotes do not close" in refused(path)
     path.write_bytes(b"text\n\xff\xfe\n")
-    assert "row 0 (not UTF-8)" in refused(path)
+    assert f"{path}, line 2: not UTF-8" in refused(path)
     path.write_text("a,a\n1,2\n")
     assert "two columns have one name" in refused(path)
     path.write_text("\ufefftext\ngood\n", encoding="utf-8")  # a byte-order mark, as spreadsheets write it
@@ -171,8 +172,8 @@ def test_a_row_of_data_in_place_of_a_header_is_not_shown(tmp_path: Path) -> None
 def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "data.txt"
     path.write_bytes(b"good\n\xff\n")
-    assert f"row 1 ({path}, line 2: not UTF-8)" in refused(path)
-    assert "row 0" in refused(path, unit="file")
+    assert f"{path}, line 2: not UTF-8" in refused(path)
+    assert f"{path}: not UTF-8" in refused(path, unit="file")
 
 
 def test_huge_rows_are_read(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_huge_rows_are_read(tmp_path: Path) -> None:
 
 def test_empty_cells_of_parquet_are_broken_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "data.parquet")
-    assert "1 rows have no text in column 'text': row 1 (empty)" in refused(tmp_path / "data.parquet")
+    assert f"column 'text': {tmp_path / 'data.parquet'}, row 1: empty; mend" in refused(tmp_path / "data.parquet")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ def test_data_sets_are_read_from_a_folder_that_the_library_saved(
     assert list(corpus.texts()) == ["a", "b"]
     assert len(corpus) == 2
     assert list(read_corpus(tmp_path / "splits").texts()) == ["a"]
-    assert "row 2 (empty)" in refused(f"{tmp_path / 'splits'}:test")
+    assert "row 2: empty" in refused(f"{tmp_path / 'splits'}:test")
     assert "the column 'label' holds no text" in refused(tmp_path / "one", column="label")
     assert "(KeyError); check the name, the split" in refused(f"{tmp_path / 'splits'}:validation")
     assert "NAME:CONFIG:SPLIT" in refused("a:b:c:d")

@@ -24,17 +24,43 @@ def test_fingerprints_are_equal_exactly_for_equal_rows_in_equal_order(
     assert (KEY.fingerprint_rows(one) == KEY.fingerprint_rows(iter(other))) == (one == other)
 
 
-@given(ROWS)
-def test_a_second_hmac_agrees(rows: list[str | bytes]) -> None:
-    """HMAC written out (RFC 2104) over the serialisation written out."""
-    message = b"hush rows 1\n"
-    for row in rows:
-        content = row.encode() if isinstance(row, str) else row
-        message += (b"s" if isinstance(row, str) else b"b") + len(content).to_bytes(8, "little") + content
+def written_out(message: bytes) -> bytes:
+    """HMAC-SHA256 as RFC 2104 writes it."""
     block = bytes(range(32)) + bytes(32)
     inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block) + message).digest()
-    expected = hashlib.sha256(bytes(byte ^ 0x5C for byte in block) + inner).hexdigest()
-    assert KEY.fingerprint_rows(rows) == f"{KEY.id}:{expected}"
+    return hashlib.sha256(bytes(byte ^ 0x5C for byte in block) + inner).digest()
+
+
+@given(ROWS)
+def test_a_second_hmac_agrees(rows: list[str | bytes]) -> None:
+    """HMAC written out over the serialisation written out."""
+    message = b"hush rows 2\n"
+    for row in rows:
+        content = row.encode() if isinstance(row, str) else row
+        kind = b"s" if isinstance(row, str) else b"b"
+        message += written_out(b"hush row 2\n" + kind + len(content).to_bytes(8, "little") + content)
+    message += len(rows).to_bytes(8, "little")
+    assert KEY.fingerprint_rows(rows) == f"{KEY.id}:{written_out(message).hex()}"
+
+
+@given(ROWS, st.integers(0, 4))
+def test_leaves_made_apart_and_joined_in_runs_give_the_fingerprint_of_the_rows(
+    rows: list[str | bytes], cut: int
+) -> None:
+    leaves = [KEY.fingerprint_row(row) for row in reversed(rows)][::-1]
+    assert KEY.fingerprint_leaves(leaves) == KEY.fingerprint_rows(rows)
+    assert KEY.fingerprint_leaves([b"".join(leaves[:cut]), b"".join(leaves[cut:])]) == KEY.fingerprint_rows(rows)
+
+
+def test_a_leaf_is_no_corpus_and_half_a_leaf_is_no_leaf() -> None:
+    assert KEY.fingerprint_row("a").hex() not in (
+        KEY.fingerprint_rows(["a"]),
+        KEY.fingerprint_rows(["a"]).split(":")[1],
+    )
+    with pytest.raises(hush.InvalidInput, match="a leaf has 31 bytes"):
+        KEY.fingerprint_leaves([bytes(31)])
+    with pytest.raises(hush.InvalidInput, match="a row is a int"):
+        KEY.fingerprint_row(3)  # pyright: ignore[reportArgumentType]
 
 
 def test_rows_that_run_together_alike_are_told_apart() -> None:

@@ -9,7 +9,7 @@ import hmac
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self, final
 
@@ -19,6 +19,7 @@ __all__ = ["DataKey", "is_fingerprint", "key_id_of"]
 
 SIZE = 32  # bytes, as long as what HMAC-SHA256 gives
 LABEL = "hush data key 1"
+ROW, ROWS = b"hush row 2\n", b"hush rows 2\n"  # so that no leaf is the fingerprint of a corpus
 _FILE = re.compile(re.escape(LABEL).encode() + rb"\n([0-9a-f]{64})\n")
 _FINGERPRINT = re.compile(r"([0-9a-f]{16}):[0-9a-f]{64}")
 
@@ -72,28 +73,52 @@ class DataKey:
         """A public name for the key, so that "other key" and "other data" can be told apart."""
         return hmac.digest(self._secret, b"hush data key id 1", "sha256").hex()[:16]
 
+    def fingerprint_row(self, row: str | bytes) -> bytes:
+        """The keyed fingerprint of one row, 32 bytes: the leaf of it in the fingerprint of a corpus.
+
+        Leaves may be computed anywhere and in any order. Whoever sees two of them learns whether the rows are equal,
+        and nothing else without the key; they stay with the owner.
+        """
+        if isinstance(row, str):
+            kind, content = b"s", row.encode("utf-8", "surrogatepass")
+        elif isinstance(row, bytes):
+            kind, content = b"b", row
+        else:
+            raise InvalidInput(f"a row is a {type(row).__name__}; pass text or bytes")
+        return hmac.digest(self._secret, b"".join((ROW, kind, len(content).to_bytes(8, "little"), content)), "sha256")
+
+    def fingerprint_leaves(self, leaves: Iterable[bytes]) -> str:
+        """The keyed fingerprint of an ordered corpus from what ``fingerprint_row`` gave for each row."""
+        digest, count = hmac.new(self._secret, ROWS, "sha256"), 0
+        for leaf in leaves:
+            if len(leaf) % SIZE:
+                raise InvalidInput(f"a leaf has {len(leaf)} bytes; pass what DataKey.fingerprint_row returned")
+            digest.update(leaf)
+            count += len(leaf) // SIZE
+        digest.update(count.to_bytes(8, "little"))
+        return f"{self.id}:{digest.hexdigest()}"
+
     def fingerprint_rows(self, rows: Iterable[str | bytes]) -> str:
         """The keyed fingerprint of an ordered corpus, one row at a time: the key's id, a colon, HMAC-SHA256 in hex.
 
-        Guarantee: two corpora have one fingerprint under one key only if they have equal rows in equal order, up to
-        collisions of SHA-256: every row is preceded by its kind and length, so no two corpora are written alike.
-        Without the key a fingerprint tells nothing about the rows, not even whether a guess is right.
+        It is an HMAC over the rows' own HMACs and their number, so that parts of a corpus may be read by several
+        processes. Guarantee: two corpora have one fingerprint under one key only if they have equal rows in equal
+        order, up to collisions of SHA-256: every row is bound to its kind and length, every leaf has one size, and rows
+        and corpora are told apart. Without the key a fingerprint tells nothing about the rows, not even whether a guess
+        is right.
 
         >>> key = DataKey(bytes(32))
         >>> key.fingerprint_rows(["ab", "c"]) == key.fingerprint_rows(["a", "bc"])
         False
         """
-        digest = hmac.new(self._secret, b"hush rows 1\n", "sha256")
-        for index, row in enumerate(rows):
-            if isinstance(row, str):
-                kind, content = b"s", row.encode("utf-8", "surrogatepass")
-            elif isinstance(row, bytes):
-                kind, content = b"b", row
-            else:
-                raise InvalidInput(f"row {index} is a {type(row).__name__}; pass text or bytes")
-            digest.update(kind + len(content).to_bytes(8, "little"))
-            digest.update(content)
-        return f"{self.id}:{digest.hexdigest()}"
+
+        def leaves() -> Iterator[bytes]:
+            for index, row in enumerate(rows):
+                if not isinstance(row, str | bytes):
+                    raise InvalidInput(f"row {index} is a {type(row).__name__}; pass text or bytes")
+                yield self.fingerprint_row(row)
+
+        return self.fingerprint_leaves(leaves())
 
     def __eq__(self, other: object) -> bool:
         return hmac.compare_digest(self._secret, other._secret) if isinstance(other, DataKey) else NotImplemented

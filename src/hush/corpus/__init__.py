@@ -1,6 +1,7 @@
 """The owner's data, below every stage that reads it: files, folders and data sets as one ordered table of examples.
 
-table: the table, and which column holds the text; formats: a reader for each kind of file; hub: the `datasets` library.
+table: the table, and which column holds the text; parts: what every kind of data looks like; formats, parquet, hub,
+lines: readers for each; shards: the table cut for several processes; blocks, filling: a few megabytes of it in memory.
 """
 
 from hush.corpus.table import Corpus, read_corpus

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from hush.corpus.formats import ROWS, Part, Row
+import pyarrow as pa
+
+from hush.corpus.parts import BLOCK_BYTES, BLOCK_ROWS, SHARD_BYTES, SHARD_ROWS, Part, Span
 from hush.errors import InvalidInput
 
 __all__ = ["load_part"]
@@ -23,12 +25,25 @@ class DatasetPart:
         kinds = {name: getattr(feature, "dtype", None) for name, feature in self.dataset.features.items()}
         return {name: kind in ("string", "large_string") for name, kind in kinds.items()}
 
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        for batch in self.dataset.select_columns(list(columns)).with_format("arrow").iter(batch_size=ROWS):
-            yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[pa.RecordBatch]:
+        chosen = self.dataset if span is None else self.dataset.select(range(span.begin, span.end))
+        fitting = self._rows_within(BLOCK_BYTES, BLOCK_ROWS)
+        for table in chosen.select_columns(list(columns)).with_format("arrow").iter(batch_size=fitting):
+            yield from table.select(list(columns)).combine_chunks().to_batches()
 
     def count(self) -> int:
         return len(self.dataset)
+
+    def spans(self) -> list[Span]:
+        step, rows = self._rows_within(SHARD_BYTES, SHARD_ROWS), len(self.dataset)
+        return [Span(begin=begin, end=min(begin + step, rows)) for begin in range(0, rows, step)]
+
+    def located(self, span: Span) -> Span:
+        return span
+
+    def _rows_within(self, size: int, rows: int) -> int:
+        """How many rows have about this many bytes, and no more than so many."""
+        return min(max(size * len(self.dataset) // max(self.dataset.data.nbytes, 1), 1), rows)
 
 
 def load_part(source: str) -> Part:

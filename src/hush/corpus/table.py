@@ -5,23 +5,24 @@ same folder gives the same order on every machine.
 """
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import final
 
-from hush.corpus.formats import MAKERS, Broken, Part, Row, TextPart, Unit, kind_of
+from hush.corpus.formats import CsvPart, JsonPart, TextPart, Unit, kind_of
+from hush.corpus.parquet import ParquetPart
+from hush.corpus.parts import Broken, Part, Row, shown
+from hush.corpus.shards import Shard, cut_parts
 from hush.errors import InvalidInput
 
 __all__ = ["Corpus", "read_corpus"]
 
-TOLD = 5  # broken rows that a message lists
+MAKERS: Mapping[str, Callable[[Path], Part]] = {"parquet": ParquetPart, "json": JsonPart, "csv": CsvPart}
 _FORMS = (
     "Parquet, JSON lines, CSV or text (.parquet, .jsonl, .json, .csv, .txt; all but Parquet also .gz, .bz2 or .zst)"
 )
-_NAME = re.compile(r"[\w .:/-]{1,40}")
 
 
 @final
@@ -40,32 +41,41 @@ class Corpus:
     def _length(self) -> int:
         counts = [part.count() for part in self.parts]
         return sum(
-            sum(1 for _ in part.rows((self.column,))) if count is None else count
+            sum(1 for _ in part.read((self.column,))) if count is None else count
             for part, count in zip(self.parts, counts, strict=True)
         )
 
+    def shards(self) -> tuple[Shard, ...]:
+        """The corpus cut for several processes: together, in order, its examples, each once."""
+        return tuple(cut_parts(self.parts, self.column))
+
     def rows(self, *columns: str) -> Iterator[Row | Broken]:
-        """These columns of every example, in order; a ``Broken`` stands in for a row that cannot be read."""
+        """These columns of every example, the text first; a ``Broken`` stands in for a row that cannot be read."""
         for part in self.parts:
-            yield from part.rows(columns)
+            for item in part.read(columns):
+                if isinstance(item, tuple | Broken):
+                    yield item
+                    continue
+                try:
+                    yield from zip(*(item.column(name).to_pylist() for name in columns), strict=True)
+                except UnicodeDecodeError:
+                    raise InvalidInput(f"{part.path} holds text that is not UTF-8; write the file again") from None
 
     def texts(self) -> Iterator[str]:
         """The text of every example, in order. Rows without one are an error that names them and shows none of them."""
-        broken: list[str] = []
-        for index, row in enumerate(self.rows(self.column)):
-            problem = _problem(row)
-            if problem is not None:
-                broken.append(f"row {index} ({problem})")
-                if len(broken) == TOLD:
-                    break
-            elif not broken:
-                yield str(row[0])  # pyright: ignore[reportIndexIssue]
-        if broken:
-            some = "at least " if len(broken) == TOLD else ""
-            raise InvalidInput(
-                f"{self.source}: {some}{len(broken)} rows have no text in column {shown(self.column)!r}: "
-                f"{'; '.join(broken)}; mend or remove them, then scan and plan again"
-            )
+        for shard in self.shards():
+            for block in shard.blocks():
+                yield from block.strings
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Refuse columns that a part of the corpus lacks."""
+        for part in self.parts if names else ():
+            table = part.columns()
+            for name in names:
+                if table and name not in table:
+                    raise InvalidInput(
+                        f"{part.path} has no column {shown(name)!r}; it has {', '.join(map(shown, table))}"
+                    )
 
     def __repr__(self) -> str:
         return f"Corpus(source={self.source!r}, column={self.column!r})"
@@ -104,7 +114,7 @@ def _file(path: Path, unit: Unit) -> Part:
 def _folder(folder: Path, unit: Unit | None) -> tuple[Part, ...]:
     """All files below a folder whose names have a known ending, by name; hidden ones are passed over."""
     found: list[Path] = []
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=_not_listed):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(place, name) for name in names if not name.startswith(".")]
     files = sorted((path for path in found if kind_of(path)), key=lambda path: path.relative_to(folder).as_posix())
@@ -114,6 +124,11 @@ def _folder(folder: Path, unit: Unit | None) -> tuple[Part, ...]:
     if len(kinds) > 1:
         raise InvalidInput(f"{folder} holds {' and '.join(kinds)} files; pass a folder with one kind")
     return tuple(_file(path, unit or "file") for path in files)
+
+
+def _not_listed(error: OSError) -> None:
+    """A folder that cannot be looked into may hold examples."""
+    raise error
 
 
 def _column(parts: Sequence[Part], wanted: str | None, path: Path) -> str:
@@ -134,26 +149,3 @@ def _column(parts: Sequence[Part], wanted: str | None, path: Path) -> str:
         if table and not table[wanted]:
             raise InvalidInput(f"{part.path}: the column {shown(wanted)!r} holds no text; it has {names}")
     return wanted
-
-
-def shown(name: str) -> str:
-    """A column's name, unless it may be a row of data that stands where a header should."""
-    return name if _NAME.fullmatch(name) else f"(a name of {len(name)} characters)"
-
-
-def _problem(row: Row | Broken) -> str | None:
-    """Why there is no text in a row of one column; None if there is."""
-    if isinstance(row, Broken):
-        return f"{row.where}: {row.why}"
-    text = row[0]
-    if not isinstance(text, str):
-        return "empty" if text is None else f"a {type(text).__name__}"
-    return None if text.isascii() or _encodes(text) else "not UTF-8"
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # lone surrogates
-        return False
-    return True

@@ -1,0 +1,108 @@
+"""Parquet files: read as Arrow batches, cut by rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hush.corpus.parts import BLOCK_BYTES, BLOCK_ROWS, SHARD_BYTES, SHARD_ROWS, Span
+from hush.errors import InvalidInput
+
+__all__ = ["ParquetPart"]
+
+CUTS = 8  # at most, of one row group: to read a slice is to decode everything before it in its group
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ParquetPart:
+    """A Parquet file, of which a few megabytes are in memory at once."""
+
+    path: Path
+
+    def columns(self) -> dict[str, bool]:
+        with self._opened() as file:
+            schema = file.schema_arrow
+        if len(set(schema.names)) != len(schema.names):
+            raise InvalidInput(f"{self.path}: two columns have one name; write it with distinct names")
+        return {field.name: _is_text(field.type) for field in schema}
+
+    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[pa.RecordBatch]:
+        try:
+            with self._opened() as file:
+                begin, end = (0, file.metadata.num_rows) if span is None else (span.begin, span.end)
+                sizes = _row_groups(file.metadata)
+                before = 0
+                for group, (rows, size) in enumerate(sizes):
+                    first, last = max(begin - before, 0), min(end - before, rows)
+                    if first < last:
+                        fitting = min(max(BLOCK_BYTES * rows // max(size, 1), 1), BLOCK_ROWS)
+                        batches = file.iter_batches(fitting, row_groups=[group], columns=list(columns))
+                        for batch in _between(batches, first, last):
+                            yield batch.select(list(columns))
+                    before += rows
+        except pa.ArrowException:
+            raise InvalidInput(f"{self.path}: its rows cannot be read as Parquet; write the file again") from None
+
+    def count(self) -> int:
+        with self._opened() as file:
+            return file.metadata.num_rows
+
+    def spans(self) -> list[Span]:
+        """Slices of large row groups, and small row groups together."""
+        with self._opened() as file:
+            sizes = _row_groups(file.metadata)
+        spans: list[Span] = []
+        first = held = total = 0  # where the span under way begins, and what it holds so far
+        for rows, size in sizes:
+            if total > first and (total + rows - first > SHARD_ROWS or held + size > SHARD_BYTES):
+                spans.append(Span(begin=first, end=total))
+                first, held = total, 0
+            cuts = min(max(-(-rows // SHARD_ROWS), -(-size // SHARD_BYTES), 1), CUTS)
+            if cuts > 1:
+                edges = [total + rows * cut // cuts for cut in range(cuts + 1)]
+                spans += [Span(begin=one, end=other) for one, other in pairwise(edges)]
+                first, held = total + rows, 0
+            else:
+                held += size
+            total += rows
+        if total > first:
+            spans.append(Span(begin=first, end=total))
+        return [span for span in spans if span.end > span.begin]
+
+    def located(self, span: Span) -> Span:
+        return span
+
+    def _opened(self) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(self.path, memory_map=True)
+        except pa.ArrowException:
+            raise InvalidInput(f"{self.path} is not a readable Parquet file; write it again") from None
+
+
+def _row_groups(metadata: pq.FileMetaData) -> list[tuple[int, int]]:
+    """Rows and bytes of each row group; bytes of all its columns, which is at least those of the text."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    return [(group.num_rows, group.total_byte_size) for group in groups]
+
+
+def _between(batches: Iterator[pa.RecordBatch], first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """Rows first to last of what comes in batches."""
+    before = 0
+    for batch in batches:
+        begin, end = max(first - before, 0), min(last - before, len(batch))
+        if begin < end:
+            yield batch.slice(begin, end - begin)
+        before += len(batch)
+        if before >= last:
+            return
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
