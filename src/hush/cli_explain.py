@@ -1,0 +1,84 @@
+"""The command that answers why: the reasons of a scan, for one example or one secret."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from hush.cli_options import JsonOption
+from hush.cli_scan import ShowTextOption
+from hush.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from hush.scan.result import Scan
+
+__all__ = ["explain"]
+
+
+def explain(
+    folder: Annotated[Path, typer.Argument(help="Folder of a scan.", metavar="SCAN")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="An example, by number (from 0) or id; or a secret, by id, or by number with --secret.",
+            metavar="EXAMPLE|SECRET",
+        ),
+    ],
+    example: Annotated[bool, typer.Option("--example", help="It is an example; a number counts from 0.")] = False,
+    secret: Annotated[bool, typer.Option("--secret", help="It is a secret; a number counts from 0.")] = False,
+    show_text: ShowTextOption = False,
+    top: Annotated[int, typer.Option(help="How many reasons to show; --json has them all.", min=1)] = 50,
+    json: JsonOption = False,
+) -> None:
+    """Why does an example contain a secret?
+
+    For an example: which secrets it contains, and the reason for each. For a secret: what it is promised, which
+    examples contain it, and why. Texts of secrets are shown only with --show-text.
+
+    Example: `hush explain found 12`, or `hush explain found customers-000003`
+    """
+    from hush.cli_results import print_json
+    from hush.cli_scan_results import explain_record, show_explanation
+    from hush.scan.result import Scan
+
+    if example and secret:
+        raise InvalidInput("--example and --secret are both given; pass the one that is meant")
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is not a folder; pass one that hush scan wrote")
+    scan = Scan.load(folder)
+    if scan.owner is None:
+        raise InvalidInput(f"{folder} has no owner/ folder, where the reasons are; ask whoever scanned the data")
+    number, is_example = _meant(scan, target, example=example, secret=secret)
+    chosen = {"example": number if is_example else None, "secret": None if is_example else number}
+    record = explain_record(scan, **chosen, show_text=show_text)
+    print_json(record) if json else show_explanation(record, Console(), top=top)
+
+
+def _meant(scan: "Scan", target: str, *, example: bool, secret: bool) -> tuple[int, bool]:
+    """The number of what is meant, and whether that is an example. What was typed is not repeated: it may be a text."""
+    number = int(target) if target.isdecimal() and len(target) < 19 else None
+    found: dict[str, tuple[int, bool]] = {}
+    if not example:
+        if target in scan.secrets.ids:
+            found["a secret's id"] = scan.secrets.ids.index(target), False
+        elif secret and number is not None and number < len(scan.secrets):
+            found["a secret's number"] = number, False
+    if not secret and scan.owner is not None:
+        if number is not None and number < scan.incidence.num_examples:
+            found["an example's number"] = number, True
+        named = [each for each in scan.owner.numbers_of(target) if (each, True) not in found.values()]
+        if len(named) > 1:
+            shown = ", ".join(map(str, named[:5]))
+            raise InvalidInput(f"{len(named)} examples have that id ({shown}, …); pass the number of the one you mean")
+        if named and not (example and found):  # a number that is said to be an example's is its number
+            found["an example's id"] = named[0], True
+    if not found:
+        sizes = f"examples count from 0 to {scan.incidence.num_examples - 1}, secrets to {len(scan.secrets) - 1}"
+        raise InvalidInput(
+            f"no example and no secret of this scan has that number or id; {sizes}; ids are in owner/examples.parquet "
+            "and public/secrets.parquet"
+        )
+    if len(found) > 1:
+        raise InvalidInput(f"that is {' and '.join(found)}; say which with --example or --secret")
+    return next(iter(found.values()))

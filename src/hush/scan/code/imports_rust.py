@@ -1,0 +1,180 @@
+"""Which Rust files use which: ``mod`` leads to the file of the module, paths to the file of the longest module in them.
+
+Paths are those of ``use`` anywhere, and of expressions and types that begin with crate, self, super or the name of a
+crate of the repository. What macros make up is not seen.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from hush.scan.code.parsing import nodes_of, text_of
+from hush.scan.code.repository import Repository
+from hush.scan.code.rust_modules import Modules, Names
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+__all__ = ["Rust", "RustReferences", "used_paths"]
+
+DEEPEST = 128  # levels of modules and of paths, as for the compiler; what is deeper counts as that deep
+LONGEST = 1000  # bytes of a path that are read
+
+_MOD, _USE, _CRATE, _ATTRIBUTE = "mod_item", "use_declaration", "extern_crate_declaration", "attribute_item"
+_PATHS = ("scoped_identifier", "scoped_type_identifier")
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_USE_TOKEN = re.compile(r"(?:r#)?\w+|[{},*]")
+_PATH_ATTRIBUTE = re.compile(r'#\s*\[\s*path\s*=\s*"([^"]+)"\s*\]')
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RustReferences:
+    """Modules that a file declares without a body (their place, and the path of an attribute), and paths that it uses.
+
+    Each comes with the modules with a body around it. strict: in expressions, where a path that begins with an unknown
+    name means nothing here.
+    """
+
+    declared: tuple[tuple[Names, str | None], ...]
+    used: tuple[tuple[Names, Names, bool], ...]
+
+
+@final
+@dataclass(frozen=True)
+class Rust:
+    """Rust for the table of languages."""
+
+    name: str = "Rust"
+    endings: tuple[str, ...] = (".rs",)
+
+    def references(self, path: str, text: str) -> tuple[RustReferences, bool]:
+        """What a file declares and uses, and whether it has errors."""
+        nodes, has_errors = nodes_of("rust", (_MOD, _USE, _CRATE, _ATTRIBUTE, *_PATHS), text)
+        source = text.encode()
+        bodies = [mod for mod in nodes[_MOD] if mod.child_by_field_name("body")]
+        bare = [mod for mod in nodes[_MOD] if not mod.child_by_field_name("body")]
+        files = _path_attributes(bare, nodes[_ATTRIBUTE], source)
+        declared = [((*around, _name(mod)), files.get(mod.start_byte)) for mod, around in _with_modules(bare, bodies)]
+        used: list[tuple[Names, Names, bool]] = []
+        for use, around in _with_modules(nodes[_USE], bodies):
+            argument = use.child_by_field_name("argument")
+            used += [(around, names, False) for names in used_paths("" if argument is None else text_of(argument))]
+        used += [((), (_name(crate),), False) for crate in nodes[_CRATE]]
+        for path_node, around in _with_modules(_outermost(nodes), bodies):
+            begin, end = path_node.start_byte, min(path_node.end_byte, path_node.start_byte + LONGEST)
+            used.append((around, _plain(source[begin:end].decode(errors="ignore")), True))
+        return RustReferences(declared=tuple(dict.fromkeys(declared)), used=tuple(dict.fromkeys(used))), has_errors
+
+    def edges(self, repository: Repository, references: Mapping[str, RustReferences]) -> Iterator[tuple[str, set[str]]]:
+        """Each file with the files that it uses."""
+        unread = dict.fromkeys((path for path in repository.paths if path.endswith(".rs")), ())
+        modules = Modules.of(repository, unread | {path: own.declared for path, own in references.items()})
+        for path, own in references.items():
+            targets = {target for declared in own.declared for target in modules.files_of_mod(path, *declared)}
+            for around, names, strict in own.used:
+                targets |= modules.files_of_path(path, around, names, strict=strict)
+            yield path, targets - {path}
+
+
+def used_paths(tree: str) -> list[Names]:
+    """The paths that the tree of a ``use`` stands for.
+
+    >>> used_paths("crate::a::{self, b::{C, D as E}, f::*}")
+    [('crate', 'a', 'self'), ('crate', 'a', 'b', 'C'), ('crate', 'a', 'b', 'D'), ('crate', 'a', 'f')]
+    """
+    found: list[Names] = []
+    outer: list[Names] = []
+    prefix: Names = ()
+    path: Names = ()
+    renaming = False
+
+    def end_path() -> None:
+        if path != prefix:
+            found.append(path)
+
+    for token in _USE_TOKEN.findall(_COMMENT.sub(" ", tree)):
+        if token == "{":
+            outer.append(prefix)
+            prefix = path
+        elif token in ",}":
+            end_path()
+            if token == "}":
+                path = prefix = outer.pop() if outer else ()
+            path, renaming = prefix, False
+        elif token == "as":
+            renaming = True
+        elif token == "*":
+            found.append(path)
+            path = prefix
+        elif not renaming:
+            path = (*path, token.removeprefix("r#"))[:DEEPEST]
+    end_path()
+    return found
+
+
+def _outermost(nodes: Mapping[str, Sequence["Node"]]) -> list["Node"]:
+    """Paths that are not the beginning of a longer one, nor part of a ``use``; in order."""
+    found: list[Node] = []
+    uses = iter(nodes[_USE])
+    use = next(uses, None)
+    for node in sorted(
+        (node for kind in _PATHS for node in nodes[kind]), key=lambda node: (node.start_byte, -node.end_byte)
+    ):
+        while use is not None and use.end_byte <= node.start_byte:
+            use = next(uses, None)
+        in_use = use is not None and use.start_byte <= node.start_byte
+        if not in_use and not (found and found[-1].start_byte == node.start_byte):
+            found.append(node)
+    return found
+
+
+def _plain(path: str) -> Names:
+    """The names of a path up to its first type argument."""
+    return tuple(re.findall(r"\w+", path.partition("<")[0]))
+
+
+def _with_modules(nodes: Iterable["Node"], bodies: Iterable["Node"]) -> Iterator[tuple["Node", Names]]:
+    """Nodes in order, each with the modules whose bodies hold it, from outside in."""
+    waiting = deque((body.start_byte, body.end_byte, _name(body)) for body in bodies)
+    around: list[tuple[int, str]] = []
+    for node in nodes:
+        while waiting and waiting[0][0] < node.start_byte:
+            begin, end, name = waiting.popleft()
+            while around and around[-1][0] <= begin:
+                around.pop()
+            around.append((end, name))
+        while around and around[-1][0] <= node.start_byte:
+            around.pop()
+        yield node, tuple(name for _, name in around[:DEEPEST])
+
+
+def _path_attributes(mods: Iterable["Node"], attributes: Iterable["Node"], source: bytes) -> dict[int, str]:
+    """The files that attributes name, by where the module after each begins."""
+    found: dict[int, str] = {}
+    named = deque((node.end_byte, match[1]) for node in attributes if (match := _PATH_ATTRIBUTE.search(text_of(node))))
+    for mod in mods:
+        nearest = None
+        while named and named[0][0] <= mod.start_byte:
+            nearest = named.popleft()
+        # Between an attribute and its module there is nothing that ends or opens an item.
+        if nearest is not None and not re.search(rb"[;{}]", source[nearest[0] : mod.start_byte]):
+            found[mod.start_byte] = nearest[1]
+    return found
+
+
+def _name(mod: "Node") -> str:
+    name = mod.child_by_field_name("name")
+    return "" if name is None else text_of(name).removeprefix("r#")
+
+
+def _path_attribute(mod: "Node") -> str | None:
+    """The file that an attribute before a module names."""
+    before = mod.prev_named_sibling
+    while before is not None and before.type in ("attribute_item", "line_comment", "block_comment"):
+        if named := _PATH_ATTRIBUTE.search(text_of(before)):
+            return named[1]
+        before = before.prev_named_sibling
+    return None

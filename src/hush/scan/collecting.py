@@ -1,0 +1,136 @@
+"""What the shards found, gathered in order into one result; between the tasks and the public numbers.
+
+Hits go to a file as they come. In memory stay the secrets' keys, the pairs, and a few numbers for each example.
+Shapes: N examples, P pairs, R rules.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hush.scan.finder import Finder
+from hush.scan.numbering import Numbering
+from hush.scan.task import Found
+
+__all__ = ["Collecting"]
+
+HITS = pa.schema(
+    {
+        "example": pa.int64(),
+        "rule": pa.int32(),
+        "number": pa.int64(),
+        "reason": pa.large_string(),
+        "begin": pa.int64(),
+        "end": pa.int64(),
+    }
+)
+COLUMNS = ("file", "row", "same", "leaf", "ids", "signatures")  # of the examples
+
+
+@final
+class Collecting:
+    """Takes what was found in one shard after the other. Numbers of examples and secrets are final as soon as given."""
+
+    def __init__(self, finders: Sequence[Finder], hits_file: Path) -> None:
+        self.numberings = [Numbering(finder.declared) for finder in finders]
+        self.num_examples = 0
+        self.files: list[str] = []
+        self.skipped: dict[str, int] = {}
+        self._rows_of_last = 0  # rows of the last file that were read so far
+        self._hits_file = hits_file
+        self._pairs: list[list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = [[] for _ in finders]
+        self._columns: dict[str, list[Any]] = {
+            "file": [],
+            "row": [],
+            "same": [],
+            "leaf": [],
+            "ids": [],
+            "signatures": [],
+        }
+        self._sink = pa.OSFile(str(hits_file), "wb")
+        self._writer = pa.ipc.new_stream(self._sink, HITS, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+
+    def add(self, files: Sequence[str], found: Found) -> None:
+        """What the next shard, of these files, holds."""
+        self._add_examples(files, found)
+        self._add_hits(found)
+        self.num_examples += len(found.same_N)
+
+    def _add_examples(self, files: Sequence[str], found: Found) -> None:
+        before_F = np.zeros(len(files), dtype=np.int64)  # rows of each file in earlier shards
+        number_F = np.empty(len(files), dtype=np.int64)
+        for index, name in enumerate(files):
+            if self.files and self.files[-1] == name:
+                before_F[index] = self._rows_of_last
+            else:
+                self.files.append(name)
+            self._rows_of_last = int(before_F[index] + found.rows_F[index])
+            number_F[index] = len(self.files) - 1
+            if found.skipped_F[index]:
+                self.skipped[name] = self.skipped.get(name, 0) + int(found.skipped_F[index])
+        self._columns["file"].append(number_F[found.file_N].astype(np.int32))
+        self._columns["row"].append(before_F[found.file_N] + found.row_N)
+        self._columns["same"].append(found.same_N)
+        for name, values in (("leaf", found.leaf_N), ("ids", found.ids), ("signatures", found.signatures)):
+            if values is not None:
+                self._columns[name].append(values)
+
+    def _add_hits(self, found: Found) -> None:
+        rules, examples, numbers, begins, ends, reasons = [], [], [], [], [], []
+        for rule, (numbering, hits) in enumerate(zip(self.numberings, found.hits, strict=True)):
+            number_H = numbering.numbers(hits)
+            example_H = hits.example_H + self.num_examples
+            rules.append(np.full(len(hits), rule, dtype=np.int32))
+            examples.append(example_H)
+            numbers.append(number_H)
+            begins.append(hits.begin_H)
+            ends.append(hits.end_H)
+            reasons.append(pa.array(hits.reasons, pa.large_string()).take(pa.array(hits.reason_H)))
+            if len(hits):
+                pair_P = np.unique(example_H * len(numbering) + number_H)
+                self._pairs[rule].append((pair_P // len(numbering), pair_P % len(numbering)))
+        if not any(map(len, examples)):
+            return
+        columns = [np.concatenate(arrays) for arrays in (examples, rules, begins, ends, numbers)]
+        order_H = np.lexsort(columns[::-1])  # by numbers of secrets, which no cut into shards changes
+        example_H, rule_H, begin_H, end_H, number_H = (column[order_H] for column in columns)
+        reason_H = pa.concat_arrays(reasons).take(pa.array(order_H))
+        arrays = [example_H, rule_H, number_H, reason_H, begin_H, end_H]
+        self._writer.write_batch(pa.record_batch([pa.array(array) for array in arrays], schema=HITS))
+
+    def close(self) -> None:
+        """No shard comes any more."""
+        self._writer.close()
+        self._sink.close()
+
+    def hits(self) -> Iterator[pa.RecordBatch]:
+        """All hits again, from the file: by example, then rule, then place in the text."""
+        with pa.memory_map(str(self._hits_file)) as file, pa.ipc.open_stream(file) as stream:
+            yield from stream
+
+    def offsets(self) -> NDArray[np.int64]:
+        """The number of each rule's first secret among all, and after the last, how many there are."""
+        return np.cumsum([0, *map(len, self.numberings)])
+
+    def pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Every example and secret that some finder saw together."""
+        none = np.empty(0, dtype=np.int64)
+        shards = [
+            (example_P, number_P + offset)
+            for offset, pairs in zip(self.offsets(), self._pairs, strict=False)
+            for example_P, number_P in pairs
+        ]
+        return np.concatenate([none, *(one for one, _ in shards)]), np.concatenate([none, *(two for _, two in shards)])
+
+    def column(self, name: str) -> Any:
+        """One of file, row, same, leaf, signatures for every example; None if no shard gave it."""
+        arrays = self._columns[name]
+        return np.concatenate(arrays) if arrays else None
+
+    def ids(self) -> pa.ChunkedArray | None:
+        """The examples' ids, where a column holds them."""
+        return pa.chunked_array(self._columns["ids"]) if self._columns["ids"] else None

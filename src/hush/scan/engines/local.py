@@ -1,0 +1,95 @@
+"""One machine: the work of a scan in this process, or in several."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+from hush.errors import HushError, InvalidInput
+
+__all__ = ["LocalEngine"]
+
+Result = TypeVar("Result")
+
+AHEAD = 2  # shards given out for each process, so that none waits for work
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalEngine:
+    """This machine's cores. workers: how many processes, all cores by default; 1 does everything in this one."""
+
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and (type(self.workers) is not int or self.workers < 1):
+            raise InvalidInput(f"workers={self.workers!r} is not a number of processes; pass 1 or more")
+
+    def map(self, task: Callable[[Any], Result], shards: Sequence[Any]) -> Iterator[Result]:
+        """See ``Engine.map``. Other processes are started afresh (spawn), and end with the iterator."""
+        workers = min(self.workers or available_cores(), len(shards))
+        if workers <= 1:
+            yield from map(task, shards)
+            return
+        pool = ProcessPoolExecutor(
+            workers, mp_context=multiprocessing.get_context("spawn"), initializer=_receive, initargs=(task,)
+        )
+        waiting: deque[Future[Result]] = deque()
+        processes: list[Any] = []
+        done = False
+        try:
+            for shard in shards:
+                waiting.append(pool.submit(_work, shard))
+                processes = list((pool._processes or {}).values())
+                if len(waiting) > AHEAD * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+            done = True
+        except BrokenProcessPool:
+            raise HushError(
+                f"one of the {workers} processes of the scan died, for lack of memory perhaps, or because the script "
+                'that started it has no `if __name__ == "__main__":` around its main part; try workers=1'
+            ) from None
+        finally:
+            pool.shutdown(wait=done, cancel_futures=True)
+            for process in [] if done else processes:  # what they are at is of no more use
+                process.terminate()
+            for process in processes:
+                process.join()
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_task: Callable[[Any], Any] | None = None  # of this process, if it is one that an engine started
+
+
+def _receive(task: Callable[[Any], Any]) -> None:
+    """At the start of a process: the task comes once, not with every shard."""
+    global _task
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and ends its processes
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _task = task
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed ends nobody, and its processes would wait for ever, with what they know of the secrets."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(shard: Any) -> Any:
+    if _task is None:
+        raise HushError("a process of the scan was not given its task; scan again with workers=1")
+    return _task(shard)

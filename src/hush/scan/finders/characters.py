@@ -1,0 +1,93 @@
+"""What the finders know of characters: Python's own Unicode tables as arrays that compiled loops can look into.
+
+Everything goes code point by code point, so that a character of the folded text is a character of the text. That is
+where it departs from ``str.lower``, which turns İ (U+0130) into two characters and a Σ that ends a word into ς.
+"""
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.scan.finders.utf8 import frozen
+
+__all__ = ["BREAK", "FORMULA", "JOINER", "LETTER", "LETTER_AT_END", "caseless", "caseless_table", "folded", "is_letter", "is_word", "token_table"]
+
+PLANES = 0x40000  # no code point above is a letter, a digit or has a lower case
+
+BREAK, LETTER, JOINER, FORMULA, LETTER_AT_END = range(5)
+"""What a code point does in a tokenisation; LETTER_AT_END is a letter that is followed by a break."""
+KIND_SHIFT = 24
+
+
+def folded(text: str) -> str:
+    """In lower case where that is one character: as long as before.
+
+    >>> folded("ÀΣ İ"), "ÀΣ İ".lower() == folded("ÀΣ İ")
+    ('àσ İ', False)
+    """
+    return "".join(lower if len(lower := character.lower()) == 1 else character for character in text)
+
+
+def caseless(text: str) -> str:
+    """As long as before, and equal for texts that differ in case alone: what ``ignore_case`` compares.
+
+    Beyond ``folded``, all forms of a letter are one: σ and ς, s and ſ, and i with and without a dot, since İ is both
+    the capital of i and next to I.
+
+    >>> caseless("ΟΔΟΣ") == caseless("οδος"), caseless("İstanbul") == caseless("ISTANBUL")
+    (True, True)
+    """
+    return "".join(map(_caseless, text))
+
+
+@cache
+def _caseless(character: str) -> str:
+    upper = character.upper()
+    if character == "İ":
+        return "i"
+    return folded(upper if len(upper) == 1 and character.isalpha() else character)
+
+
+@cache
+def caseless_table() -> NDArray[np.uint32]:
+    """``caseless`` for each code point."""
+    return frozen(np.fromiter((ord(caseless(chr(point))) for point in range(PLANES)), np.uint32, PLANES))
+
+
+@cache
+def lower_table() -> NDArray[np.uint32]:
+    """The folded code point of each."""
+    return frozen(np.fromiter((ord(folded(chr(point))) for point in range(PLANES)), np.uint32, PLANES))
+
+
+@cache
+def is_letter() -> NDArray[np.bool_]:
+    """``str.isalpha``."""
+    return frozen(np.fromiter((chr(point).isalpha() for point in range(PLANES)), np.bool_, PLANES))
+
+
+@cache
+def is_word() -> NDArray[np.bool_]:
+    r"""What ``\w`` matches."""
+    return frozen(np.fromiter((chr(point).isalnum() or point == 0x5F for point in range(PLANES)), np.bool_, PLANES))
+
+
+@cache
+def token_table(letters: str, lower: bool, joiners: str, skip_formulas: bool) -> NDArray[np.uint32]:
+    """For each code point what it does (high byte) and the code point to write for it."""
+    point = lower_table() if lower else np.arange(PLANES, dtype=np.uint32)
+    if letters == "unicode":
+        letter = is_letter()
+    else:
+        letter = ((point >= ord("a")) & (point <= ord("z"))) | ((point >= ord("A")) & (point <= ord("Z")))
+    kind = np.where(letter, LETTER, BREAK).astype(np.uint32)
+    table = point.astype(np.uint32)
+    for joiner in joiners:
+        kind[table == ord(joiner)] = JOINER
+    if skip_formulas:
+        kind[ord("$")] = FORMULA
+    if letters == "ascii" and lower:
+        # "İ".lower() is an i and a dot above it, which is no letter: the one place where a letter makes two characters.
+        kind[0x130], table[0x130] = LETTER_AT_END, ord("i")
+    return frozen((kind << KIND_SHIFT | table).astype(np.uint32))

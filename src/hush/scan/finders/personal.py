@@ -1,0 +1,129 @@
+"""The personal data rule: names, e-mail addresses, phone numbers and the like, as Presidio recognises them.
+
+It runs a spaCy model that is already on the machine; nothing is fetched. Long texts are read in overlapping windows.
+"""
+
+import difflib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, final
+
+from hush.corpus.blocks import Block
+from hush.errors import InvalidInput
+from hush.scan.finder import Declared
+from hush.scan.finders.pickles import fields_only
+from hush.scan.finders.spans import SpanList
+from hush.scan.hits import Hits
+
+__all__ = ["PersonalData"]
+
+WINDOW = 100_000  # characters; a language model's memory grows by about a gigabyte with each as many
+OVERLAP = 2_000  # more than any name or number is long
+LOGGERS = ("presidio-analyzer", "decision_process", "tldextract", "spacy")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PersonalData:
+    """What Presidio takes for one of these entities (PERSON, EMAIL_ADDRESS, ...) with at least this score.
+
+    model: a spaCy pipeline, by the name of its package or the folder that holds it. A secret's key is the text found.
+    """
+
+    entities: Sequence[str]
+    language: str = "en"
+    score: float = 0.5
+    model: str = "en_core_web_lg"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.entities, str) or not self.entities:
+            raise InvalidInput(
+                "entities is empty or one string; pass a list of names, such as PERSON and EMAIL_ADDRESS"
+            )
+        object.__setattr__(self, "entities", tuple(self.entities))
+        if not 0.0 <= self.score <= 1.0:
+            raise InvalidInput(f"score={self.score!r} is no confidence; pass a number from 0 to 1")
+        if find_spec("presidio_analyzer") is None:
+            raise InvalidInput(
+                'the personal data rule needs the package presidio-analyzer; run pip install "hush[pii]"'
+            )
+        if not (Path(self.model).is_dir() or (self.model.isidentifier() and find_spec(self.model) is not None)):
+            raise _no_model(self.model)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def declared(self) -> Sequence[Declared]:
+        return ()
+
+    def find(self, block: Block) -> Hits:
+        found = SpanList()
+        for example, text in enumerate(block.strings):
+            for begin, end, entity in self._recognised(text):
+                found.add(example, begin, end, text[begin:end], f"entity {entity}")
+        return found.hits()
+
+    def _recognised(self, text: str) -> Iterator[tuple[int, int, str]]:
+        for start in range(0, max(len(text) - OVERLAP, 1), WINDOW - OVERLAP):
+            stop = start + WINDOW
+            # Each window answers for what begins in its middle; the text's own ends belong to the first and the last.
+            first = start + OVERLAP // 2 if start else 0
+            last = stop - OVERLAP // 2 if stop < len(text) else len(text)
+            results = self._engine.analyze(
+                text[start:stop], self.language, entities=list(self.entities), score_threshold=self.score
+            )
+            for result in results:
+                if first <= start + result.start < last and result.start < result.end:
+                    yield start + result.start, start + result.end, result.entity_type
+
+    @cached_property
+    def _engine(self) -> Any:
+        import spacy
+        from presidio_analyzer import AnalyzerEngine
+        from presidio_analyzer.nlp_engine import SpacyNlpEngine
+
+        if not (Path(self.model).is_dir() or spacy.util.is_package(self.model)):
+            raise _no_model(self.model)  # Presidio would fetch it
+        for name in LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # they may log texts
+        _keep_domain_names_offline()
+        language_model = SpacyNlpEngine(models=[{"lang_code": self.language, "model_name": self.model}])
+        try:
+            language_model.load()
+        except (OSError, ValueError):
+            raise InvalidInput(f"{self.model!r} cannot be loaded as a spaCy model; name one that can") from None
+        engine = AnalyzerEngine(nlp_engine=language_model, supported_languages=[self.language])
+        known = sorted(engine.get_supported_entities(self.language))
+        for entity in self.entities:
+            if entity not in known:
+                near = difflib.get_close_matches(str(entity), known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+                raise InvalidInput(f"there is no entity {entity!r} for the language {self.language!r}; {hint}")
+        return engine
+
+    def __getstate__(self) -> dict[str, Any]:
+        return fields_only(self)
+
+
+def _no_model(name: str) -> InvalidInput:
+    return InvalidInput(
+        f"the spaCy model {name!r} is not on this machine, and nothing is fetched during a scan; run "
+        f"python -m spacy download {name}, or name another model or the folder of one"
+    )
+
+
+def _keep_domain_names_offline() -> None:
+    """Has addresses checked against the list of top-level domains that is installed, not against one on the network."""
+    import tldextract
+    from presidio_analyzer.predefined_recognizers.generic import email_recognizer
+
+    class InstalledList:
+        extract = staticmethod(tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None))
+
+    setattr(email_recognizer, "tldextract", InstalledList)  # noqa: B010 - a module's import, not its interface

@@ -1,0 +1,106 @@
+"""The credentials rule: what detect-secrets detects, cut out of its lines, without logs and without a network."""
+
+import logging
+import re
+import socket
+import sys
+import warnings
+
+import pytest
+from finder_cases import block_of, rows_of, texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hush
+
+pytest.importorskip("detect_secrets")
+
+from detect_secrets.plugins.keyword import KeywordDetector
+
+from hush.scan.finders import Credentials
+
+AWS = "AKIA" + "QWERTYUIOP123456"
+KEY = "-----BEGIN {kind}-----\nMIIEow\n\nIBAAK\n-----END {kind}-----"
+prose = texts.map(lambda text: text.replace("\n", " "))
+
+
+@settings(max_examples=30)
+@given(st.lists(texts, max_size=3), prose, prose)
+def test_a_planted_key_is_found_at_its_characters_whatever_stands_around_it(above, before, after) -> None:
+    text = "\n".join([*above, f"{before} {AWS} {after}"])
+    rows = rows_of(Credentials(detectors=["AWS Access Key"]).find(block_of(["", text])))
+    at = text.index(AWS)
+    assert (1, at, at + len(AWS), AWS, "detector AWS Access Key") in rows
+
+
+def test_all_detectors_look_at_every_line_also_at_calls_and_allowed_ones() -> None:
+    text = f'connect(x={AWS}) # pragma: allowlist secret\nnothing\n  password = "hunter2xyz"\r\nAKIA\n'
+    keys = {row[3]: text[row[1] : row[2]] for row in rows_of(Credentials().find(block_of([text])))}
+    assert keys == {AWS: AWS, "hunter2xyz": "hunter2xyz"}
+
+
+@pytest.mark.parametrize("kind", ["RSA PRIVATE KEY", "PRIVATE KEY", "OPENSSH PRIVATE KEY", "PGP PRIVATE KEY BLOCK"])
+def test_private_keys_are_found_whole_and_told_apart(kind: str) -> None:
+    one = KEY.format(kind=kind)
+    other = one.replace("IBAAK", "other")
+    hits = Credentials(detectors=["PrivateKeyDetector"]).find(block_of([f"x\n{one}\ny {other} {one}"]))
+    rows = rows_of(hits)
+    assert [row[3] for row in rows] == [one, other, one]
+    assert set(hits.keys) == {one, other}
+
+
+def test_a_private_key_without_its_end_is_found_by_its_first_line() -> None:
+    rows = rows_of(Credentials().find(block_of(["é -----BEGIN RSA PRIVATE KEY-----\nMIIEow"])))
+    assert [row[1:5] for row in rows] == [(7, 28, "BEGIN RSA PRIVATE KEY", "detector Private Key")]
+
+
+def test_guesses_are_filtered_and_formats_are_not() -> None:
+    guesses = ['id = "deadbeefdeadbeef1234567890abcdef"', 'password = "{template}"', 'password = "$VARIABLE"']
+    assert len(Credentials().find(block_of(guesses))) == 0
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.sampled_from(["pass", "word", "PASSWORD", "Api_Key", "ſecret", "secret", " = ", ":", '"', "'", "v1x", " "]),
+        max_size=9,
+    ).map("".join)
+)
+def test_looking_for_keywords_first_loses_nothing(line: str) -> None:
+    found = {secret.secret_value for secret in KeywordDetector().analyze_line(filename="", line=line)}
+    needs = {type(plugin): pattern for plugin, _, pattern in Credentials()._plugins}[KeywordDetector]
+    assert needs is not None
+    assert not found or needs.search(line)
+
+
+def test_nothing_is_logged_and_no_network_is_used(monkeypatch, caplog) -> None:
+    def refuse(*_args, **_kwargs):
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    shown = warnings.showwarning
+    with caplog.at_level(logging.DEBUG):
+        hits = Credentials().find(block_of([f"{AWS} password = 'hunter2xyz' https://user:pass1@example.org"]))
+    assert len(hits) >= 2
+    assert not caplog.records
+    assert warnings.showwarning is shown
+
+
+def test_detectors_go_by_the_name_of_the_class_or_of_what_they_detect() -> None:
+    assert Credentials(detectors=["AWS Access Key", "AWSKeyDetector"]).detectors == ("AWSKeyDetector",)
+    assert len(Credentials().detectors or ()) > 20
+
+
+def test_an_unknown_detector_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(
+        hush.InvalidInput, match=re.escape("no detector 'AWSKeyDetecter'; did you mean 'AWSKeyDetector'?")
+    ):
+        Credentials(detectors=["AWSKeyDetecter"])
+    with pytest.raises(hush.InvalidInput, match="one string"):
+        Credentials(detectors="AWSKeyDetector")
+
+
+def test_a_missing_library_is_named_with_the_way_to_get_it(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "detect_secrets.core.plugins.util", None)
+    with pytest.raises(hush.InvalidInput, match=re.escape('pip install "hush[credentials]"')):
+        Credentials()
