@@ -346,3 +346,19 @@ def test_a_repository_goes_on_into_a_plan_for_its_chunks(repository: Path) -> No
 def test_rules_for_code_want_a_folder_of_code(repository: Path) -> None:
     assert "code.yaml is no folder, but these rules are about code" in refused(2, "scan", "code.yaml", *CODE[2:])
     assert "column is about tables, but these rules are about code" in refused(2, *CODE, "--column", "text")
+
+
+def test_a_plan_for_other_data_than_was_scanned_is_refused(tmp_path: Path) -> None:
+    data, rules, found, key = (tmp_path / name for name in ("mail.jsonl", "rules.yaml", "found", "data.key"))
+    data.write_text('{"text": "one", "other": "two"}\n{"text": "the word", "other": "three"}\n')
+    rules.write_text(
+        "{defaults: {prior: 1e-3, ceiling: 0.5}, rules: [{name: all, find: patterns, patterns: ['word']}]}"
+    )
+    assert run("scan", data, "--rules", rules, "--output", found, "--column", "text", "--key", key).exit_code == 0
+    plan = ["plan", found / "public/incidence.parquet", "--secrets", found / "public/secrets.parquet"]
+    plan += ["--batch-size", "1", "--rounds", "2", "--data", data, "--output", tmp_path / "plan"]
+    assert "not what" in refused(2, *plan, "--key", key, "--column", "other")
+    assert "another key" in refused(2, *plan, "--key", tmp_path / "new.key", "--column", "text")
+    assert run(*plan, "--key", key, "--column", "text").exit_code == 0
+    data.write_text('{"text": "the word"}\n{"text": "one"}\n')
+    assert "scanned from" in refused(2, *plan, "--key", key)

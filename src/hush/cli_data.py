@@ -8,7 +8,7 @@ import typer
 
 from hush.errors import InvalidInput
 
-__all__ = ["ColumnOption", "TextUnit", "UnitOption", "read_data_fingerprint"]
+__all__ = ["ColumnOption", "TextUnit", "UnitOption", "check_scanned", "read_data_fingerprint"]
 
 
 class TextUnit(StrEnum):
@@ -47,3 +47,19 @@ def read_data_fingerprint(
             f"{data} has {len(corpus)} rows but the incidence {rows} examples; pass the data whose row i is example i"
         )
     return DataKey.load_or_create(key).fingerprint_rows(corpus.texts())
+
+
+def check_scanned(incidence: Path, fingerprint: str | None) -> None:
+    """Refuse data other than what the incidence was scanned from, where its scan lies beside it."""
+    from hush.keyed import key_id_of
+    from hush.scan.files import scanned_fingerprint
+
+    scanned = None if fingerprint is None else scanned_fingerprint(incidence)
+    if fingerprint is None or scanned is None or scanned == fingerprint:
+        return
+    if key_id_of(scanned) != key_id_of(fingerprint):
+        raise InvalidInput(f"{incidence} was scanned under another key than --key; pass that one, or scan again")
+    raise InvalidInput(
+        f"--data is not what {incidence} was scanned from: a text, the order or the column is another, so who contains "
+        "what would be wrong; pass the very data, with the same --column and --unit, or scan again"
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hush.cli_data import ColumnOption, UnitOption, read_data_fingerprint
+from hush.cli_data import ColumnOption, UnitOption, check_scanned, read_data_fingerprint
 from hush.cli_options import (
     BatchOption,
     CeilingOption,
@@ -100,6 +100,7 @@ def plan(
     check_folder(output)
     promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
     fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=promises.incidence.num_examples)
+    check_scanned(incidence, fingerprint)
     begin = time.perf_counter()
     with ProgressBar(Console(stderr=True), "Planning") as progress:
         found = make_plan(

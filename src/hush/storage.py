@@ -1,19 +1,21 @@
 """How results reach disk, below every stage: files and folders appear whole or not at all, tables say what they are."""
 
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["flush", "read_table", "whole_file", "whole_folder", "write_table"]
+__all__ = ["file_digest", "flush", "read_table", "record_digest", "whole_file", "whole_folder", "write_table"]
 
 
 @contextmanager
@@ -87,6 +89,18 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content, in hex: for public files; a plain hash of private content would betray guesses."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def record_digest(record: Mapping[str, Any]) -> str:
+    """SHA-256 of a public record without its own digest, keys sorted."""
+    content = {name: value for name, value in record.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def write_table(

@@ -18,7 +18,8 @@ from plan_instances import Instance, instances, office
 
 import hush
 from hush.keyed import DataKey
-from hush.plan.files import FILES, file_digest, record_digest
+from hush.plan.files import FILES
+from hush.storage import file_digest, record_digest
 
 Path_ = tuple[Any, ...]
 

@@ -8,7 +8,6 @@ certificate.json / certificate.md
 plan.sig             a detached signature, if somebody signed
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
-from hush.storage import read_table, whole_folder, write_table
+from hush.storage import file_digest, read_table, record_digest, whole_folder, write_table
 
 if TYPE_CHECKING:
     from hush.plan.model import Plan
@@ -188,15 +187,3 @@ def _rows(column: pa.ChunkedArray, path: Path) -> np.ndarray:
     if flat.null_count:
         raise InvalidInput(f"{path} has empty cells; pass a folder that Plan.save wrote")
     return flat.to_numpy().reshape(len(column), column.type.list_size)
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def record_digest(record: dict[str, Any]) -> str:
-    """SHA-256 of plan.json's content without its own digest, keys sorted."""
-    content = {name: value for name, value in record.items() if name != "digest"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

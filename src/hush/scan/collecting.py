@@ -12,7 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hush.errors import InvalidInput
+from hush.scan.elsewhere import Elsewhere
 from hush.scan.finder import Finder
+from hush.scan.hits import Hits
 from hush.scan.numbering import Numbering
 from hush.scan.task import Found
 
@@ -35,7 +38,8 @@ COLUMNS = ("file", "row", "same", "leaf", "ids", "signatures")  # of the example
 class Collecting:
     """Takes what was found in one shard after the other. Numbers of examples and secrets are final as soon as given."""
 
-    def __init__(self, finders: Sequence[Finder], hits_file: Path) -> None:
+    def __init__(self, finders: Sequence[Finder], hits_file: Path, *, again: Sequence[int] = ()) -> None:
+        self.again = tuple(again)  # rules whose secrets are looked for a second time
         self.numberings = [Numbering(finder.declared) for finder in finders]
         self.num_examples = 0
         self.files: list[str] = []
@@ -43,6 +47,8 @@ class Collecting:
         self._rows_of_last = 0  # rows of the last file that were read so far
         self._hits_file = hits_file
         self._pairs: list[list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = [[] for _ in finders]
+        # Of each shard, for a second search: examples before it, its own, and by rule the spans that are known.
+        self._searched: list[tuple[int, int, list[NDArray[np.int64]]]] = []
         self._columns: dict[str, list[Any]] = {
             "file": [],
             "row": [],
@@ -57,8 +63,25 @@ class Collecting:
     def add(self, files: Sequence[str], found: Found) -> None:
         """What the next shard, of these files, holds."""
         self._add_examples(files, found)
-        self._add_hits(found)
+        self._add_hits(found.hits, range(len(found.hits)), self.num_examples)
+        if self.again:
+            seen = [self._spans(rule, found.hits[rule]) for rule in self.again]
+            self._searched.append((self.num_examples, len(found.same_N), seen))
         self.num_examples += len(found.same_N)
+
+    def add_elsewhere(self, found: Elsewhere) -> None:
+        """What a second search, for texts that were found in the first, saw in the next shard."""
+        before, count, seen = self._searched.pop(0)
+        if found.examples != count:
+            raise InvalidInput(
+                f"a part of the data had {count} examples at first and {found.examples} later: it changed during the "
+                "scan; scan again while nobody writes to it"
+            )
+        hits = [
+            one.only(~_among(self._spans(rule, one), spans))
+            for rule, one, spans in zip(self.again, found.hits, seen, strict=True)
+        ]
+        self._add_hits(hits, self.again, before)
 
     def _add_examples(self, files: Sequence[str], found: Found) -> None:
         before_F = np.zeros(len(files), dtype=np.int64)  # rows of each file in earlier shards
@@ -79,11 +102,17 @@ class Collecting:
             if values is not None:
                 self._columns[name].append(values)
 
-    def _add_hits(self, found: Found) -> None:
+    def _spans(self, rule: int, hits: Hits) -> NDArray[np.int64]:
+        """Where the hits of a shard are: example, secret and beginning of each."""
+        number_H = self.numberings[rule].numbers(hits)
+        return np.stack([hits.example_H, number_H, hits.begin_H], axis=1)
+
+    def _add_hits(self, found: Sequence[Hits], of_rules: Sequence[int], before: int) -> None:
         rules, examples, numbers, begins, ends, reasons = [], [], [], [], [], []
-        for rule, (numbering, hits) in enumerate(zip(self.numberings, found.hits, strict=True)):
+        for rule, hits in zip(of_rules, found, strict=True):
+            numbering = self.numberings[rule]
             number_H = numbering.numbers(hits)
-            example_H = hits.example_H + self.num_examples
+            example_H = hits.example_H + before
             rules.append(np.full(len(hits), rule, dtype=np.int32))
             examples.append(example_H)
             numbers.append(number_H)
@@ -108,7 +137,7 @@ class Collecting:
         self._sink.close()
 
     def hits(self) -> Iterator[pa.RecordBatch]:
-        """All hits again, from the file: by example, then rule, then place in the text."""
+        """All hits again, from the file: by example, rule and place in the text; those of a second search last."""
         with pa.memory_map(str(self._hits_file)) as file, pa.ipc.open_stream(file) as stream:
             yield from stream
 
@@ -117,14 +146,15 @@ class Collecting:
         return np.cumsum([0, *map(len, self.numberings)])
 
     def pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Every example and secret that some finder saw together."""
-        none = np.empty(0, dtype=np.int64)
-        shards = [
-            (example_P, number_P + offset)
+        """Every example and secret that some finder saw together, once."""
+        count = max(int(self.offsets()[-1]), 1)
+        pairs = [
+            example_P * count + number_P + offset
             for offset, pairs in zip(self.offsets(), self._pairs, strict=False)
             for example_P, number_P in pairs
         ]
-        return np.concatenate([none, *(one for one, _ in shards)]), np.concatenate([none, *(two for _, two in shards)])
+        example_P, secret_P = np.divmod(np.unique(np.concatenate([np.empty(0, dtype=np.int64), *pairs])), count)
+        return example_P, secret_P
 
     def column(self, name: str) -> Any:
         """One of file, row, same, leaf, signatures for every example; None if no shard gave it."""
@@ -134,3 +164,9 @@ class Collecting:
     def ids(self) -> pa.ChunkedArray | None:
         """The examples' ids, where a column holds them."""
         return pa.chunked_array(self._columns["ids"]) if self._columns["ids"] else None
+
+
+def _among(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the rows are rows of the others, too."""
+    _, number = np.unique(np.concatenate([rows, others]), axis=0, return_inverse=True)
+    return np.isin(number[: len(rows)], number[len(rows) :])

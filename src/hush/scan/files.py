@@ -6,7 +6,6 @@ owner/reasons.parquet, examples.parquet, skipped.json, texts.parquet, and data.p
 rows of the input (rows were passed over, or files were cut into chunks); readable by the owner alone
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from hush.incidence import Incidence
 from hush.scan.owner import OwnerFiles, OwnerWriter
 from hush.scan.task import keyed_hashes
 from hush.secret_table import Secrets
-from hush.storage import whole_folder
+from hush.storage import file_digest, record_digest, whole_folder
 
 if TYPE_CHECKING:
     from hush.scan.result import Data, Scan
@@ -71,7 +70,7 @@ def save_scan(scan: "Scan", folder: Path, also: Callable[[Path], None] | None) -
         summary = {name: value for name, value in scan.summary().items() if name != "skipped_by_file"}
         digests = {name: file_digest(public / name) for name in PUBLIC}
         record = {"format": FORMAT, **summary, "digests": digests}
-        record |= {"digest": _digest(record)}
+        record |= {"digest": record_digest(record)}
         (public / "summary.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
@@ -125,12 +124,19 @@ def load_scan(folder: Path) -> dict[str, Any]:
     }
 
 
+def scanned_fingerprint(incidence: Path) -> str | None:
+    """The keyed fingerprint of the data that an incidence was scanned from; None where no scan lies beside it."""
+    if incidence.name != "incidence.parquet" or not (incidence.parent / "summary.json").is_file():
+        return None
+    return _record(incidence.parent)["data_fingerprint"]
+
+
 def _record(public: Path) -> dict[str, Any]:
     """summary.json, as it was written."""
     path = public / "summary.json"
     try:
         record: Any = json.loads(path.read_text(encoding="utf-8"))
-        stated, expected = record["digest"], _digest(record)
+        stated, expected = record["digest"], record_digest(record)
     except FileNotFoundError:
         raise InvalidInput(f"{path} does not exist; pass a folder that hush scan wrote") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -144,16 +150,5 @@ def _record(public: Path) -> dict[str, Any]:
     return record
 
 
-def _digest(record: dict[str, Any]) -> str:
-    content = {name: value for name, value in record.items() if name != "digest"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def _digest_at(path: Path) -> str | None:
     return file_digest(path) if path.is_file() else None
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hex; for public ones only."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, Literal, Protocol, final, runtime_checkable
 
 from hush.corpus.blocks import Block
 from hush.protection import Protection
@@ -72,10 +72,13 @@ class Survey(Protocol):
 class Prepared:
     """A rule ready to run. protection: what its secrets are promised where they do not say so themselves.
 
-    public_names: the keys of what is found are names that may be shown, and stand in the secrets' public ids.
+    public_names: the keys of what is found are names that may be shown, and stand in the secrets' public ids. again:
+    keys are the secrets' texts, which the finder may miss in other surroundings; they are looked for everywhere, as any
+    "text" or as whole "words".
     """
 
     name: str
     finder: Finder | Survey
     protection: Protection
     public_names: bool = False
+    again: Literal["text", "words"] | None = None

@@ -4,7 +4,7 @@ Shapes: H hits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, final
 
 import numpy as np
@@ -107,6 +107,11 @@ class Hits:
             keys=keys,
             reasons=reasons,
         )
+
+    def only(self, chosen_H: NDArray[np.bool_]) -> Self:
+        """Some of the hits, of the same keys and reasons."""
+        columns = ("example_H", "key_H", "begin_H", "end_H", "reason_H")
+        return replace(self, **{name: getattr(self, name)[chosen_H] for name in columns})
 
     def __len__(self) -> int:
         return len(self.example_H)

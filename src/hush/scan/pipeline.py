@@ -1,6 +1,6 @@
 """The scan itself: surveys, then finders over every shard, then copies, numbers and promises.
 
-    corpus → shards → count (surveys) → find → copies → secrets + incidence + reasons
+    corpus → shards → count (surveys) → find → look again → copies → secrets + incidence + reasons
 
 Shards are read by an engine; everything after them happens here, in their order, so that neither the cut into shards
 nor the engine changes anything that comes out.
@@ -21,9 +21,11 @@ from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.keyed import DataKey
 from hush.scan.collecting import Collecting
+from hush.scan.elsewhere import LookAgain
 from hush.scan.engines import Engine
 from hush.scan.finder import Finder, Prepared, Survey
-from hush.scan.numbering import secret_table
+from hush.scan.finders.literals import Literals
+from hush.scan.numbering import Numbering, secret_table
 from hush.scan.owner import REASONS, ROW_GROUP, OwnerFiles, OwnerWriter, temporary_owner
 from hush.scan.places import write_examples
 from hush.scan.result import Data, Scan
@@ -86,11 +88,12 @@ def run_scan(
     asked = [name for rule in rules for name in rule.finder.columns] + ([] if id_column is None else [id_column])
     columns = tuple(dict.fromkeys(asked))
     corpus.check_columns(columns)
-    tell = _Telling(progress, len(shards) * (2 if surveys else 1))
+    again = [index for index, rule in enumerate(rules) if rule.again is not None]
+    tell = _Telling(progress, len(shards) * (1 + bool(surveys) + bool(again)))
     count = Count(surveys=surveys, columns=columns, skip_bad=skip_bad)
     finders = _finders(rules, count, shards, engine, tell)
     owner = temporary_owner()
-    found = Collecting(finders, owner.folder / "hits.arrows")
+    found = Collecting(finders, owner.folder / "hits.arrows", again=again)
     find = Find(
         finders=finders,
         columns=columns,
@@ -100,10 +103,18 @@ def run_scan(
         signer=copies,
         skip_bad=skip_bad,
     )
-    with closing(found), closing(_results(engine, find, shards)) as results:
-        for shard, result in zip(shards, results, strict=True):
-            found.add(shard.files, result)
-            tell()
+    with closing(found):
+        with closing(_results(engine, find, shards)) as results:
+            for shard, result in zip(shards, results, strict=True):
+                found.add(shard.files, result)
+                tell()
+        if again:
+            literals = [_literals_of(rules[rule], found.numberings[rule]) for rule in again]
+            look = LookAgain(literals=literals, columns=columns, skip_bad=skip_bad)
+            with closing(_results(engine, look, shards)) as results:
+                for result in results:
+                    found.add_elsewhere(result)
+                    tell()
     incidence, num_inherited = _written(found, rules, owner, copies)
     fingerprint = None
     if key is not None:
@@ -165,6 +176,11 @@ def _finders(
                 tell()
     made = iter([survey.finder(total.value()) for survey, total in zip(count.surveys, totals, strict=True)])
     return tuple(next(made) if isinstance(rule.finder, Survey) else rule.finder for rule in rules)
+
+
+def _literals_of(rule: Prepared, numbering: Numbering) -> Literals:
+    """What a rule found, to be looked for everywhere."""
+    return Literals(values=tuple(numbering.keys), whole_words=rule.again == "words")
 
 
 def _results(

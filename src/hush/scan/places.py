@@ -1,5 +1,6 @@
 """Which row of which file each example is, for the owner: ids that stay the same and say nothing about the content."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ __all__ = ["write_examples"]
 def write_examples(found: Collecting, path: Path, source: str) -> None:
     """The table of examples: id (of its column, or FILE:ROW), file, row and, if there is a key, fingerprint."""
     file_N, row_N, leaf_N, ids = found.column("file"), found.column("row"), found.column("leaf"), found.ids()
-    names = pa.array(found.files, pa.string())
-    short = [_short(name, source) for name in found.files]
+    names = pa.array(map(_utf8, found.files), pa.string())
+    short = [_utf8(_short(name, source)) for name in found.files]
     schema = pa.schema({"id": pa.string(), "file": pa.string(), "row": pa.int64()})
     if leaf_N is not None:
         schema = schema.append(pa.field("fingerprint", pa.binary(leaf_N.shape[1])))
@@ -36,6 +37,11 @@ def write_examples(found: Collecting, path: Path, source: str) -> None:
                     pa.binary(leaves.shape[1]), len(leaves), [None, pa.py_buffer(leaves)]
                 )
             writer.write(columns)
+
+
+def _utf8(name: str) -> str:
+    """A file's name as text, also where the system has bytes in it that are none."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def _short(name: str, source: str) -> str:

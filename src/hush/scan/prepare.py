@@ -5,14 +5,14 @@ A finder is imported when a rule asks for it, so a scan needs the extras of its 
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Literal, final
 
 from hush.errors import InvalidInput
 from hush.scan.finder import Finder, Prepared, Survey
 from hush.scan.literal_files import read_literals
 from hush.scan.promises import Promise
 from hush.scan.rule_code import CodeRule, ContributorsRule
-from hush.scan.rule_kinds import CopiesRule, LiteralsRule, Rule
+from hush.scan.rule_kinds import CopiesRule, CredentialsRule, LiteralsRule, PatternsRule, PersonalDataRule, Rule
 from hush.scan.rules import Rules
 
 if TYPE_CHECKING:
@@ -60,8 +60,20 @@ def _prepared(rule: Rule, rules: Rules, repository: "Repository | None") -> Prep
         return _literals(rule, rules)
     if isinstance(rule, CodeRule):
         return _code(rule, rules, repository)
-    public_names = rule.find == "fields" and rule.public_names
-    return Prepared(name=rule.name, finder=_finder(rule), protection=rules.protection(rule), public_names=public_names)
+    return Prepared(
+        name=rule.name,
+        finder=_finder(rule),
+        protection=rules.protection(rule),
+        public_names=rule.find == "fields" and rule.public_names,
+        again=_again(rule),
+    )
+
+
+def _again(rule: Rule) -> Literal["text", "words"] | None:
+    """How a rule whose secrets are known by their surroundings looks for their texts everywhere."""
+    if isinstance(rule, PatternsRule | CredentialsRule) and rule.everywhere:
+        return None if isinstance(rule, PatternsRule) and rule.secret == "pattern" else "text"
+    return "words" if isinstance(rule, PersonalDataRule) and rule.everywhere else None
 
 
 def _finder(rule: Rule) -> Finder | Survey:

@@ -113,6 +113,7 @@ class PatternsRule(Model):
     )
     secret: Literal["match", "pattern"] = "match"
     group: Annotated[int | str, BeforeValidator(_group)] = 0
+    everywhere: bool = True  # what is found in one example is looked for in all
     promise: Promise | None = Field(default=None, description=PROMISE)
 
     @model_validator(mode="after")
@@ -133,6 +134,7 @@ class CredentialsRule(Model):
     name: Name
     find: Literal["credentials"]
     detectors: Texts | None = Field(default=None, description="a list of names of detectors")
+    everywhere: bool = True  # what is found in one example is looked for in all
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 
@@ -145,6 +147,7 @@ class PersonalDataRule(Model):
     language: str = Field(default="en", description="a language code, such as en")
     score: Real = Field(default=0.5, ge=0.0, le=1.0, description="the least score that counts, a number from 0 to 1")
     model: str | None = Field(default=None, description="the name of a spaCy model")
+    everywhere: bool = True  # what is found in one example is looked for in all
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 

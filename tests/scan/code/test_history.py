@@ -113,3 +113,20 @@ def test_a_history_with_a_hole_is_an_error_that_says_what_to_do(tmp_path: Path) 
     (folder / ".git" / "objects" / oldest[:2] / oldest[2:]).unlink()
     with pytest.raises(InvalidInput, match=re.compile("git log failed .*git fsck", re.DOTALL)):
         read_history(folder)
+
+
+def test_dates_that_no_calendar_knows_count_as_recent(tmp_path: Path) -> None:
+    folder, odd = new_repository(tmp_path / "repository", {"a.py": "1\n"}), tmp_path / "odd"
+    for stamp in ("99999999999999999999", "9223372036854775808", "99999999999999", "-5"):
+        (folder / f"{stamp}.py").write_text("1\n")
+        git(folder, "add", "--all")
+        tree, parent = git(folder, "write-tree").strip(), git(folder, "rev-parse", "HEAD").strip()
+        who = f"author {BO} {stamp} +0000\ncommitter {BO} 1 +0000"
+        odd.write_text(f"tree {tree}\nparent {parent}\n{who}\n\nodd\n")
+        made = git(folder, "hash-object", "-t", "commit", "-w", "--literally", str(odd)).strip()
+        git(folder, "reset", "--soft", made)
+    history = read_history(folder)
+    assert as_shortlog(history) == shortlog(folder) == {ANA: 1, BO: 4}
+    recent = history.shares(since=date(2025, 1, 1), of="commits")
+    assert len(recent) == 4
+    assert {one.last for path in recent for one in history.contributions(path).values()} == {date.max}

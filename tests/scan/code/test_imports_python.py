@@ -161,3 +161,11 @@ def test_a_folder_of_a_repository_still_sees_the_imports_of_the_whole(tmp_path: 
         root=repository.root, files=repository.files, sizes=repository.sizes, below="a/", passed_over={}, tracked=False
     )
     assert import_graph(inside).imports["a/x.py"] == ("b/y.py",)
+
+
+def test_a_name_that_several_folders_know_equally_well_leads_to_all_of_them(tmp_path: Path) -> None:
+    files = {f"{service}/utils/{name}.py": "" for service in ("one", "two") for name in ("__init__", "core")}
+    scripts = {"one/main.py": "import utils.core\n", "tools/run.py": "from utils import core\n"}
+    graph = import_graph(plain_folder(tmp_path, files | scripts))
+    assert graph.imports["one/main.py"] == ("one/utils/core.py",)
+    assert graph.imports["tools/run.py"] == ("one/utils/core.py", "two/utils/core.py")

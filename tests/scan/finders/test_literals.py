@@ -56,7 +56,9 @@ def test_case_is_ignored_as_regular_expressions_ignore_it() -> None:
         for other in re.findall(re.escape(point), letters, re.IGNORECASE)
         if caseless(point) != caseless(other)
     }
-    assert differing == {frozenset(pair) for pair in ("\u0390\u1fd3", "\u03b0\u1fe3", "\ufb05\ufb06")}  # rare double forms
+    assert differing == {
+        frozenset(pair) for pair in ("\u0390\u1fd3", "\u03b0\u1fe3", "\ufb05\ufb06")
+    }  # rare double forms
 
 
 def test_nothing_is_found_across_examples() -> None:

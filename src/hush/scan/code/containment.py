@@ -83,6 +83,10 @@ class Evidence:
             for name in secret.owners
             if _entries([name], groups).isdisjoint(owners)
         ]
+        if secret.owners:
+            said += [
+                f"line {number} of CODEOWNERS is not valid and counts for nothing" for number in self.owners.skipped
+            ]
         said += [
             f"author {name} of {secret.name} has no commit"
             for name in secret.authors

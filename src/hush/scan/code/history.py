@@ -27,6 +27,7 @@ _LOG = (
     *("--no-renames", "--no-ext-diff", "--no-textconv", "--diff-merges=off", "--ignore-submodules=none"),
     *("--no-show-signature", "--no-color", "--no-decorate", "--no-notes", "HEAD", "--"),
 )
+_YEAR_10000 = 253_402_300_800  # in seconds; dates of Python end before
 _LATEST = 1 << 62  # the time of a commit whose date cannot be read: it counts as recent, so that none slips out
 
 
@@ -76,7 +77,7 @@ class History:
         for author in np.unique(self.author_E[changes]).tolist():
             own = changes[self.author_E[changes] == author]
             last = int(self.second_E[own].max())
-            day = date.max if last == _LATEST else datetime.fromtimestamp(last, UTC).date()
+            day = date.max if last >= _YEAR_10000 else datetime.fromtimestamp(last, UTC).date()
             lines = None if self.lines_E is None else int(self.lines_E[own].sum())
             found[self.authors[author]] = Contribution(commits=own.size, lines=lines, last=day)
         return found
@@ -144,7 +145,7 @@ def _parsed(fields: Iterable[bytes], lines: bool) -> History:
                 commits.append(0)
             commits[author] += 1
             stamp = next(stream)
-            second = int(stamp) if stamp.isdigit() else _LATEST
+            second = min(int(stamp), _LATEST) if stamp.isdigit() else _LATEST
         elif entry:
             added, _, path = (b"-", b"", next(stream)) if entry.startswith(b":") else entry.split(b"\t", 2)
             path_E.append(paths.setdefault(path, len(paths)))

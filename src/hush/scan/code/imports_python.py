@@ -81,7 +81,8 @@ class PythonModules:
     A root is a folder from which names are counted: the top, folders called src, lib or python, and folders that hold a
     package (a folder with an __init__ whose parent has none). Files beside or below a file outside of packages may also
     count from its folder, as scripts do. Among several roots that know a name, the one that shares most of its path
-    with the importing file is meant. Names of the standard library lead only to roots above the importing file.
+    with the importing file is meant, and of several that share as much, all. Names of the standard library lead only to
+    roots above the importing file.
     """
 
     files: tuple[str, ...]
@@ -130,17 +131,20 @@ class PythonModules:
         full: tuple[str, ...] = (*parts, *name)
         # The last part may be a name inside a module; only a relative import can mean the folder itself.
         readings: list[tuple[str, ...]] = [full, full[:-1]] if len(full) > 1 or imported.level else [full]
-        for root in self._starts(file, imported.level, full):
+        nearest = None
+        for shared, root in self._starts(file, imported.level, full):
+            if nearest not in (None, shared):
+                return
             targets = [target for reading in readings if (target := self._file(root, reading)) is not None]
             if targets:
+                nearest = shared
                 yield targets[0]
-                return
 
-    def _starts(self, file: str, level: int, full: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """The folders from which a name may be counted, the likeliest first."""
+    def _starts(self, file: str, level: int, full: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
+        """The folders from which a name may be counted, the likeliest first, with what each shares with the file's."""
         here = PurePosixPath(file).parent.parts
         if level:
-            return [here[: len(here) - level + 1]] if level <= len(here) + 1 else []
+            return [(0, here[: len(here) - level + 1])] if level <= len(here) + 1 else []
         first = full[0] if full else ""
         roots = [
             root
@@ -148,7 +152,7 @@ class PythonModules:
             if here[: len(root)] == root
             or (PurePosixPath(*root) not in self._scripts and first not in sys.stdlib_module_names)
         ]
-        return sorted(roots, key=lambda root: (-_shared(root, here), len(root), root))
+        return sorted(((_shared(root, here), root) for root in roots), key=lambda each: (-each[0], each[1]))
 
     def _file(self, root: Sequence[str], dotted: Sequence[str]) -> str | None:
         place = "/".join([*root, *dotted])

@@ -5,6 +5,7 @@ is passed over by kind, with its path, so that nothing goes missing unseen.
 """
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -160,7 +161,7 @@ def _walked(folder: Path) -> Iterator[Entry]:
         prefix, rules = waiting.pop()
         ignoring, _ = text_or_problem(folder, f"{prefix}.gitignore")
         if ignoring is not None:
-            rules = (*rules, (prefix, Globs(tuple(ignoring.splitlines()))))
+            rules = (*rules, (prefix, Globs(tuple(re.split(r"\r?\n", ignoring)))))
         try:
             entries = list(os.scandir(folder / prefix))
         except OSError:

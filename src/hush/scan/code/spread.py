@@ -70,7 +70,7 @@ def containment(repository: Repository, settings: CodeSettings, graph: ImportGra
         files=repository.files,
         reasons={path: tuple(found[path]) for path in sorted(found)},
         own=tuple(own),
-        slips=tuple(slips),
+        slips=tuple(dict.fromkeys(slips)),
         with_errors=() if graph is None else graph.with_errors,
     )
 

@@ -82,7 +82,7 @@ def _receive(task: Callable[[Any], Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed ends nobody, and its processes would wait for ever, with what they know of the secrets."""
+    """A parent that is killed ends nobody: its processes would wait for ever, with what they know of secrets."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

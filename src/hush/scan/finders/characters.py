@@ -11,7 +11,19 @@ from numpy.typing import NDArray
 
 from hush.scan.finders.utf8 import frozen
 
-__all__ = ["BREAK", "FORMULA", "JOINER", "LETTER", "LETTER_AT_END", "caseless", "caseless_table", "folded", "is_letter", "is_word", "token_table"]
+__all__ = [
+    "BREAK",
+    "FORMULA",
+    "JOINER",
+    "LETTER",
+    "LETTER_AT_END",
+    "caseless",
+    "caseless_table",
+    "folded",
+    "is_letter",
+    "is_word",
+    "token_table",
+]
 
 PLANES = 0x40000  # no code point above is a letter, a digit or has a lower case
 

@@ -135,7 +135,7 @@ def _looked_up(name: str, known: dict[str, str]) -> str:
         return known.get(name, name)
     near = difflib.get_close_matches(str(name), [*known, *known.values()], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known.values())}"
-    raise InvalidInput(f"there is no detector {name!r}; {hint}")
+    raise InvalidInput(f"one of the detectors does not exist; {hint}")  # its name unsaid: it may be a slip of the paste
 
 
 def _is_no_secret(value: str, line: str, plugin: Any) -> bool:

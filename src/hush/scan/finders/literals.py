@@ -1,9 +1,9 @@
 r"""The literals rule: given strings are secrets; all of them are looked for at once (Aho-Corasick over UTF-8).
 
 Every occurrence of every literal is found, also where literals overlap or contain each other. ``ignore_case`` compares
-both sides code point by code point, all forms of a letter as one (``characters.caseless``), so that an occurrence has as
-many characters as its literal. ``whole_words``: the characters on both sides are none that ``\w``
-matches (letters and digits of all scripts, underscore).
+both sides code point by code point, all forms of a letter as one (``characters.caseless``), so that an occurrence has
+as many characters as its literal. ``whole_words``: the characters on both sides are none that ``\w`` matches (letters
+and digits of all scripts, underscore).
 """
 
 from collections.abc import Sequence
