@@ -32,7 +32,7 @@ from hush.train.checkpoint import Checkpoints
 from hush.train.ledger import Ledger
 from hush.train.lock import FolderLock
 
-__all__ = ["Export", "RunFolder", "tensors_of"]
+__all__ = ["Export", "RunFolder", "folder_digest", "tensors_of"]
 
 Export = Callable[[Path], object]
 """Writes the model, as it is now, into a folder."""
@@ -130,7 +130,7 @@ class RunFolder:
         certificate = replace(
             certificate,
             marks=(*certificate.marks, *self._ledger.marks),
-            fingerprints={**certificate.fingerprints, "model": _folder_digest(self.public / "model")},
+            fingerprints={**certificate.fingerprints, "model": folder_digest(self.public / "model")},
         )
         if not self._ledger.marks:  # beside the model of a marked run no certificate without the mark may lie
             self._plan.save(self.public / "plan")
@@ -231,7 +231,7 @@ def _clear_remains(folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _folder_digest(folder: Path) -> str:
+def folder_digest(folder: Path) -> str:
     """SHA-256 of the names and contents of all files below a folder, which are public once they are released."""
     digest = hashlib.sha256(b"hush model 1\n")
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):

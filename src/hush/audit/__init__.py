@@ -1,0 +1,72 @@
+"""Stage 6, the audit: attacks whose success is laid beside what was certified; better than that means a bug.
+
+statistics -> mechanism (the worst case simulated), reconstruction (models trained and attacked: scenario, small_runs,
+watched_runs); sequences, generation, grid -> extraction, discoverable, masked -> comparison with other models;
+candidates -> canaries -> exposure; verdict; run_audit: all of it on the folder of a run.
+
+Names load on first use, so that importing this is light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hush.audit.canaries import Template, plant
+    from hush.audit.comparison import excess_over_held_out, excess_over_reference
+    from hush.audit.discoverable import discover
+    from hush.audit.extraction import extract
+    from hush.audit.masked import fill_in
+    from hush.audit.mechanism import MechanismAttack, attack_mechanism
+    from hush.audit.reconstruction import attack_runs
+    from hush.audit.run_audit import audit
+    from hush.audit.statistics import Success, exceeded, holm_adjusted
+    from hush.audit.verdict import Verdict, judge
+
+__all__ = [
+    "MechanismAttack",
+    "Success",
+    "Template",
+    "Verdict",
+    "attack_mechanism",
+    "attack_runs",
+    "audit",
+    "discover",
+    "exceeded",
+    "excess_over_held_out",
+    "excess_over_reference",
+    "extract",
+    "fill_in",
+    "holm_adjusted",
+    "judge",
+    "plant",
+]
+
+_HOME = {
+    "MechanismAttack": "hush.audit.mechanism",
+    "Success": "hush.audit.statistics",
+    "Template": "hush.audit.canaries",
+    "Verdict": "hush.audit.verdict",
+    "attack_mechanism": "hush.audit.mechanism",
+    "attack_runs": "hush.audit.reconstruction",
+    "audit": "hush.audit.run_audit",
+    "discover": "hush.audit.discoverable",
+    "exceeded": "hush.audit.statistics",
+    "excess_over_held_out": "hush.audit.comparison",
+    "excess_over_reference": "hush.audit.comparison",
+    "extract": "hush.audit.extraction",
+    "fill_in": "hush.audit.masked",
+    "holm_adjusted": "hush.audit.statistics",
+    "judge": "hush.audit.verdict",
+    "plant": "hush.audit.canaries",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'hush.audit' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,166 @@
+"""From what attacks found to rows that can be judged: which prior, which certified bound, and what counts as one run.
+
+mechanism   the worst case of a secret, simulated: many runs
+extraction  one prompt for each secret, chosen before anything is seen: its first place, the longest prompt that fits
+naming      the first canary of a run; the others share its model. Further runs may be added
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.audit.audited_run import AuditedRun
+from hush.audit.canaries import Canary
+from hush.audit.exposure import Ranked
+from hush.audit.mechanism import MechanismAttack
+from hush.audit.places import CANARIES
+from hush.audit.statistics import Success
+from hush.audit.verdict import Attempt, Together
+from hush.errors import InvalidInput
+from hush.scan.public_formats import prior_among
+
+__all__ = ["NamedRun", "extraction_attempts", "first_tries", "mechanism_attempt", "named_run", "naming_attempt"]
+
+Point = tuple[float, float | None, float | None]  # prior, certified, ceiling
+MOST_ROWS = 20  # secrets that get a row each; more are judged by class
+
+
+def mechanism_attempt(run: AuditedRun, secret: int, point: int, found: MechanismAttack | None) -> Attempt:
+    """The simulated worst case; None where there is no noise to simulate."""
+    prior, certified, ceiling = run.point(secret, point)
+    return Attempt(
+        attack="mechanism",
+        name=run.plan.secret_ids[secret],
+        prior=prior,
+        certified=certified,
+        ceiling=ceiling,
+        measured=found,
+        runs=None if found is None else found.detected.runs,
+        reached=None if found is None else found.success,
+        reason=run.why_not,
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedRun:
+    """One run in which the first canary was to be named. planting: tells plantings apart, and says nothing else."""
+
+    model: str
+    planting: str
+    hit: bool
+    prior: float
+    certified: float | None
+
+
+def named_run(run: AuditedRun, canary: Canary, planting: str, found: Ranked) -> NamedRun:
+    """What this run adds: the prior is what the ranked candidates leave."""
+    prior = prior_among(found.ranked)
+    return NamedRun(
+        model=run.digest,
+        planting=planting,
+        hit=found.rank == 1,
+        prior=prior,
+        certified=run.certified(run.secret(canary.id), prior),
+    )
+
+
+def naming_attempt(run: AuditedRun, canary: Canary, runs: Sequence[NamedRun]) -> Attempt:
+    """Naming the first canary in independent runs, this one first, held against the largest of their bounds.
+
+    Runs are independent if each was trained anew on canaries drawn anew: trained twice on the same canary, a model may
+    name it twice for the same reason.
+    """
+    for name, values in (("model", {one.model for one in runs}), ("planting", {one.planting for one in runs})):
+        if len(values) < len(runs):
+            raise InvalidInput(f"two of these {len(runs)} runs have the same {name}; add runs trained on new canaries")
+    secret = run.secret(canary.id)
+    prior = max(one.prior for one in runs)
+    bounds = [one.certified for one in runs if one.certified is not None]
+    hits = sum(one.hit for one in runs)
+    return Attempt(
+        attack="naming",
+        name=canary.id,
+        prior=prior,
+        certified=max(bounds) if len(bounds) == len(runs) else None,
+        ceiling=float(run.plan.ceiling[secret, 0]) if run.plan.prior[secret, 0] == prior else None,
+        measured=Success(hits=hits, runs=len(runs)),
+        hits=hits,
+        runs=len(runs),
+        reason=run.why_not or ("" if len(bounds) == len(runs) else "a run that was added certifies nothing"),
+    )
+
+
+def first_tries(secret_N: NDArray[np.int64], fits: Sequence[NDArray[np.bool_]]) -> dict[int, tuple[int, int]]:
+    """For each secret the one try that counts: the first row with the first of these columns that fits it."""
+    found: dict[int, tuple[int, int]] = {}
+    for column, fits_N in enumerate(fits):
+        rows = np.flatnonzero(fits_N & (secret_N >= 0))
+        secrets, first = np.unique(secret_N[rows], return_index=True)
+        for secret, place in zip(secrets.tolist(), first.tolist(), strict=True):
+            found.setdefault(secret, (int(rows[place]), column))
+    return found
+
+
+def extraction_attempts(
+    run: AuditedRun, hit_of: Mapping[int, bool], classes: Mapping[int, str], *, canary_prior: float = 0.0
+) -> list[Attempt]:
+    """A row for each secret; canaries, and many secrets, by class: secrets of one model may fall together.
+
+    canary_prior: of canaries, where one answer may say several of their candidates; else it is the promised one.
+    """
+    points: dict[int, Point] = {secret: run.point(secret, int(run.plan.prior[secret].argmin())) for secret in hit_of}
+    for secret, point in points.items():
+        if classes.get(secret) == CANARIES and point[0] < canary_prior:
+            points[secret] = (canary_prior, run.certified(secret, canary_prior), None)  # promised is nothing from there
+    alone = [secret for secret in hit_of if classes.get(secret) != CANARIES]
+    alone = alone if len(alone) <= MOST_ROWS else []
+    members: dict[str, list[int]] = {}
+    for secret in hit_of:
+        if secret not in alone:
+            members.setdefault(classes.get(secret, "secrets"), []).append(secret)
+    return [
+        *(_secret_attempt(run, secret, points[secret], hit_of[secret]) for secret in alone),
+        *(_class_attempt(run, name, own, points, hit_of) for name, own in members.items()),
+    ]
+
+
+def _secret_attempt(run: AuditedRun, secret: int, point: Point, hit: bool) -> Attempt:
+    return Attempt(
+        attack="extraction",
+        name=run.plan.secret_ids[secret],
+        prior=point[0],
+        certified=point[1],
+        ceiling=point[2],
+        measured=Success(hits=int(hit), runs=1),
+        hits=int(hit),
+        runs=1,
+        reason=run.why_not,
+    )
+
+
+def _class_attempt(
+    run: AuditedRun,
+    name: str,
+    own: Sequence[int],
+    points: Mapping[int, Point],
+    hit_of: Mapping[int, bool],
+) -> Attempt:
+    """A class has the mean of its secrets' numbers: a share of them comes out, and so much of it is allowed."""
+    found = Together(hits=sum(hit_of[secret] for secret in own), tried=len(own))
+    certified = [bound for bound in (points[secret][1] for secret in own) if bound is not None]
+    ceilings = [ceiling for ceiling in (points[secret][2] for secret in own) if ceiling is not None]
+    return Attempt(
+        attack="extraction",
+        name=f"{name} (all {len(own)})",
+        prior=float(np.mean([points[secret][0] for secret in own])),
+        certified=float(np.mean(certified)) if len(certified) == len(own) else None,
+        ceiling=float(np.mean(ceilings)) if len(ceilings) == len(own) else None,
+        measured=found,
+        hits=found.hits,
+        runs=found.tried,
+        reason=run.why_not,
+    )

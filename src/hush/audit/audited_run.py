@@ -1,0 +1,121 @@
+"""The run under audit: what ``hush train`` released, and what it certifies of each secret."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, final
+
+from hush.accounting import posterior
+from hush.certificate import Certificate
+from hush.errors import InvalidInput
+from hush.plan import Plan
+from hush.plan.files import read_json
+from hush.train.release import folder_digest
+
+__all__ = ["AuditedRun"]
+
+SETTINGS = ("noise_multiplier", "rounds", "batch_size", "clip_norm", "bound")  # of a plan, which no fingerprint covers
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AuditedRun:
+    """A released model with its plan and certificate. max_length: tokens to which training cut texts, if it is known.
+
+    why_not: why nothing is certified; empty for a real certificate.
+    """
+
+    model: Path
+    plan: Plan
+    certificate: Certificate
+    max_length: int | None
+    why_not: str
+
+    @classmethod
+    def load(cls, folder: str | Path, *, plan: str | Path | None = None) -> Self:
+        """The folder of a run, or its release/ alone. plan: for runs that are marked, and release none."""
+        root = Path(folder)
+        release = root / "release" if (root / "release").is_dir() else root
+        model, stated = release / "model", release / "certificate.json"
+        if not model.is_dir() or not stated.is_file():
+            raise InvalidInput(f"{root} holds no finished run; pass the folder that hush train wrote (--output)")
+        where = release / "plan" if plan is None else Path(plan)
+        if not where.is_dir():
+            raise InvalidInput(f"{where} is not there: a run that certifies nothing releases no plan; pass --plan PLAN")
+        try:
+            certificate = Certificate.from_dict(read_json(stated))
+        except ValueError:
+            raise InvalidInput(f"{stated} is not a certificate; restore it") from None
+        if not isinstance(certificate.fingerprints, Mapping):
+            raise InvalidInput(f"{stated} is not a certificate; restore it")
+        loaded = Plan.load(where)
+        _check_same(certificate, loaded, model, where)
+        return cls(
+            model=model,
+            plan=loaded,
+            certificate=certificate,
+            max_length=_max_length(root / "owner" / "recipe.json"),
+            why_not=_why_not(certificate, loaded),
+        )
+
+    @property
+    def digest(self) -> str:
+        """The model's digest, as certified."""
+        return str(self.certificate.fingerprints["model"])
+
+    def point(self, secret: int, place: int) -> tuple[float, float | None, float]:
+        """Prior, certified posterior (None where nothing is certified) and ceiling of a promised point."""
+        plan = self.plan
+        certified = None if self.why_not else float(plan.posterior[secret, place])
+        return float(plan.prior[secret, place]), certified, float(plan.ceiling[secret, place])
+
+    def certified(self, secret: int, prior: float) -> float | None:
+        """Upper bound on naming this secret from any prior; None where nothing is certified."""
+        if self.why_not:
+            return None
+        if prior >= 1:
+            return 1.0
+        plan = self.plan
+        rates = plan.rates[plan.incidence.examples_of(secret)]
+        noise = plan.noise_multiplier
+        return float(posterior(rates, noise_multiplier=noise, rounds=plan.rounds, prior=prior, bound=plan.bound))
+
+    def secret(self, name: str) -> int:
+        """The number of the secret with this id."""
+        if name not in self.plan.secret_ids:  # it may be a text by mistake, so it is not repeated
+            raise InvalidInput("the plan knows no secret of that id; pass what it was made from")
+        return self.plan.secret_ids.index(name)
+
+    def __repr__(self) -> str:
+        return f"AuditedRun({len(self.plan.secret_ids)} secrets, {self.plan.rounds} rounds)"
+
+
+def _check_same(certificate: Certificate, plan: Plan, model: Path, where: Path) -> None:
+    if certificate.fingerprints.get("model") != folder_digest(model):
+        raise InvalidInput(f"{model} is not the model that its certificate names; restore what was released")
+    planned = plan.certificate
+    same = all(getattr(certificate, name) == getattr(planned, name) for name in SETTINGS)
+    if not same or any(certificate.fingerprints.get(name) != value for name, value in planned.fingerprints.items()):
+        raise InvalidInput(f"{where} is not the plan that the run's certificate is about; pass that one")
+
+
+def _why_not(certificate: Certificate, plan: Plan) -> str:
+    if certificate.marks:
+        return f"the run certifies nothing: {'; '.join(certificate.marks)}"
+    if plan.training_noise_multiplier != plan.noise_multiplier:
+        return "a simulation: training added other noise than planned"
+    return "" if plan.noise_multiplier > 0 else "training added no noise"
+
+
+def _max_length(recipe: Path) -> int | None:
+    """What the owner asked for; None where it was left to the model, or where the owner's side is not here."""
+    if not recipe.is_file():
+        return None
+    try:
+        kept: Any = read_json(recipe)
+        length = kept.get("max_length")
+    except (ValueError, AttributeError):
+        raise InvalidInput(f"{recipe} is not the recipe of a run; restore it") from None
+    if length is not None and (type(length) is not int or length < 1):
+        raise InvalidInput(f"{recipe} states no number of tokens as max_length; restore it")
+    return length

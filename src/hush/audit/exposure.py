@@ -1,0 +1,112 @@
+"""Exposure of canaries: where the true one ranks among its candidates, by how likely the model finds each.
+
+Rank 1 names the secret: an attack from a prior of 1 / S, S being the number of candidates ranked, the true one among
+them. Exposure is log2(S) - log2(rank), in bits [Carlini19]: 1.44 on average for a model that never saw the canary.
+Canaries of one run share its model, so that only one of them, chosen beforehand, counts as a run; the others describe.
+
+Shapes: S candidates.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random, SystemRandom
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.audit.canaries import Canary
+from hush.audit.candidates import Candidates
+from hush.audit.discoverable import discover
+from hush.audit.generation import Subject
+from hush.audit.sequences import Sequences
+from hush.audit.statistics import Success
+from hush.errors import InvalidInput
+
+__all__ = ["BY_CHANCE", "Ranked", "log_likelihoods", "rank_canary"]
+
+MOST = 1000  # candidates that are ranked, unless told otherwise
+BY_CHANCE = math.log2(math.e)  # mean exposure where every rank is as likely
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """Where a canary stands: rank 1 is the likeliest of ``ranked`` candidates. Those equally likely count before it."""
+
+    id: str
+    rank: int
+    ranked: int
+
+    @property
+    def exposure(self) -> float:
+        """In bits: 0 for the last, log2 of the candidates for the first."""
+        return math.log2(self.ranked) - math.log2(self.rank)
+
+    @property
+    def named(self) -> Success:
+        """The attack that says the likeliest candidate, in one run."""
+        return Success(hits=int(self.rank == 1), runs=1)
+
+
+def rank_canary(
+    subject: Subject,
+    tokenizer: Any,
+    canary: Canary,
+    candidates: Candidates,
+    *,
+    max_length: int,
+    most: int = MOST,
+    reference: tuple[Subject, Any] | None = None,
+    batch_size: int | None = None,
+    rng: Random | None = None,
+) -> Ranked:
+    """Rank the true candidate among all, or among ``most`` of them, the others drawn at random.
+
+    Every candidate is put into the canary's text, which is tokenised as for training, and passed through the model
+    once. reference: a model that never saw the canary, with its tokenizer; what it finds likely anyway is taken off.
+    """
+    if most < 2:
+        raise InvalidInput(f"most={most}; rank at least two candidates")
+    others = candidates.others(canary.truth, most - 1, SystemRandom() if rng is None else rng)
+    # In an order that tells nothing: rounding differs from place to place in a batch, and must not know the true one.
+    numbers = sorted([canary.truth, *others])
+    texts = [canary.template.filled(candidates.text(number)) for number in numbers]
+    begin = len(canary.template.before)
+    ends = [begin + len(candidates.text(number)) for number in numbers]
+    score_S = log_likelihoods(subject, tokenizer, texts, ends, max_length=max_length, batch_size=batch_size)
+    if reference is not None:
+        score_S = score_S - log_likelihoods(*reference, texts, ends, max_length=max_length, batch_size=batch_size)
+    if np.isnan(score_S).any():
+        raise InvalidInput(f"the model gives {canary.id} a probability that is no number; it cannot be ranked")
+    own = score_S[numbers.index(canary.truth)]
+    return Ranked(id=canary.id, rank=int(np.count_nonzero(score_S >= own)), ranked=len(texts))
+
+
+def log_likelihoods(
+    subject: Subject,
+    tokenizer: Any,
+    texts: Sequence[str],
+    ends: Sequence[int],
+    *,
+    max_length: int,
+    batch_size: int | None = None,
+) -> NDArray[np.float64]:
+    """Log of the probability of each text after the tokens that all of them begin with.
+
+    texts differ in one place, which ends at the character ``ends``; a text cut before it is an error.
+    """
+    length = min(max_length, subject.room)
+    made = tokenizer(list(texts), truncation=True, max_length=length, return_offsets_mapping=True, verbose=False)
+    rows: list[list[int]] = made["input_ids"]
+    reached = [max((last for _, last in spans), default=0) for spans in made["offset_mapping"]]
+    if any(last < end for last, end in zip(reached, ends, strict=True)):
+        raise InvalidInput(f"training cut the text of a canary after {length} tokens, before its secret; plant shorter")
+    shortest = min(len(row) for row in rows)
+    table_ST = np.array([row[:shortest] for row in rows])
+    same_T = (table_ST == table_ST[0]).all(axis=0)
+    shared = int(np.argmin(same_T)) if not same_T.all() else shortest - 1
+    shared = max(1, min(shared, shortest - 1))  # what a model says first it says after one token at least
+    found = discover(subject, Sequences.of(rows, begin=shared), prompts=[shared], batch_size=batch_size)
+    return found.log_q(shared)

@@ -1,0 +1,229 @@
+"""The attacks of an audit one by one, each in pieces that are kept as soon as they are finished.
+
+Every step takes what is done already from its pieces, does the rest, and gives what a single run would have given.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import Random, SystemRandom
+from typing import Any
+
+import numpy as np
+
+from hush.audit.audit_files import Pieces
+from hush.audit.audited_run import AuditedRun
+from hush.audit.canaries import Canary
+from hush.audit.candidates import Candidates
+from hush.audit.discoverable import Discovered, Discovery, Sampling, discover_batches
+from hush.audit.exposure import Ranked, rank_canary
+from hush.audit.extraction import Extracted, Extraction, extract_batches
+from hush.audit.generation import Subject
+from hush.audit.grid import Continuation, Grid
+from hush.audit.masked import Filled, FillIn, fill_in_batches
+from hush.audit.mechanism import MechanismAttack, attack_mechanism
+from hush.audit.sequences import Sequences
+from hush.audit.statistics import Success
+
+__all__ = [
+    "closest_secrets",
+    "discovered",
+    "exposed",
+    "extracted",
+    "filled",
+    "fitting_prompts",
+    "simulated",
+    "whole_sequences",
+]
+
+Counted = Callable[[int, int], None]
+CHUNK = 256  # texts that a tokenizer gets at once
+
+
+def closest_secrets(run: AuditedRun, most: int) -> list[tuple[int, int]]:
+    """Binding secrets, or else those closest to their ceilings, each with the point that is closest.
+
+    Of secrets with the same rates and prior the first stands for all.
+    """
+    plan = run.plan
+    share_SQ = plan.posterior / plan.ceiling
+    chosen = plan.binding if plan.binding.size else np.argsort(-share_SQ.max(axis=1), kind="stable")
+    found: dict[tuple[bytes, float], tuple[int, int]] = {}
+    for secret in chosen.tolist():
+        if len(found) == most:
+            break
+        point = int(share_SQ[secret].argmax())
+        rates = np.sort(plan.rates[plan.incidence.examples_of(secret)])
+        found.setdefault((rates.tobytes(), float(plan.prior[secret, point])), (secret, point))
+    return list(found.values())
+
+
+def simulated(
+    run: AuditedRun,
+    chosen: Sequence[tuple[int, int]],
+    pieces: Pieces,
+    *,
+    trials: int,
+    seed: int | None,
+    progress: Counted,
+) -> list[MechanismAttack | None]:
+    """The best attack on the worst case of each secret, at the noise that training added; None without noise."""
+    plan = run.plan
+    if plan.training_noise_multiplier == 0:
+        return [None] * len(chosen)
+    for done, (secret, point) in enumerate(chosen):
+        progress(done, len(chosen))
+        if done < len(pieces.done):
+            continue
+        found = attack_mechanism(
+            plan.rates[plan.incidence.examples_of(secret)],
+            noise_multiplier=plan.training_noise_multiplier,
+            rounds=plan.rounds,
+            prior=float(plan.prior[secret, point]),
+            trials=trials,
+            rng=np.random.default_rng(None if seed is None else [seed, secret]),
+        )
+        pieces.add(
+            {
+                "prior": found.prior,
+                "log_threshold": found.log_threshold,
+                "detected": [found.detected.hits, found.detected.runs],
+                "alarms": [found.alarms.hits, found.alarms.runs],
+            }
+        )
+    progress(len(chosen), len(chosen))
+    return [
+        MechanismAttack(
+            prior=one["prior"],
+            log_threshold=one["log_threshold"],
+            detected=Success(hits=one["detected"][0], runs=one["detected"][1]),
+            alarms=Success(hits=one["alarms"][0], runs=one["alarms"][1]),
+        )
+        for one in pieces.done
+    ]
+
+
+def fitting_prompts(sequences: Sequences, subject: Subject, prompts: Sequence[int]) -> list[int]:
+    """Those that leave room for at least one sequence; all of them where none does, so that an error can say why."""
+    size_N = sequences.end_N - sequences.begin_N
+    fits = [
+        bool(((sequences.begin_N >= prompt) & (prompt + size_N <= subject.room)).any()) if len(sequences) else False
+        for prompt in prompts
+    ]
+    return [prompt for prompt, fitting in zip(prompts, fits, strict=True) if fitting] or list(prompts)
+
+
+def extracted(
+    subject: Subject,
+    sequences: Sequences,
+    pieces: Pieces,
+    *,
+    prompts: Sequence[int],
+    continuations: Sequence[Continuation],
+    batch_size: int | None,
+    progress: Counted,
+) -> Extraction:
+    """Extraction from a causal language model, batch by batch."""
+    grid = Grid.of(sequences, subject, prompts=prompts, continuations=continuations)
+    done = [
+        Extracted(
+            prompt=one["prompt"], rows=np.array(one["rows"]), matched_B=np.array(one["matched"]), distance_BM=None
+        )
+        for one in pieces.done
+    ]
+    found: list[Extracted] = []
+    for one in extract_batches(subject, grid, done=done, batch_size=batch_size, progress=progress):
+        pieces.add({"prompt": one.prompt, "rows": one.rows.tolist(), "matched": one.matched_B.tolist()})
+        found.append(one)
+    return Extraction.gather(grid, [*done, *found])
+
+
+def discovered(
+    subject: Subject, sequences: Sequences, pieces: Pieces, *, prompt: int, batch_size: int | None, progress: Counted
+) -> Discovery:
+    """How likely one sample says each secret after a prompt of this length, batch by batch."""
+    grid, sampling = Grid.of(sequences, subject, prompts=[prompt], continuations=["secret"]), Sampling()
+    done = [
+        Discovered(prompt=prompt, rows=np.array(one["rows"]), log_q_BM=np.array(one["log_q"])[:, None])
+        for one in pieces.done
+    ]
+    found: list[Discovered] = []
+    batches = discover_batches(subject, grid, sampling=sampling, done=done, batch_size=batch_size, progress=progress)
+    for one in batches:
+        pieces.add({"rows": one.rows.tolist(), "log_q": one.log_q_BM[:, 0].tolist()})
+        found.append(one)
+    return Discovery.gather(grid, sampling, [*done, *found])
+
+
+def filled(
+    subject: Subject, sequences: Sequences, pieces: Pieces, *, mask: int, batch_size: int | None, progress: Counted
+) -> FillIn:
+    """The fill-in test of a masked language model, batch by batch."""
+    done = [Filled(rows=np.array(one["rows"]), right_B=np.array(one["right"])) for one in pieces.done]
+    found: list[Filled] = []
+    for one in fill_in_batches(subject, sequences, mask=mask, done=done, batch_size=batch_size, progress=progress):
+        pieces.add({"rows": one.rows.tolist(), "right": one.right_B.tolist()})
+        found.append(one)
+    return FillIn.gather(sequences, subject, "in_turn", [*done, *found])
+
+
+def exposed(
+    subject: Subject,
+    tokenizer: Any,
+    canaries: Sequence[Canary],
+    candidates: Candidates,
+    pieces: Pieces,
+    *,
+    max_length: int,
+    most: int,
+    reference: Subject | None,
+    batch_size: int | None,
+    seed: int | None,
+    progress: Counted,
+) -> list[Ranked]:
+    """The rank of every canary, one by one."""
+    found = [Ranked(**one) for one in pieces.done]
+    for canary in canaries[len(found) :]:
+        progress(len(found), len(canaries))
+        one = rank_canary(
+            subject,
+            tokenizer,
+            canary,
+            candidates,
+            max_length=max_length,
+            most=most,
+            reference=None if reference is None else (reference, tokenizer),
+            batch_size=batch_size,
+            rng=SystemRandom() if seed is None else Random(f"{seed} {canary.id}"),
+        )
+        pieces.add({"id": one.id, "rank": one.rank, "ranked": one.ranked})
+        found.append(one)
+    progress(len(canaries), len(canaries))
+    return found
+
+
+def whole_sequences(
+    texts: Iterable[str], tokenizer: Any, *, prompt: int, longest: int, max_length: int, most: int
+) -> Sequences:
+    """Texts as sequences whose target begins after a prompt; those too short for the longest target are left out."""
+    rows: list[list[int]] = []
+    numbers: list[int] = []
+    for first, chunk in _chunks(texts):
+        made: list[list[int]] = tokenizer(chunk, truncation=True, max_length=max_length, verbose=False)["input_ids"]
+        for place, row in enumerate(made):
+            if len(row) >= prompt + longest and len(rows) < most:
+                rows.append(row)
+                numbers.append(first + place)
+        if len(rows) == most:
+            break
+    return Sequences.of(rows, begin=np.full(len(rows), prompt), example=np.array(numbers, dtype=np.int64))
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    held: list[str] = []
+    begin = 0
+    for text in texts:
+        held.append(text)
+        if len(held) == CHUNK:
+            yield begin, held
+            begin, held = begin + CHUNK, []
+    if held:
+        yield begin, held

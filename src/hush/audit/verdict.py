@@ -1,0 +1,230 @@
+"""What attacks reached, laid beside what was certified: the rows of an audit, and whether one of them breaks a promise.
+
+A row fails if its lower limit lies above the certified bound. All rows together have one level: Holm's procedure takes
+them from the most to the least remarkable, and each is shown with the limits at which it was decided. A row without a
+certified bound is shown as such; it is neither passed nor failed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, final
+
+import numpy as np
+
+from hush.audit.statistics import LEVEL, Success, checked_level, holm_adjusted
+from hush.errors import InvalidInput
+
+__all__ = ["Attempt", "Row", "Together", "Verdict", "judge"]
+
+SMALLEST = 1e-300  # p-values below it are shown as it
+STEPS = 60  # of a bisection
+
+Status = Literal["failed", "kept", "not comparable"]
+
+
+class Measured(Protocol):
+    """What an attack reached, with limits that are wrong with a given probability at most."""
+
+    def lower(self, level: float, /) -> float: ...
+
+    def upper(self, level: float, /) -> float: ...
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """One attempt on each of several secrets of one run, which may fall together: they share the model.
+
+    Guarantee: whatever the dependence, ``lower`` lies above the mean of their chances with probability at most
+    ``level``, and ``upper`` below it with probability at most ``level`` (Markov's inequality). For one secret these are
+    the limits of Clopper and Pearson.
+
+    >>> Together(hits=5, tried=10).lower(0.01), Together(hits=5, tried=10).p_value(0.001)
+    (0.005, 0.002)
+    """
+
+    hits: int
+    tried: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hits <= self.tried or self.tried < 1:
+            raise InvalidInput(f"hits={self.hits} of tried={self.tried}; pass at least one, and no more hits than that")
+
+    @property
+    def rate(self) -> float:
+        return self.hits / self.tried
+
+    def lower(self, level: float) -> float:
+        return checked_level(level) * self.rate
+
+    def upper(self, level: float) -> float:
+        return 1 - checked_level(level) * (1 - self.rate)
+
+    def p_value(self, bound: float) -> float:
+        """The most that so many hits can have as their probability if the chances have this mean."""
+        if not 0 <= bound <= 1:  # written so that NaN is refused
+            raise InvalidInput(f"bound={bound!r} is not a probability; pass a number from 0 to 1")
+        return min(1.0, bound / self.rate) if self.hits else 1.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attack before it is judged. name: a secret's id or a class of them.
+
+    certified: the proven bound on its success from this prior; None where nothing is proven, and ``reason`` says why.
+    measured is None where an attack could not be carried out at all. reached: the estimated chance, where it is not
+    hits / runs.
+    """
+
+    attack: str
+    name: str
+    prior: float | None
+    certified: float | None
+    ceiling: float | None
+    measured: Measured | None
+    hits: int | None = None
+    runs: int | None = None
+    reached: float | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("prior", "certified", "ceiling"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:  # written so that NaN, which nothing is above, is refused
+                raise InvalidInput(f"{name}={value!r} is not a probability; pass None where nothing is known")
+
+    @property
+    def p_value(self) -> float | None:
+        """How remarkable it is if the bound holds; None where it cannot be compared."""
+        if self.certified is None or self.measured is None:
+            return None
+        if isinstance(self.measured, Success | Together):
+            return self.measured.p_value(self.certified)
+        return _p_value(self.measured, self.certified)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An attack, judged. lower and upper are one-sided limits of its success, each at ``level``."""
+
+    attempt: Attempt
+    level: float
+    lower: float | None
+    upper: float | None
+    p_value: float | None
+    status: Status
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: names, counts and numbers."""
+        one = self.attempt
+        return {
+            "attack": one.attack,
+            "name": one.name,
+            "prior": one.prior,
+            "certified": one.certified,
+            "ceiling": one.ceiling,
+            "hits": one.hits,
+            "runs": one.runs,
+            "reached": one.reached,
+            "lower": self.lower,
+            "upper": self.upper,
+            "level": self.level,
+            "adjusted_p_value": self.p_value,
+            "status": self.status,
+            "reason": one.reason,
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """All rows, and what they come to."""
+
+    rows: tuple[Row, ...]
+    level: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether an attack did better than was certified."""
+        return any(row.status == "failed" for row in self.rows)
+
+    @property
+    def powerless(self) -> int:
+        """How many rows could not have failed, whatever came out: one try, and a bound above their level."""
+        tries = [
+            row for row in self.rows if row.status == "kept" and isinstance(row.attempt.measured, Success | Together)
+        ]
+        best = [_best(row.attempt.measured).lower(row.level) for row in tries]
+        return sum(limit <= (row.attempt.certified or 0.0) for row, limit in zip(tries, best, strict=True))
+
+    @property
+    def status(self) -> Literal["failed", "kept", "nothing to compare"]:
+        """ "kept" says that no attack broke the promise, never that none could."""
+        if self.failed:
+            return "failed"
+        return "kept" if any(row.status == "kept" for row in self.rows) else "nothing to compare"
+
+
+def judge(attempts: Sequence[Attempt], *, level: float = LEVEL) -> Verdict:
+    """Hold every attempt against its bound.
+
+    Guarantee: if every certified bound holds, the verdict is "failed" with probability at most ``level``, however the
+    attempts depend on each other.
+
+    >>> hit = Attempt(attack="naming", name="canary", prior=1e-4, certified=2e-4, ceiling=1e-3,
+    ...               measured=Success(hits=1, runs=1), hits=1, runs=1)
+    >>> judge([hit]).status
+    'failed'
+    """
+    checked_level(level)
+    found = [(place, value) for place, attempt in enumerate(attempts) if (value := attempt.p_value) is not None]
+    p_values = np.array([value for _, value in found])
+    adjusted = holm_adjusted(p_values)
+    rejected = int(np.count_nonzero(adjusted <= level))
+    rows: list[Row | None] = [None] * len(attempts)
+    for position, index in enumerate(np.argsort(p_values, kind="stable").tolist()):  # as Holm takes them
+        # What is not rejected is shown at the level of the first that was not.
+        each = level / (len(found) - min(position, rejected))
+        status: Status = "failed" if adjusted[index] <= level else "kept"
+        place = found[index][0]
+        rows[place] = _row(attempts[place], each, float(adjusted[index]), status)
+    for place, attempt in enumerate(attempts):
+        if rows[place] is None:
+            rows[place] = _row(attempt, level, None, "not comparable")
+    return Verdict(rows=tuple(row for row in rows if row is not None), level=level)
+
+
+def _best(measured: Measured | None) -> Success | Together:
+    """The same tries, had all of them succeeded."""
+    if isinstance(measured, Together):
+        return Together(hits=measured.tried, tried=measured.tried)
+    runs = measured.runs if isinstance(measured, Success) else 1
+    return Success(hits=runs, runs=runs)
+
+
+def _row(attempt: Attempt, level: float, p_value: float | None, status: Status) -> Row:
+    measured = attempt.measured
+    return Row(
+        attempt=attempt,
+        level=level,
+        lower=None if measured is None else float(measured.lower(level)),
+        upper=None if measured is None else float(measured.upper(level)),
+        p_value=p_value,
+        status=status,
+    )
+
+
+def _p_value(measured: Measured, bound: float) -> float:
+    """The smallest level whose lower limit is above the bound, rounded up: limits fall with the level."""
+    low, high = np.log(SMALLEST), np.log(0.4999)
+    if not measured.lower(float(np.exp(high))) > bound:
+        return 1.0
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        if measured.lower(float(np.exp(middle))) > bound:
+            high = middle
+        else:
+            low = middle
+    return float(np.exp(high))

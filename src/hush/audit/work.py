@@ -1,0 +1,170 @@
+"""An audit under way: what is attacked, with what, how hard, where finished pieces are kept, and who is told."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, final
+
+import torch
+
+from hush.audit.attempts import NamedRun
+from hush.audit.audit_files import AuditFolder, Pieces
+from hush.audit.audited_run import AuditedRun
+from hush.audit.canary_files import Planting
+from hush.audit.generation import Subject, load_subject
+from hush.audit.grid import Continuation, Progress
+from hush.audit.places import Places
+from hush.audit.statistics import LEVEL, checked_level
+from hush.corpus import Corpus
+from hush.errors import InvalidInput
+from hush.train.language import default_loss, masked_lm_loss
+from hush.train.pretrained import MOST_TOKENS
+from hush.train.release import folder_digest
+
+__all__ = ["ATTACKS", "AttackName", "AuditInputs", "AuditSettings", "Models", "Told", "Work"]
+
+AttackName = Literal["mechanism", "extraction", "exposure"]
+ATTACKS: tuple[AttackName, ...] = ("mechanism", "extraction", "exposure")
+
+Told = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is finished, and how much there is."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """How hard to try. prompts, continuations: lengths in tokens; "secret" is the secret's own.
+
+    secrets: how many are simulated, each in ``trials`` runs. candidates: how many of a canary are ranked. examples: how
+    many whole examples are tried. max_length: tokens to which training cut texts, by default as the run says. level:
+    of error, for all rows together. seed: simulated runs and ranked candidates for tests.
+    """
+
+    attacks: tuple[AttackName, ...] = ATTACKS
+    prompts: tuple[int, ...] = (10, 20, 50)
+    continuations: tuple[Continuation, ...] = ("secret",)
+    secrets: int = 10
+    trials: int = 20_000
+    candidates: int = 1000
+    examples: int = 10_000
+    level: float = LEVEL
+    max_length: int | None = None
+    batch_size: int | None = None
+    device: str = "cpu"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        checked_level(self.level)
+        if not self.attacks or any(name not in ATTACKS for name in self.attacks):
+            raise InvalidInput(f"attacks={list(self.attacks)}; pass some of {', '.join(ATTACKS)}")
+        if min(self.secrets, self.trials, self.examples) < 1 or self.candidates < 2:
+            raise InvalidInput(
+                f"secrets={self.secrets}, trials={self.trials}, examples={self.examples}, "
+                f"candidates={self.candidates}; pass at least one of each, and two candidates"
+            )
+        if not self.prompts or not self.continuations:
+            raise InvalidInput("there is no length to try; pass at least one of prompts and one of continuations")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError):  # torch without CUDA asserts
+            raise InvalidInput(f"device={self.device!r} is not there; pass cpu, cuda or cuda:1") from None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AuditInputs:
+    """What there is to attack with. reference: a model with the same tokenizer that never saw the data.
+
+    earlier: what naming came to in independent runs that were audited before (``read_named_run``). compared: whether
+    the corpus is known to be the plan's, under the owner's key; if not, the report says so.
+    """
+
+    corpus: Corpus | None = None
+    places: Places | None = None
+    planting: Planting | None = None
+    reference: str | None = None
+    held_out: Corpus | None = None
+    earlier: tuple[NamedRun, ...] = ()
+    compared: bool = True
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Models:
+    """The model under audit and the reference; max_length: tokens to which texts are cut, as for training."""
+
+    subject: Subject
+    reference: Subject | None
+    tokenizer: Any
+    masked: bool
+    max_length: int
+
+
+@final
+@dataclass(kw_only=True, repr=False)
+class Work:
+    """One audit under way; notices are what its reader has to know besides numbers."""
+
+    run: AuditedRun
+    inputs: AuditInputs
+    settings: AuditSettings
+    folder: AuditFolder
+    told: Told
+    notices: list[str] = field(default_factory=list)
+
+    @cached_property
+    def models(self) -> Models:
+        """Loaded when first asked for: the attack on the mechanism needs none."""
+        self.told("Loading the model", 0, 1)
+        device = self.settings.device
+        subject, tokenizer = load_subject(str(self.run.model), device=device)
+        named = self.inputs.reference
+        asked = self.settings.max_length or self.run.max_length
+        room = min(subject.room, int(min(tokenizer.model_max_length, 10**9)))
+        return Models(
+            subject=subject,
+            reference=None if named is None else self._reference(named, tokenizer),
+            tokenizer=tokenizer,
+            masked=default_loss(subject.model) is masked_lm_loss,
+            max_length=min(MOST_TOKENS, room) if asked is None else min(asked, room),
+        )
+
+    def _reference(self, named: str, tokenizer: Any) -> Subject:
+        """A model that never saw the data: what it says too is held against nobody, so it must not be the same one."""
+        if self.reference_id == self.run.digest:
+            raise InvalidInput(
+                "the reference is the model under audit: whatever it learnt would pass for known anyway; pass one that "
+                "never saw the data, such as the one that training began with"
+            )
+        reference, own = load_subject(named, device=self.settings.device)
+        if own.get_vocab() != tokenizer.get_vocab():
+            raise InvalidInput(
+                f"the reference has another tokenizer, of {len(own)} tokens and not these {len(tokenizer)}; pass a "
+                "model with the same one"
+            )
+        return reference
+
+    @cached_property
+    def reference_id(self) -> str | None:
+        """What the reference is: the digest of its folder, or its name."""
+        named = self.inputs.reference
+        return folder_digest(Path(named)) if named is not None and Path(named).is_dir() else named
+
+    def bar(self, what: str) -> Progress:
+        """Progress of one step."""
+        return lambda done, total: self.told(what, done, total)
+
+    def pieces(self, name: str, settings: Sequence[object], content: Iterable[bytes | str] = ()) -> Pieces:
+        """What is done already of a step with these settings, on this model and plan."""
+        plan = self.run.plan
+        public = [self.run.digest, *plan.certificate.fingerprints.values()]
+        numbers = [plan.rounds, plan.noise_multiplier, plan.noise_scale, self.settings.seed, *settings]
+        return self.folder.pieces(name, [name, *public, repr(numbers), *content])
+
+    def say_left_out(self, prompts: Sequence[int]) -> None:
+        """Prompts that no text has room for are said, never dropped in silence."""
+        missing = [str(one) for one in self.settings.prompts if one not in prompts]
+        said = f"no text has room for prompts of {', '.join(missing)} tokens; they were left out"
+        if missing and said not in self.notices:
+            self.notices.append(said)

@@ -1,0 +1,52 @@
+"""Runs to audit, made without training: a plan for planted texts, and any model under its certificate."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from memorising import SECRET, planted
+
+import hush
+from hush.audit.audited_run import AuditedRun, folder_digest
+
+COUNT = 12
+ROUNDS = 6
+
+
+def plan_for(count: int, *, noise_scale: float = 1.0, ceiling: float = 1e-6, prior: float = 26.0**-SECRET) -> hush.Plan:
+    """A secret in each of the first ``count`` examples; as many follow without one."""
+    incidence = hush.Incidence.from_pairs(range(count), range(count), num_examples=2 * count, num_secrets=count)
+    promises: dict[str, Any] = {"prior": [prior] * count, "ceiling": [ceiling] * count}
+    return hush.make_plan(incidence, **promises, batch_size=6, rounds=ROUNDS, noise_scale=noise_scale)
+
+
+def write_texts(folder: Path, count: int) -> tuple[list[str], list[int]]:
+    """data.jsonl, spans.parquet: the planted texts, then others; and the texts with their secrets' first characters."""
+    texts, begins = planted(count, seed=1)
+    others = [f"User {number:03d} asked for a new pass." for number in range(count)]
+    rows = [json.dumps({"text": text}) + "\n" for text in texts + others]
+    (folder / "data.jsonl").write_text("".join(rows))
+    columns = {
+        "example": list(range(count)),
+        "secret": [f"secret-{number:06d}" for number in range(count)],
+        "begin": begins,
+        "end": [begin + SECRET for begin in begins],
+    }
+    pq.write_table(pa.table(columns), folder / "spans.parquet")
+    return texts, begins
+
+
+def release(folder: Path, plan: hush.Plan, model: Any, tokenizer: Any, *, marks: tuple[str, ...] = ()) -> AuditedRun:
+    """What a training under this plan releases, the model being this one."""
+    made = folder / "release"
+    model.save_pretrained(made / "model")
+    tokenizer.save_pretrained(made / "model")
+    plan.save(made / "plan")
+    certificate = plan.certificate
+    fingerprints = {**certificate.fingerprints, "model": folder_digest(made / "model")}
+    certificate = replace(certificate, fingerprints=fingerprints, marks=(*certificate.marks, *marks))
+    (made / "certificate.json").write_text(json.dumps(certificate.to_dict()))
+    return AuditedRun.load(folder)

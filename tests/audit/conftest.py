@@ -1,0 +1,9 @@
+"""Lets these tests import their helpers; one thread, since tiny models gain nothing from more."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)

@@ -1,0 +1,129 @@
+"""The verdict: false alarms are as rare as stated however attempts depend, and nothing uncompared ever passes."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hush.audit.mechanism import MechanismAttack, attack_mechanism
+from hush.audit.statistics import Success
+from hush.audit.verdict import Attempt, Together, judge
+from hush.errors import InvalidInput
+
+
+def attempt(measured: Any, certified: float | None, **other: Any) -> Attempt:
+    settings: dict[str, Any] = {"attack": "a", "name": "n", "prior": 1e-4, "ceiling": 0.5} | other
+    return Attempt(measured=measured, certified=certified, **settings)
+
+
+COUNTS = st.integers(1, 50).flatmap(lambda runs: st.tuples(st.integers(0, runs), st.just(runs)))
+SUCCESSES = COUNTS.map(lambda count: Success(hits=count[0], runs=count[1]))
+CLASSES = COUNTS.map(lambda count: Together(hits=count[0], tried=count[1]))
+MECHANISMS = st.tuples(st.integers(0, 300), st.integers(0, 300), st.floats(0, 8)).map(
+    lambda made: MechanismAttack(
+        prior=1e-3,
+        log_threshold=made[2],
+        detected=Success(hits=max(made[:2]), runs=300),
+        alarms=Success(hits=min(made[:2]), runs=300),
+    )
+)
+BOUNDS = st.one_of(st.none(), st.floats(1e-9, 1.0))
+ATTEMPTS = st.lists(st.builds(attempt, SUCCESSES | CLASSES | MECHANISMS, BOUNDS), max_size=6)
+
+
+@given(ATTEMPTS, st.floats(1e-4, 0.2))
+def test_a_row_fails_exactly_where_its_lower_limit_is_above_its_bound(rows: list[Attempt], level: float) -> None:
+    verdict = judge(rows, level=level)
+    assert [row.attempt for row in verdict.rows] == rows
+    for row in verdict.rows:
+        assert row.lower is not None
+        bound = row.attempt.certified
+        if bound is None:
+            assert row.status == "not comparable"
+        elif abs(row.lower - bound) > 1e-6 * bound:  # limits are rounded outwards
+            assert (row.status == "failed") == (row.lower > bound)
+    assert verdict.failed == any(row.status == "failed" for row in verdict.rows)
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=8, max_size=8), st.floats(0.01, 0.45))
+def test_false_alarms_are_as_rare_as_stated_under_any_dependence(weights: list[float], level: float) -> None:
+    """Three attempts of one run with any joint law whatever, their bounds being exactly their chances."""
+    law = np.array(weights) / sum(weights)
+    outcomes = list(product([0, 1], repeat=3))
+    chances = [sum(p for p, hit in zip(law, outcomes, strict=True) if hit[place]) for place in range(3)]
+    wrong = 0.0
+    for p, hits in zip(law, outcomes, strict=True):
+        rows = [attempt(Success(hits=hit, runs=1), bound) for hit, bound in zip(hits, chances, strict=True)]
+        wrong += p * judge(rows, level=level).failed
+    assert wrong <= level + 1e-12
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=2, max_size=12), st.floats(0.001, 0.45))
+def test_secrets_of_one_run_may_fall_together(weights: list[float], level: float) -> None:
+    """Any law of the number of hits: the limits of their mean chance are wrong as rarely as stated."""
+    law, tried = np.array(weights) / sum(weights), len(weights) - 1
+    mean = float(law @ np.arange(tried + 1)) / tried
+    found = [Together(hits=hits, tried=tried) for hits in range(tried + 1)]
+    assert sum(p for p, one in zip(law, found, strict=True) if one.lower(level) > mean) <= level
+    assert sum(p for p, one in zip(law, found, strict=True) if one.upper(level) < mean) <= level
+    for one in found:
+        p_value = one.p_value(mean)
+        if abs(p_value - level) > 1e-9:
+            assert (p_value < level) == (one.lower(level) > mean)
+
+
+@pytest.mark.parametrize("hits", [0, 1])
+def test_one_secret_is_judged_as_one_run(hits: int) -> None:
+    one, other = Together(hits=hits, tried=1), Success(hits=hits, runs=1)
+    for level in (1e-4, 0.01, 0.3):
+        assert one.lower(level) == pytest.approx(other.lower(level), rel=1e-8)
+        assert one.upper(level) == pytest.approx(other.upper(level), rel=1e-8)
+    assert one.p_value(0.03) == pytest.approx(other.p_value(0.03))
+
+
+def test_what_cannot_be_compared_is_never_passed() -> None:
+    hit = attempt(Success(hits=5, runs=5), None, reason="a simulation")
+    verdict = judge([hit, attempt(None, None)])
+    assert verdict.status == "nothing to compare"
+    assert not verdict.failed
+    assert [row.status for row in verdict.rows] == ["not comparable", "not comparable"]
+    assert judge([]).status == "nothing to compare"
+    assert judge([hit, attempt(Success(hits=0, runs=5), 0.1)]).status == "kept"
+
+
+def test_limits_are_shown_at_the_level_at_which_a_row_was_decided() -> None:
+    """Neither of two hits at 0.006 is remarkable among two at 0.01, and neither limit says otherwise."""
+    verdict = judge([attempt(Success(hits=1, runs=1), 0.006)] * 2)
+    assert [(row.status, row.level) for row in verdict.rows] == [("kept", 0.005)] * 2
+    rejected = judge([attempt(Success(hits=1, runs=1), bound) for bound in (0.008, 0.001)])
+    assert [(row.status, row.level) for row in rejected.rows] == [("failed", 0.01), ("failed", 0.005)]
+
+
+def test_rows_that_could_not_have_failed_are_counted() -> None:
+    rows = [
+        attempt(Success(hits=0, runs=1), 0.05),  # one run can show no more than the level
+        attempt(Success(hits=0, runs=1), 1e-4),
+        attempt(Together(hits=0, tried=9), 0.05),
+        attempt(Success(hits=0, runs=10), 0.05),
+    ]
+    assert judge(rows).powerless == 2
+    assert judge(rows[1:2]).powerless == 0
+
+
+def test_the_simulated_worst_case_is_judged_by_its_own_limits() -> None:
+    options: Any = {"noise_multiplier": 1.0, "rounds": 4, "prior": 0.1, "trials": 20_000}
+    found = attack_mechanism([0.5], **options, rng=np.random.default_rng(0))  # about 0.4
+    for bound, status in ((0.45, "kept"), (0.3, "failed")):
+        assert judge([attempt(found, bound)]).status == status
+    value = attempt(found, 0.37).p_value
+    assert value is not None
+    assert found.lower(value * 1.001) > 0.37 > found.lower(value * 0.999)
+
+
+def test_counts_that_cannot_be_are_refused() -> None:
+    for hits, tried in ((2, 1), (-1, 1), (0, 0)):
+        with pytest.raises(InvalidInput):
+            Together(hits=hits, tried=tried)
