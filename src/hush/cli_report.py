@@ -1,0 +1,95 @@
+"""The command that shows: one page about a plan or a run, for people."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from hush.cli_options import JsonOption
+from hush.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from hush.plan import Plan
+    from hush.report import MethodNoise
+
+__all__ = ["report"]
+
+
+def report(
+    source: Annotated[Path, typer.Argument(help="A plan's folder, or that of a run of hush train.")],
+    output: Annotated[Path, typer.Option(help="The page to write, an .html file.")],
+    frontier: Annotated[
+        Path | None, typer.Option(help="Show this frontier: what `hush frontier --output FILE.json` wrote.")
+    ] = None,
+    scan: Annotated[Path | None, typer.Option(help="Show what this scan found: a folder of hush scan.")] = None,
+    audit: Annotated[Path | None, typer.Option(help="Show this audit: a folder of hush audit.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="For a run that certifies nothing, beside whose model no plan lies: its plan.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    compare: Annotated[
+        bool | None,
+        typer.Option(
+            "--compare/--no-compare",
+            help="Compute the noise that other methods would need; by default for up to 2,000 secrets.",
+        ),
+    ] = None,
+    show_text: Annotated[
+        bool, typer.Option("--show-text", help="Also show the texts of secrets, from --scan: for their owner alone.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """What is promised, what did it cost, and does it hold?
+
+    Writes one HTML file to open in any browser, without a network: the promise, the frontier, noise by method, every
+    secret in a table to search and sort, training curves, what other priors would rise to, the audit, and how to
+    verify. It holds no text of a secret unless you ask for it.
+
+    Example: `hush report my-plan --output report.html`
+    """
+    from hush.cli_inputs import check_output
+    from hush.cli_results import print_json
+    from hush.report.inputs import read_audit, read_frontier, read_source
+    from hush.report.report import TITLE, write_report
+    from hush.scan.result import Scan
+
+    if show_text and scan is None:
+        raise InvalidInput("--show-text reads the texts from the owner's side of a scan; pass --scan FOLDER")
+    check_output(output, source, frontier, audit, forms=("html",))
+    begin = time.perf_counter()
+    read = read_source(source, plan=plan)
+    write_report(
+        output,
+        plan=read.plan,
+        certificate=read.certificate,
+        frontier=None if frontier is None else {"rows": list(read_frontier(frontier))},
+        noise=_noise(read.plan, compare),
+        scan=None if scan is None else Scan.load(scan),
+        audit=None if audit is None else read_audit(audit),
+        training=read.training,
+        title=TITLE if title is None else title,
+        folder=read.folder,
+        show_text=show_text,
+    )
+    size, seconds = output.stat().st_size, time.perf_counter() - begin
+    if json:
+        print_json({"report": str(output), "bytes": size, "secrets": len(read.plan.secret_ids), "seconds": seconds})
+        return
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(Text(f"Report: {output} ({size / 1e6:.1f} MB). Open it in any browser; it needs no network."))
+    out.print(f"{seconds:.1f} s", style="dim")
+
+
+def _noise(plan: "Plan", compare: bool | None) -> "tuple[MethodNoise, ...]":
+    """The noise of other methods, with a bar for each while it is computed."""
+    from hush.console import ProgressBar
+    from hush.report.methods import MOST_SECRETS, noise_by_method
+
+    wanted = 0 < len(plan.secret_ids) <= MOST_SECRETS if compare is None else compare and bool(plan.secret_ids)
+    if not wanted:
+        return ()
+    with ProgressBar(Console(stderr=True), "Comparing methods") as bar:
+        return noise_by_method(plan, progress=lambda _, done, total: bar(done, total))

@@ -1,0 +1,143 @@
+"""What a report is made from, read from files: a plan or a run, a frontier, an audit, scores of a training.
+
+Only what was released, or what its owner names, is read: never a run's log, whose losses and batch sizes are secret.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from hush.certificate import Certificate
+from hush.errors import InvalidInput
+from hush.plan import Plan
+from hush.plan.files import read_json
+from hush.weights import Frontier
+
+__all__ = ["Source", "checked_training", "frontier_rows", "read_audit", "read_frontier", "read_source"]
+
+Rows = tuple[Mapping[str, Any], ...]
+EVALUATIONS = "evaluations.jsonl"  # in a run's release/: a line for each score on data without secrets
+PUBLIC = ("release", "share")  # what hush train, and hush run, call the side that may leave the owner's hands
+LONGEST = 200_000  # rows of a training
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Source:
+    """A plan and what lies beside it. folder: the plan's, as a reader names it who has the same folder before them."""
+
+    plan: Plan
+    certificate: Certificate
+    folder: str
+    training: Rows = ()
+
+
+def read_source(path: str | Path, *, plan: str | Path | None = None) -> Source:
+    """The folder of a plan, or of a run of ``hush train`` or ``hush run`` (or the side that it released).
+
+    plan: for runs that certify nothing, beside whose model no plan is put.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise InvalidInput(f"{root} is not a folder; pass one that hush plan or hush train wrote")
+    if (root / "plan.json").is_file():
+        found = Plan.load(root)
+        return Source(plan=found, certificate=_certificate(root / "certificate.json"), folder=root.resolve().name)
+    release = next((root / name for name in PUBLIC if (root / name).is_dir()), root)
+    if not (release / "certificate.json").is_file():
+        raise InvalidInput(
+            f"{root} holds neither a plan nor a finished run; pass a folder that hush plan wrote, or hush train once "
+            "it has ended"
+        )
+    where = release / "plan" if plan is None else Path(plan)
+    if not (where / "plan.json").is_file():
+        raise InvalidInput(f"{where} is not there: a run that certifies nothing releases no plan; pass --plan PLAN")
+    found, certificate = Plan.load(where), _certificate(release / "certificate.json")
+    planned = found.certificate.fingerprints
+    if any(certificate.fingerprints.get(name) != value for name, value in planned.items()):
+        raise InvalidInput(f"{where} is not the plan that the run's certificate is about; pass that one")
+    inside = where.resolve().is_relative_to(root.resolve())
+    below = where.resolve().relative_to(root.resolve()) if inside else Path()
+    folder = (Path(root.resolve().name) / below).as_posix() if inside else where.resolve().name
+    return Source(plan=found, certificate=certificate, folder=folder, training=_evaluations(release / EVALUATIONS))
+
+
+def read_frontier(path: str | Path) -> Rows:
+    """What ``hush frontier --output FILE.json`` wrote."""
+    return frontier_rows(_json(Path(path), "what hush frontier --output FILE.json wrote"))
+
+
+def frontier_rows(given: Frontier | Sequence[Frontier] | Mapping[str, Any]) -> Rows:
+    """The rows of frontiers, or of the record that the command writes, as plain numbers."""
+    if isinstance(given, Mapping):
+        rows = given.get("rows")
+    else:
+        frontiers = [given] if isinstance(given, Frontier) else given
+        rows = [
+            {"capacity": one.capacity, "bound": one.bound, **row} for one in frontiers for row in one.records()
+        ]  # fmt: skip
+    if not isinstance(rows, list) or not rows:
+        raise InvalidInput("the frontier has no rows; pass what hush frontier --output FILE.json wrote")
+    for place, row in enumerate(rows):
+        if not (
+            isinstance(row, Mapping)
+            and all(isinstance(row.get(name), str) for name in ("capacity", "bound"))
+            and all(_is_number(row.get(name)) for name in ("noise_multiplier", "kept_weight"))
+        ):
+            raise InvalidInput(
+                f"row {place} of the frontier lacks capacity, bound, noise_multiplier or kept_weight; pass what "
+                "hush frontier --output FILE.json wrote"
+            )
+    return tuple(rows)
+
+
+def read_audit(folder: str | Path) -> Mapping[str, Any]:
+    """The record of an audit: a folder with audit.json, or that file."""
+    path = Path(folder)
+    path = path / "audit.json" if path.is_dir() else path
+    record = _json(path, "the folder that hush audit wrote")
+    if not isinstance(record, Mapping):
+        raise InvalidInput(f"{path} is not the record of an audit; pass the folder that hush audit wrote")
+    return record
+
+
+def checked_training(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """Rows with a whole number as round, and of their other fields the numbers; run, if given, names the line."""
+    checked: list[Mapping[str, Any]] = []
+    for place, row in enumerate(rows):
+        if not isinstance(row, Mapping) or type(row.get("round")) is not int:
+            raise InvalidInput(f"row {place} of the training has no whole number as round; pass round and its scores")
+        name = {"run": str(row["run"])} if "run" in row else {}
+        scores = {key: value for key, value in row.items() if key != "round" and _is_number(value)}
+        checked.append({"round": row["round"], **name, **scores})
+    if len(checked) > LONGEST:
+        raise InvalidInput(f"the training has {len(checked)} rows; thin them to at most {LONGEST}")
+    return tuple(checked)
+
+
+def _certificate(path: Path) -> Certificate:
+    return Certificate.from_dict(_json(path, "a folder as hush wrote it"))
+
+
+def _evaluations(path: Path) -> Rows:
+    if not path.is_file():
+        return ()
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError:
+        raise InvalidInput(f"{path} is not lines of JSON; restore it") from None
+    return checked_training(rows)
+
+
+def _json(path: Path, expected: str) -> Any:
+    try:
+        return read_json(path)
+    except (ValueError, RecursionError):
+        raise InvalidInput(f"{path} is not JSON that hush wrote; pass {expected}") from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

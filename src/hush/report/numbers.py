@@ -1,0 +1,136 @@
+"""What a report tells of a plan, as arrays: each secret's closest point, its examples before and after weighting.
+
+Legend: N examples, S secrets, Q promised points of a secret, B bins.
+"""
+
+from dataclasses import dataclass
+from typing import Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.accounting import posterior
+from hush.plan import Plan
+
+__all__ = ["Curve", "SecretNumbers", "binned_counts", "curve_of", "kept_weight", "shown_curves"]
+
+Array = NDArray[np.float64]
+TOLD = (1e-4, 1e-2, 0.5)  # priors that the report tells about in words
+LEAST, MOST, POINTS = 1e-12, 0.5, 48
+CURVES = 3
+ALIKE = 0.04  # secrets whose examples weigh so nearly the same are drawn as one
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SecretNumbers:
+    """A row for each secret. prior, ceiling and posterior are those of the point that comes closest to its ceiling.
+
+    after_S is the sum of the weights of the secret's examples: by how many full examples it is drawn.
+    """
+
+    prior_S: Array
+    ceiling_S: Array
+    posterior_S: Array
+    before_S: NDArray[np.int64]
+    after_S: Array
+    binding_S: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """From a plan."""
+        share_SQ = plan.posterior / plan.ceiling
+        secrets = np.arange(len(plan.secret_ids))
+        point_S = share_SQ.argmax(axis=1) if share_SQ.size else secrets
+        binding_S = np.zeros(len(secrets), dtype=bool)
+        binding_S[plan.binding] = True
+        graph = plan.incidence
+        secret_of_entry = np.repeat(secrets, graph.examples_per_secret)
+        after_S = np.bincount(secret_of_entry, plan.weights[graph.example_of_entry], minlength=len(secrets))
+        return cls(
+            prior_S=plan.prior[secrets, point_S],
+            ceiling_S=plan.ceiling[secrets, point_S],
+            posterior_S=plan.posterior[secrets, point_S],
+            before_S=graph.examples_per_secret,
+            after_S=after_S.astype(np.float64),  # without entries they come as whole numbers
+            binding_S=binding_S,
+        )
+
+    @property
+    def share_S(self) -> Array:
+        """Posterior by ceiling, at most 1."""
+        return self.posterior_S / self.ceiling_S
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What every prior may rise to, for one secret; upper bounds, with the promised point nearest its ceiling."""
+
+    name: str
+    priors: tuple[float, ...]
+    posteriors: tuple[float, ...]
+    told: tuple[tuple[float, float], ...]
+    prior: float
+    ceiling: float
+
+
+def kept_weight(plan: Plan) -> float:
+    """The share of their weight that the examples with secrets keep; 1 where there are none."""
+    bearing = plan.incidence.secrets_per_example > 0
+    return float(plan.weights[bearing].mean()) if bearing.any() else 1.0
+
+
+def shown_curves(plan: Plan, numbers: SecretNumbers) -> list[Curve]:
+    """The curves of a few secrets that bind, or come closest; of those drawn alike only one."""
+    order = np.argsort(-numbers.share_S, kind="stable")
+    closest = order[np.argsort(~numbers.binding_S[order], kind="stable")]
+    chosen: list[int] = []
+    while closest.size and len(chosen) < CURVES:
+        chosen.append(int(closest[0]))
+        size = numbers.after_S[chosen[-1]]
+        closest = closest[np.abs(numbers.after_S[closest] - size) > ALIKE * size]  # their curves would coincide
+        if numbers.binding_S.any():
+            closest = closest[numbers.binding_S[closest]]
+    return [curve_of(plan, numbers, secret) for secret in chosen]
+
+
+def curve_of(plan: Plan, numbers: SecretNumbers, secret: int) -> Curve:
+    """Prior → posterior for one secret, proven at every point."""
+    grid = np.geomspace(LEAST, MOST, POINTS)
+    promised = float(numbers.prior_S[secret])
+    asked = np.unique(np.concatenate([grid, TOLD, [promised]]))
+    found = np.asarray(
+        posterior(
+            plan.rates[plan.incidence.examples_of(secret)],
+            noise_multiplier=plan.noise_multiplier,
+            rounds=plan.rounds,
+            prior=asked,
+            bound=plan.bound,
+        )
+    )
+    by_prior = dict(zip(asked.tolist(), found.tolist(), strict=True))
+    return Curve(
+        name=plan.secret_ids[secret],
+        priors=tuple(by_prior),
+        posteriors=tuple(by_prior.values()),
+        told=tuple((prior, by_prior[prior]) for prior in TOLD),
+        prior=promised,
+        ceiling=float(numbers.ceiling_S[secret]),
+    )
+
+
+def binned_counts(before_S: NDArray[np.int64], after_S: Array) -> tuple[list[str], list[int], list[int]]:
+    """How many secrets are in 0, 1, 2, 3–4, 5–8, … examples, before and (to the nearest) after weighting.
+
+    >>> binned_counts(np.array([0, 1, 4, 9]), np.array([0.0, 0.2, 2.4, 6.0]))
+    (['0', '1', '2', '3–4', '5–8', '9–16'], [1, 1, 0, 1, 0, 1], [2, 0, 1, 0, 1, 0])
+    """
+    tops = [0, 1, 2]
+    while tops[-1] < before_S.max(initial=0):
+        tops.append(2 * tops[-1])
+    edges = np.array(tops) + 0.5
+    low = [0, *(top + 1 for top in tops[:-1])]
+    names = [f"{top}" if bottom == top else f"{bottom}–{top}" for bottom, top in zip(low, tops, strict=True)]
+    counts = [np.bincount(np.searchsorted(edges, each), minlength=len(tops)) for each in (before_S, after_S)]
+    return names, counts[0].tolist(), counts[1].tolist()

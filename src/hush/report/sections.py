@@ -1,0 +1,199 @@
+"""The parts of the page below the headline, each from what is known; what is not known is named at the end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hush.certificate import Certificate
+from hush.plan import Plan
+from hush.report.attacks import AuditResult, attacks_plot, attacks_table
+from hush.report.markup import at_least, at_most, shown, table
+from hush.report.methods import MethodNoise
+from hush.report.numbers import Curve, SecretNumbers, binned_counts, kept_weight
+from hush.report.packing import PackedRows
+from hush.report.page import Section, figure
+from hush.report.plots import counts_plot, curves_plot, frontier_plot, noise_plot, training_plots
+from hush.report.scatter import scatter_plot
+
+__all__ = [
+    "audit_section",
+    "basis_section",
+    "counts_section",
+    "curves_section",
+    "frontier_section",
+    "missing_section",
+    "noise_section",
+    "provenance_section",
+    "scan_section",
+    "secrets_section",
+    "training_section",
+]
+
+COLUMNS = (  # key, heading, what it means
+    ("id", "secret", "public id"),
+    ("posterior", "posterior ≤", "most that anyone can end with"),
+    ("ceiling", "ceiling", "what was promised"),
+    ("share", "% of ceiling", "posterior by ceiling"),
+    ("prior", "prior", "most that anyone gives a candidate beforehand"),
+    ("before", "examples", "examples that contain it"),
+    ("after", "after weights", "sum of their weights"),
+)
+
+
+def frontier_section(rows: Sequence[Any], plan: Plan) -> Section:
+    plot = frontier_plot(rows, noise=plan.noise_multiplier, kept=kept_weight(plan))
+    text = (
+        "<p>Less noise makes a better model; using the examples of demanding secrets less makes less noise enough. "
+        "Every point is proven; the star is this plan.</p>\n"
+    )
+    return Section(
+        name="frontier", link="Frontier", title="The frontier", html=text + figure(plot, heading=False), plots=(plot,)
+    )
+
+
+def noise_section(methods: Sequence[MethodNoise]) -> Section:
+    plot = noise_plot(methods)
+    text = (
+        "<p>The same promise to the same secrets, by older proofs and by the tight one, with all data and with less of "
+        "what the demanding secrets are in. Each noise is proven to be enough by its own method.</p>\n"
+    )
+    return Section(
+        name="noise", link="Noise", title="Noise by method", html=text + figure(plot, heading=False), plots=(plot,)
+    )
+
+
+def counts_section(numbers: SecretNumbers) -> Section:
+    plot = counts_plot(*binned_counts(numbers.before_S, numbers.after_S))
+    text = (
+        "<p>The more examples contain a secret, the more noise it needs. Weights draw those examples less often: after "
+        "weighting, a secret counts as in the sum of its examples' weights.</p>\n"
+    )
+    return Section(
+        name="counts",
+        link="Counts",
+        title="Examples per secret",
+        html=text + figure(plot, heading=False),
+        plots=(plot,),
+    )
+
+
+def secrets_section(plan: Plan, numbers: SecretNumbers, rows: PackedRows, *, has_texts: bool) -> Section:
+    plot = scatter_plot(plan.secret_ids, numbers)
+    text = f"<p>{len(plan.binding):,} of {len(plan.secret_ids):,} secrets bind: about 1 % less noise would break them."
+    if plan.prior.shape[1] > 1:
+        text += " Of several promised points the one closest to its ceiling is shown."
+    text += " Choose a point to find its secret in the table.</p>\n"
+    html = text + figure(plot) + _secrets_table(rows, has_texts=has_texts)
+    return Section(name="secrets", link="Secrets", title="Every secret", html=html, plots=(plot,))
+
+
+def _secrets_table(rows: PackedRows, *, has_texts: bool) -> str:
+    columns = [*COLUMNS, *([("text", "text", "for the owner's eyes")] if has_texts else [])]
+    heads = "".join(
+        f'<th scope="col" data-column="{key}"><button type="button" title="{shown(meaning)}; sort">{shown(name)}'
+        "</button></th>"
+        for key, name, meaning in columns
+    )
+    left = f" The {rows.left_out:,} that are furthest from their ceilings are left out." if rows.left_out else ""
+    return (
+        '<div class="finder" role="search"><label>Find a secret <input type="search" id="find" '
+        'placeholder="part of an id" autocomplete="off" spellcheck="false"></label> '
+        '<label class="check"><input type="checkbox" id="only-binding"> binding only</label> '
+        '<output id="found" aria-live="polite"></output></div>\n'
+        '<div class="rows" id="secrets-rows" tabindex="0" role="region" aria-label="All secrets, scrollable">'
+        f'<table aria-rowcount="{rows.rows + 1}"><thead><tr>{heads}</tr></thead>'
+        '<tbody></tbody></table></div>\n<p class="note" id="rows-note">Posteriors and ceilings are rounded up, priors '
+        f"down. ◆ marks secrets that bind.{left}</p>\n"
+    )
+
+
+def curves_section(curves: Sequence[Curve]) -> Section:
+    plot = curves_plot(curves)
+    curve = curves[0]
+    rises = ", ".join(
+        f"{at_least(prior)} to at most {at_most(after, 3 if after < 0.9 else 5)}" for prior, after in curve.told
+    )
+    text = (
+        f"<p>A promise holds from its prior. Somebody who knows more to begin with can end with more: for "
+        f"<code>{shown(curve.name)}</code>, a prior of {shown(rises)}. Naming a secret that is hard to guess stays "
+        "hard; who had it down to a few candidates may learn which one it is.</p>\n"
+    )
+    return Section(
+        name="curve",
+        link="Priors",
+        title="What other priors would rise to",
+        html=text + figure(plot, heading=False),
+        plots=(plot,),
+    )
+
+
+def training_section(rows: Sequence[Any]) -> Section:
+    plots = tuple(training_plots(rows))
+    text = "<p>Scores on evaluation data without secrets. Losses on private examples are never shown.</p>\n"
+    html = text + f'<div class="pair">\n{"".join(map(figure, plots))}</div>\n'
+    return Section(name="training", link="Training", title="Training", html=html, plots=plots)
+
+
+def audit_section(result: AuditResult) -> Section:
+    plot = attacks_plot(result)
+    notes = "".join(f"<li>{shown(note)}</li>" for note in result.notes)
+    html = (
+        f"<p>{shown(result.sentence)} Limits are one-sided. A wide interval says that little was tried, not that "
+        'little can be reached.</p>\n<p class="note">An audit is computed from data with secrets: publishing its '
+        "numbers is a release that no plan accounts for.</p>\n"
+    )
+    html += (figure(plot) if plot else "") + attacks_table(result) + (f"<ul>{notes}</ul>\n" if notes else "")
+    return Section(name="audit", link="Audit", title="Audit", html=html, plots=(plot,) if plot else ())
+
+
+def scan_section(summary: dict[str, Any]) -> Section:
+    cells = [
+        (rule["rule"], f"{rule['secrets']:,}", f"{rule['secrets_found']:,}", f"{rule['pairs']:,}")
+        for rule in summary["rules"]
+    ]
+    text = (
+        f"<p>{summary['examples_with_secrets']:,} of {summary['examples']:,} examples contain a secret, in "
+        f"{summary['pairs']:,} pairs of example and secret, {summary['pairs_from_copies']:,} of them through copies; "
+        f"{summary['skipped']:,} rows were passed over.</p>\n"
+    )
+    rules = table(["rule", "secrets", "found in the data", "pairs"], cells, caption="What the scan found, by rule")
+    return Section(name="scan", link="Scan", title="What was found", html=text + rules)
+
+
+def basis_section(certificate: Certificate) -> Section:
+    assumed, uncovered = (
+        "".join(f"<li>{shown(line)}</li>" for line in lines)
+        for lines in (certificate.assumptions, certificate.not_covered)
+    )
+    html = (
+        f"<details><summary>It holds under these assumptions ({len(certificate.assumptions)})</summary>"
+        f"<ul>{assumed}</ul></details>\n<details open><summary>It does not cover ({len(certificate.not_covered)})"
+        f"</summary><ul>{uncovered}</ul></details>\n"
+    )
+    return Section(name="basis", link="Basis", title="What the promise rests on", html=html)
+
+
+def provenance_section(plan: Plan, certificate: Certificate, folder: str) -> Section:
+    facts = [
+        ("plan made", certificate.created),
+        ("noise multiplier", repr(certificate.noise_multiplier)),
+        ("rounds, expected batch, clip norm", f"{plan.rounds}, {plan.batch_size!r}, {plan.clip_norm!r}"),
+        ("bound, capacities", f"{certificate.bound}, {certificate.capacity}"),
+        *((f"version of {name}", value) for name, value in certificate.versions.items()),
+        *((f"fingerprint of the {name}", value) for name, value in certificate.fingerprints.items()),
+    ]
+    listed = "".join(f"<dt>{shown(name)}</dt><dd><code>{shown(value)}</code></dd>\n" for name, value in facts)
+    place = shown(folder)
+    html = (
+        f"<dl>{listed}</dl>\n<h3>Verify it yourself</h3>\n<p>This page is a view; the plan's folder is what counts. "
+        "Recompute every posterior from it, with your own graph and promises if you have them, and check who signed:"
+        f'</p>\n<pre tabindex="0"><code>hush verify {place}\nhush verify {place} --incidence incidence.parquet '
+        f"--secrets secrets.parquet\nhush verify {place} --public-key public.pem</code></pre>\n"
+        "<p>The fingerprints that it prints must be those above.</p>\n"
+    )
+    return Section(name="provenance", link="Verify", title="Provenance, and how to verify", html=html)
+
+
+def missing_section(lines: Sequence[tuple[str, str]]) -> Section:
+    """What is left out, and the command that brings it."""
+    items = "".join(f"<li>{shown(what)}: <code>{shown(how)}</code></li>\n" for what, how in lines)
+    return Section(name="missing", link="Left out", title="Not in this report", html=f"<ul>{items}</ul>\n")

@@ -1,0 +1,214 @@
+"""The page as a file: harmless whatever it is given, silent about texts, the same every time."""
+
+import base64
+import hashlib
+import json
+import re
+import stat
+import zlib
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_plans import AUDIT, LARGE, TRAINING, large_plan, small_plan
+
+from hush.audit.statistics import Success
+from hush.audit.verdict import Attempt, judge
+from hush.errors import InvalidInput
+from hush.protection import Protection
+from hush.report import page as page_module
+from hush.report.methods import MethodNoise
+from hush.report.report import report_page, write_report
+from hush.scan.result import Scan
+from hush.secret_table import Secrets
+from hush.weights import frontier
+
+METHODS = [
+    MethodNoise(name="KL (the paper), all data", noise_multiplier=30.0, kept_weight=1.0, bound="kl"),
+    MethodNoise(name="blow-up (hush)", noise_multiplier=2.0, kept_weight=0.9, bound="blowup", chosen=True),
+]
+HOSTILE = (
+    '</script><script>alert("1")</script>', "<img src=x onerror=alert(1)>", "a&lt;b", "@green", "two\nlines",
+    "\N{RIGHT-TO-LEFT OVERRIDE}abc", '" onmouseover="alert(1)', "{{7*7}}",
+)  # fmt: skip
+
+
+class Elements(HTMLParser):
+    """Counts elements, and collects what scripts hold and where links lead."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.links: list[str] = []
+        self.scripts: list[str] = []
+        self.policy = ""
+        self._inside: dict[str, str | None] | None = None
+        self.blocks: dict[str, str] = {}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given_ = dict(attrs)
+        self.tags[f"{tag} {sorted(given_)}"] += 1
+        self.links += [str(value) for name, value in attrs if name in ("src", "href", "action", "data", "srcset")]
+        if given_.get("http-equiv") == "Content-Security-Policy":
+            self.policy = str(given_["content"])
+        self._inside = given_ if tag == "script" else None
+
+    def handle_data(self, data: str) -> None:
+        if self._inside is None:
+            return
+        if "id" in self._inside:
+            self.blocks[str(self._inside["id"])] = data
+        else:
+            self.scripts.append(data)
+        self._inside = None
+
+
+@pytest.fixture
+def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megabytes that these tests need not parse."""
+    monkeypatch.setattr(page_module, "_plotly", lambda: "var Plotly;")
+
+
+def unpacked(page: str) -> bytes:
+    """What the table's block of bytes holds."""
+    return zlib.decompress(base64.b64decode(Elements(page).blocks["rows"]))
+
+
+def scan_of(texts: list[str]) -> Scan:
+    plan = small_plan()
+    protections = [Protection(1e-10, 1e-3)] * len(texts)
+    return Scan(
+        incidence=plan.incidence,
+        secrets=Secrets(protections, ids=plan.secret_ids, texts=texts),
+        rules=(("words", 5), ("tokens", len(texts) - 5)),
+    )
+
+
+@pytest.mark.usefixtures("without_plotly")
+@settings(max_examples=15)
+@given(words=st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1)), min_size=12, max_size=12, unique=True))
+def test_no_word_from_outside_changes_what_the_page_is_made_of(words: list[str]) -> None:
+    ids = tuple(words)
+    audit = AUDIT | {"rows": [row | {"name": word} for row, word in zip(AUDIT["rows"], words, strict=False)]}
+    training = [row | {"run": words[place % 2]} for place, row in enumerate(TRAINING)]
+    plain = [row | {"run": "ab"[place % 2]} for place, row in enumerate(TRAINING)]
+    hostile = report_page(plan=renamed(ids), title=words[0], folder=words[1], audit=audit, training=training)
+    harmless = report_page(plan=small_plan(), title="t", folder="f", audit=AUDIT, training=plain)
+    assert Elements(hostile).tags == Elements(harmless).tags
+    assert Elements(hostile).scripts == Elements(harmless).scripts
+
+
+def renamed(ids: tuple[str, ...]) -> Any:
+    from dataclasses import fields, replace
+
+    plan = small_plan()
+    return replace(plan, **{field.name: getattr(plan, field.name) for field in fields(plan)} | {"secret_ids": ids})
+
+
+def test_the_policy_names_exactly_the_scripts_of_the_page_and_forbids_every_request() -> None:
+    found = Elements(report_page(plan=small_plan(), audit=AUDIT))
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in found.scripts]
+    assert len(digests) == 2
+    allowed = re.search(r"script-src ([^;]*);", found.policy)
+    assert allowed is not None
+    assert allowed[1] == " ".join(f"'sha256-{digest}'" for digest in digests)
+    assert found.policy.startswith("default-src 'none';")
+    assert all(link.startswith("#") or link == "data:," for link in found.links)
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_texts_are_in_the_file_only_if_asked_for_and_then_for_the_owner_alone(tmp_path: Path) -> None:
+    texts = [f"hunter{place}two" for place in range(12)]
+    for asked in (False, True):
+        path = tmp_path / f"{asked}.html"
+        write_report(path, plan=small_plan(), scan=scan_of(texts), show_text=asked)
+        page = path.read_text()
+        assert ("hunter3two" in unpacked(page).decode("latin-1")) == asked
+        assert "hunter" not in page
+        assert ("Holds the texts of secrets" in page) == asked
+        assert bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)) == (not asked)
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_texts_without_an_owners_side_and_scans_of_another_graph_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="owner's side"):
+        write_report(tmp_path / "a.html", plan=small_plan(), show_text=True)
+    with pytest.raises(InvalidInput, match="another graph"):
+        write_report(tmp_path / "a.html", plan=small_plan(secrets=13), scan=scan_of(["x"] * 12))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    pages = []
+    for name in ("a", "b"):
+        path = tmp_path / name
+        write_report(path, plan=small_plan(), audit=AUDIT, training=TRAINING, noise=METHODS)
+        pages.append(path.read_bytes())
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_what_is_not_given_is_left_out_and_the_page_says_how_to_get_it() -> None:
+    plan = small_plan()
+    swept = frontier(plan.incidence, prior=1e-10, ceiling=1e-3, batch_size=20, rounds=50, settings=[1.0, 2.0])
+    parts: dict[str, dict[str, Any]] = {
+        "frontier": {"frontier": swept}, "noise": {"noise": METHODS}, "training": {"training": TRAINING},
+        "audit": {"audit": AUDIT}, "scan": {"scan": scan_of(["x"] * 12)},
+    }  # fmt: skip
+    bare = report_page(plan=plan)
+    for name, given_ in parts.items():
+        assert f'<section id="{name}"' not in bare
+        assert f'<section id="{name}"' in report_page(plan=plan, **given_)
+    assert all(how in bare for how in ("hush frontier", "--compare", "evaluations.jsonl", "hush audit", "--scan"))
+    whole = report_page(plan=plan, **{key: value for given_ in parts.values() for key, value in given_.items()})
+    assert '<section id="missing"' not in whole
+    assert "hush verify PLAN\n" in whole
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_a_plan_without_secrets_has_a_page_too() -> None:
+    from hush.incidence import Incidence
+    from hush.plan import make_plan
+
+    empty = Incidence.from_pairs([], [], num_examples=9, num_secrets=0)
+    page = report_page(plan=make_plan(empty, prior=1e-10, ceiling=1e-3, batch_size=2, rounds=5))
+    assert "no secrets" in page
+    assert '<section id="secrets"' not in page
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_a_mark_and_a_failed_audit_stand_at_the_top() -> None:
+    from dataclasses import replace
+
+    plan = small_plan()
+    marked = replace(plan.certificate, marks=("insecure_seed was set",))
+    hit = Attempt(
+        attack="naming", name="s-1", prior=1e-4, certified=2e-4, ceiling=1e-3, measured=Success(hits=1, runs=1)
+    )
+    verdict = judge([hit])
+    record = {"verdict": verdict.status, "level": verdict.level, "rows": [row.to_dict() for row in verdict.rows]}
+    page = report_page(plan=plan, certificate=marked, audit=record)
+    top = page[: page.index("<nav")]
+    assert "insecure_seed was set" in top
+    assert "The audit failed" in top
+    assert "Not a certificate" not in report_page(plan=plan)
+
+
+@pytest.mark.parametrize("record", [{}, {"rows": 3}, {"rows": ["x"]}])
+def test_what_is_no_audit_is_refused(record: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="hush audit"):
+        report_page(plan=small_plan(), audit=record)
+
+
+def test_a_hundred_thousand_secrets_stay_far_below_fifteen_megabytes(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, plan=large_plan())
+    size = path.stat().st_size
+    assert size < 15e6
+    layout = json.loads(Elements(path.read_text()).blocks["rows-layout"])
+    assert layout["rows"] == LARGE
