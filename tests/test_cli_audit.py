@@ -114,7 +114,7 @@ def test_an_audit_that_is_interrupted_says_so_and_goes_on(desk: Path, tmp_path: 
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130
+    assert process.returncode in (130, -signal.SIGINT)  # a shell sees 130 in either case
     assert "the same command goes on" in " ".join(said.split())
     assert not (tmp_path / "audit" / "audit.json").exists()
     assert run(*audited(desk, "honest", tmp_path / "audit")).exit_code == 0

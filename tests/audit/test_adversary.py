@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from memorising import byte_model, byte_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers import processors as post
 
+import hush
 from hush.audit.attempts import extraction_attempts
 from hush.audit.audit_files import AuditFolder, read_named_run
 from hush.audit.audited_run import AuditedRun
@@ -28,8 +30,11 @@ from hush.audit.exposure import rank_canary
 from hush.audit.generation import Subject
 from hush.audit.mechanism import MechanismAttack
 from hush.audit.places import CANARIES, Places
+from hush.audit.reconstruction import attack_runs
 from hush.audit.run_audit import audit
+from hush.audit.scenario import Scenario
 from hush.audit.sequences import secret_sequences
+from hush.audit.small_runs import train_small_runs
 from hush.audit.statistics import Success
 from hush.audit.verdict import Attempt, Together, judge
 from hush.audit.work import AuditInputs, AuditSettings
@@ -110,9 +115,23 @@ def test_limits_of_a_ratio_beyond_all_floats_are_numbers() -> None:
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=2, max_size=12, unique=True))
 def test_the_prior_of_an_answer_counts_all_candidates_that_it_says(values: list[str]) -> None:
     said = max(sum(answer.startswith(value) for value in values) for answer in values)
-    prior = Candidates.of_list(values).spoken_prior
+    prior = Candidates.of_list(values).spoken_prior()
     assert said / len(values) <= prior * (1 + 1e-15)
     assert prior == pytest.approx(said / len(values))
+
+
+@given(st.lists(st.text("aAbB", min_size=1, max_size=3), min_size=2, max_size=12, unique=True))
+def test_candidates_that_a_tokenizer_takes_for_one_are_said_at_once(values: list[str]) -> None:
+    folded = [value.lower() for value in values]
+    said = max(sum(answer.startswith(value) for value in folded) for answer in folded)
+    assert Candidates.of_list(values).spoken_prior(str.lower) == pytest.approx(said / len(values))
+
+
+def test_formats_that_a_tokenizer_folds_have_fewer_texts() -> None:
+    pins = Candidates.of_format("letters", 3)
+    assert pins.spoken_prior() == pins.prior
+    assert pins.spoken_prior(str.lower) == pytest.approx(26**-3)
+    assert Candidates.of_format("hex", 3).spoken_prior(str.lower) == Candidates.of_format("hex", 3).prior
 
 
 def test_canaries_that_hold_each_other_are_held_against_a_bound_from_a_larger_prior(run: AuditedRun) -> None:
@@ -229,6 +248,17 @@ def test_prompts_end_before_the_secret_whatever_the_tokens_are(special: bool, be
     assert size(made.tokens[0][:end]) >= len(f"{before}{secret}".encode())
 
 
+def test_secrets_whose_beginning_was_cut_off_are_not_tried() -> None:
+    """A tokenizer that keeps the end of long texts: what is left of a secret is not the secret."""
+    tokenizer = byte_tokenizer()
+    tokenizer.truncation_side = "left"
+    text = "key: abcdef."
+    places: dict[str, Any] = {"example": [0], "secret": [0], "begin": [5], "end": [11]}
+    for length, cut in ((12, 0), (7, 0), (6, 1), (3, 1), (1, 1)):
+        made = secret_sequences([text], tokenizer, **places, max_length=length)
+        assert (made.left_out.cut, len(made)) == (cut, 1 - cut)
+
+
 # --- the attack does not know the truth
 
 
@@ -251,7 +281,7 @@ def test_a_rank_does_not_depend_on_where_the_true_candidate_stands() -> None:
             sharp = 1.0 / (1 + torch.arange(len(input_ids), dtype=torch.float32))
             digits = torch.zeros(len(input_ids), input_ids.shape[1], 257)
             digits[:, :, TOKENIZER.convert_tokens_to_ids(list("0123456789"))] = sharp[:, None, None]
-            return transformers.modeling_outputs.CausalLMOutput(logits=digits)
+            return SimpleNamespace(logits=digits)
 
     candidates = Candidates.of_format("digits", 1)
     ranks = [
@@ -266,6 +296,20 @@ def test_a_rank_does_not_depend_on_where_the_true_candidate_stands() -> None:
         for truth in range(10)
     ]
     assert sorted(ranks) == list(range(1, 11))
+
+
+def test_runs_of_another_scenario_are_refused() -> None:
+    scenario: Any = Scenario(
+        model=torch.nn.Linear(2, 1), loss=lambda model, batch: model(batch["x"]).squeeze(-1),
+        data={"x": torch.zeros(2, 2)}, candidates={"x": torch.eye(2)[:, None]}, holders=np.array([0]),
+        rates=np.array([0.5, 0.5]), noise_multiplier=1.0, rounds=2, batch_size=1.0, clip_norm=1.0, learning_rate=1.0,
+    )  # fmt: skip
+    made = train_small_runs(scenario, runs=4, generator=torch.Generator().manual_seed(0))
+    assert attack_runs(scenario, made).runs == 4
+    with pytest.raises(InvalidInput, match="truth outside"):
+        attack_runs(scenario, replace(made, truth=made.truth + 2))
+    with pytest.raises(InvalidInput, match="the scenario, and with it the bound"):
+        attack_runs(replace(scenario, rounds=1), made)
 
 
 # --- a pass for nothing
@@ -312,6 +356,17 @@ def test_a_reader_is_told_that_the_model_was_not_attacked_or_the_data_not_compar
     made = audit(run, inputs, folder=tmp_path / "two", settings=FEW)
     assert any("nobody checked that these are the data" in notice for notice in made.notices)
     assert not any("no attack on the model itself" in notice for notice in made.notices)
+
+
+def test_whole_examples_are_named_by_their_numbers_in_the_data(run: AuditedRun, tmp_path: Path) -> None:
+    plan = replace(run.plan, incidence=hush.Incidence.from_pairs([1, 3, 5], range(3), num_examples=6, num_secrets=3))
+    moved = release(tmp_path / "moved", plan, byte_model(), TOKENIZER)
+    texts = [f"a long text with a number, {number}" for number in range(5)] + ["short"]
+    inputs = AuditInputs(corpus=corpus_of(tmp_path, texts))
+    made = audit(moved, inputs, folder=tmp_path / "audit", settings=replace(FEW, attacks=("extraction",)))
+    (found,) = made.found
+    assert found.sequences.example_N.tolist() == [1, 3]
+    assert [TOKENIZER.decode(row) for row in found.sequences.tokens] == [texts[1], texts[3]]
 
 
 # --- files that were changed

@@ -1,7 +1,8 @@
 """What a planted secret may be: every text of a public format, or a list. Each is as likely as any other."""
 
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, nextafter
@@ -71,16 +72,17 @@ class Candidates:
         """The chance of naming the right one without having seen anything. Guarantee: at least 1 / ``size``."""
         return prior_among(self.size)
 
-    @property
-    def spoken_prior(self) -> float:
+    def spoken_prior(self, fold: Callable[[str], str] = str) -> float:
         """The same for whoever says a text that goes on: it names each candidate that it begins with, as Ann in Anna.
 
-        >>> Candidates.of_list(["Ann", "Anna", "Bo", "Cy"]).spoken_prior
+        fold: what is left of a text when it is spoken; those that are then equal, such as Bo and bo, are said at once.
+
+        >>> Candidates.of_list(["Ann", "Anna", "Bo", "Cy"]).spoken_prior()
         0.5
         """
+        most = max(Counter(map(fold, self.letters)).values(), default=1) ** self.length
         chain: list[str] = []
-        most = 1
-        for value in sorted(self.values):  # what begins alike stands together, the shorter first
+        for value in sorted(map(fold, self.values)):  # what begins alike stands together, the shorter first
             while chain and not value.startswith(chain[-1]):
                 chain.pop()
             chain.append(value)

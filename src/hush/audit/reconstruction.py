@@ -41,6 +41,8 @@ def attack_runs(scenario: Scenario, transcripts: Transcripts, *, score: Score = 
     Guarantee: if training kept the scenario's promise, a run succeeds with probability ``scenario.certified`` at most,
     whatever the score; the runs are independent, so that limits of the count are exact.
     """
+    if not np.all((transcripts.truth >= 0) & (transcripts.truth < scenario.num_candidates)):
+        raise InvalidInput(f"a run has a truth outside the {scenario.num_candidates} candidates of the scenario")
     named_R = candidate_scores(scenario, transcripts, score=score).argmax(dim=1).numpy()
     return Success(hits=int(np.count_nonzero(named_R == transcripts.truth)), runs=transcripts.truth.size)
 
@@ -51,6 +53,11 @@ def candidate_scores(scenario: Scenario, transcripts: Transcripts, *, score: Sco
     if scenario.noise == 0:
         raise InvalidInput("the scenario has no noise, so that no update has a likelihood; there is nothing to test")
     iterates, released = transcripts.iterates, transcripts.released
+    if released[0] < 0 or released[-1] > scenario.rounds:
+        raise InvalidInput(
+            f"models after the rounds {released[0]} to {released[-1]}, but the scenario, and with it the bound, has "
+            f"{scenario.rounds}; make the scenario of these runs"
+        )
     per_run = scenario.num_candidates * max(scenario.holders.size, 1) * iterates.shape[2]
     parts = iterates.split(max(1, FLOATS_AT_ONCE // per_run))
     return torch.cat([_scores_of(scenario, part, released, score) for part in parts])

@@ -68,7 +68,7 @@ def audit(
     attempts = _mechanism(work) if "mechanism" in wanted else []
     found = _extraction(work) if "extraction" in wanted and work.inputs.corpus is not None else []
     planting, naming = work.inputs.planting, None
-    spoken = 0.0 if planting is None else planting.candidates.spoken_prior
+    spoken = 0.0 if planting is None or not found else planting.candidates.spoken_prior(work.models.fold)
     for one in found:
         classes = work.inputs.places.classes if work.inputs.places else {}
         attempts += extraction_attempts(run, one.hit_of, classes, canary_prior=spoken)

@@ -26,9 +26,9 @@ _CHUNK = 256  # texts that a tokenizer gets at once
 class LeftOut:
     """How many places of secrets cannot be tried, and why.
 
-    unplaced: no characters are known for them. cut: they end beyond the tokens that training kept. repeated: the same
-    secret stands earlier in the same example, or for models that see both sides anywhere else in it, so that a prompt
-    could hold it, and copying would pass for memory.
+    unplaced: no characters are known for them. cut: they begin or end beyond the tokens that training kept. repeated:
+    the same secret stands earlier in the same example, or for models that see both sides anywhere else in it, so that a
+    prompt could hold it, and copying would pass for memory.
     """
 
     unplaced: int = 0
@@ -164,7 +164,7 @@ def secret_sequences(
                     f"which has {len(text)}; scan the data that the model was trained on"
                 )
             inside = np.flatnonzero(real_T & (offset_T2[:, 0] < last) & (offset_T2[:, 1] > first))
-            if not inside.size or offset_T2[inside[-1], 1] < last:
+            if not inside.size or offset_T2[inside[-1], 1] < last or text[first : offset_T2[inside[0], 0]].strip():
                 cut += 1
             else:
                 found.append((tokens, int(inside[0]), int(inside[-1]) + 1, int(place)))

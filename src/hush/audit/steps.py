@@ -4,6 +4,7 @@ Every step takes what is done already from its pieces, does the rest, and gives 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from random import Random, SystemRandom
 from typing import Any
 
@@ -201,29 +202,24 @@ def exposed(
 
 
 def whole_sequences(
-    texts: Iterable[str], tokenizer: Any, *, prompt: int, longest: int, max_length: int, most: int
+    texts: Iterable[tuple[int, str]], tokenizer: Any, *, prompt: int, longest: int, max_length: int, most: int
 ) -> Sequences:
-    """Texts as sequences whose target begins after a prompt; those too short for the longest target are left out."""
+    """Numbered texts as sequences whose target begins after a prompt; those too short for the longest are left out."""
     rows: list[list[int]] = []
     numbers: list[int] = []
-    for first, chunk in _chunks(texts):
-        made: list[list[int]] = tokenizer(chunk, truncation=True, max_length=max_length, verbose=False)["input_ids"]
-        for place, row in enumerate(made):
+    for chunk in _chunks(texts):
+        options = {"truncation": True, "max_length": max_length, "verbose": False}
+        made: list[list[int]] = tokenizer([text for _, text in chunk], **options)["input_ids"]
+        for (number, _), row in zip(chunk, made, strict=True):
             if len(row) >= prompt + longest and len(rows) < most:
                 rows.append(row)
-                numbers.append(first + place)
+                numbers.append(number)
         if len(rows) == most:
             break
     return Sequences.of(rows, begin=np.full(len(rows), prompt), example=np.array(numbers, dtype=np.int64))
 
 
-def _chunks(texts: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    held: list[str] = []
-    begin = 0
-    for text in texts:
-        held.append(text)
-        if len(held) == CHUNK:
-            yield begin, held
-            begin, held = begin + CHUNK, []
-    if held:
-        yield begin, held
+def _chunks(texts: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    rows = iter(texts)
+    while held := list(islice(rows, CHUNK)):
+        yield held

@@ -100,6 +100,11 @@ class Models:
     masked: bool
     max_length: int
 
+    def fold(self, text: str) -> str:
+        """What the tokenizer tells apart: some make letters small, or take their accents off, before they begin."""
+        normalizer = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "normalizer", None)
+        return text if normalizer is None else normalizer.normalize_str(text)
+
 
 @final
 @dataclass(kw_only=True, repr=False)

@@ -154,7 +154,8 @@ def examples_found(work: Work) -> Found | None:
     if corpus is None or not prompts:
         return None
     holds_N = work.run.plan.incidence.secrets_per_example > 0
-    texts = (text for text, holds in zip(corpus.texts(), holds_N, strict=True) if holds)
+    rows = enumerate(zip(corpus.texts(), holds_N, strict=True))
+    texts = ((number, text) for number, (text, holds) in rows if holds)
     ours = _whole(work, "examples", texts, prompts, lengths)
     if ours is None:
         work.notices.append("no example with a secret is long enough for these prompts and continuations")
@@ -163,7 +164,7 @@ def examples_found(work: Work) -> Found | None:
     if models.reference is not None:
         other = _extracted(work, "examples-reference", models.reference, ours.grid.sequences, prompts, lengths)
     if work.inputs.held_out is not None:
-        held = _whole(work, "held-out", work.inputs.held_out.texts(), prompts, lengths)
+        held = _whole(work, "held-out", enumerate(work.inputs.held_out.texts()), prompts, lengths)
         if held is None:
             work.notices.append("no held-out text is long enough for these prompts and continuations")
     cells = ours.cells()
@@ -182,7 +183,7 @@ def examples_found(work: Work) -> Found | None:
 
 
 def _whole(
-    work: Work, name: str, texts: Iterable[str], prompts: Sequence[int], lengths: Sequence[int]
+    work: Work, name: str, texts: Iterable[tuple[int, str]], prompts: Sequence[int], lengths: Sequence[int]
 ) -> Extraction | None:
     sequences = whole_sequences(
         texts,
