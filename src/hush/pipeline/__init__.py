@@ -1,0 +1,13 @@
+"""All stages in one go, each done once: data → scan → (canaries) → plan → train → audit → report.
+
+folder (where things lie, one process at a time) -> record (what is done, under which inputs) -> job (what every stage
+is given) -> stage_* (the stages) -> share (what may leave) -> run (their order, and what need not be done again),
+forecast (what would be done).
+"""
+
+from hush.pipeline.forecast import forecast
+from hush.pipeline.job import Watch
+from hush.pipeline.run import Outcome, run_pipeline
+from hush.pipeline.stage_train import Interrupted
+
+__all__ = ["Interrupted", "Outcome", "Watch", "forecast", "run_pipeline"]

@@ -1,0 +1,124 @@
+"""Who contains which secret, by the rules; then, if the audit asks for canaries, those planted after the examples."""
+
+from pathlib import Path
+from random import SystemRandom
+from typing import Any, final
+
+import numpy as np
+
+from hush.incidence import Incidence
+from hush.pipeline.folder import discard
+from hush.pipeline.job import Job
+from hush.pipeline.record import StageName
+from hush.pipeline.stage_data import file_rows
+from hush.plan.invariants import promises_fingerprint
+from hush.protection import promise_arrays
+from hush.scan.rule_kinds import LiteralsRule
+from hush.secret_table import Secrets
+
+__all__ = ["CanariesStage", "ScanStage"]
+
+
+@final
+class ScanStage:
+    """``hush scan``, with its review page."""
+
+    name: StageName = "scan"
+    needs: tuple[StageName, ...] = ("data",)
+
+    def settings(self, job: Job) -> Any:
+        config = job.config
+        files = [rule.file for rule in config.rules.rules if isinstance(rule, LiteralsRule) and rule.file is not None]
+        literals = job.key.fingerprint_rows(file_rows([(name, config.rules.path(name)) for name in files]))
+        data = config.data
+        return [config.stated_rules, literals, data.column, data.unit, data.id_column, data.skip_bad]
+
+    def run(self, job: Job) -> dict[str, Any]:
+        from hush.scan.review import write_review
+        from hush.scan.run import scan
+
+        config, notices = job.config, []
+        found = scan(
+            config.source,
+            config.rules,
+            column=config.data.column,
+            unit=config.data.unit,
+            id_column=config.data.id_column,
+            key=job.key,
+            skip_bad=config.data.skip_bad,
+            workers=config.data.workers,
+            progress=lambda done, total: job.watch.work("Scanning", done, total),
+            notice=notices.append,
+        )
+        for notice in notices:
+            job.watch.notice(notice)
+
+        def review(owner: Path) -> None:
+            write_review(found, owner / "review.html", source=config.source, notices=notices)
+
+        if job.paths.scan.exists():
+            discard(job.paths.scan)  # whatever it is, the record knows nothing good of it
+        found.save(job.paths.scan, also=review)
+        return {
+            "fingerprint": job.fingerprint(*_identity(found.incidence, found.secrets), found.data_fingerprint),
+            "data_fingerprint": found.data_fingerprint,
+            "examples": found.incidence.num_examples,
+            "secrets": found.incidence.num_secrets,
+            "pairs": found.incidence.num_entries,
+            "skipped": found.skipped,
+        }
+
+    def is_there(self, job: Job) -> bool:
+        return (job.paths.scan / "public" / "summary.json").is_file()
+
+
+@final
+class CanariesStage:
+    """``hush canaries``: the true ones are drawn once, by the system, and never again for the same scan."""
+
+    name: StageName = "canaries"
+    needs: tuple[StageName, ...] = ("scan",)
+
+    def settings(self, job: Job) -> Any:
+        return job.canaries.model_dump()
+
+    def run(self, job: Job) -> dict[str, Any]:
+        from hush.audit.canaries import Template, plant, templates_from
+        from hush.audit.canary_files import save_planted
+        from hush.audit.candidates import Candidates
+
+        wanted, corpus, public = job.canaries, job.scanned(), job.paths.scan / "public"
+        incidence = Incidence.from_parquet(public / "incidence.parquet")
+        secrets = Secrets.from_parquet(public / "secrets.parquet")
+        if wanted.templates is None:
+            holds_N = np.asarray(incidence.secrets_per_example > 0)
+            templates = templates_from(corpus.texts(), holds_N, wanted.count, SystemRandom())
+        else:
+            templates = [Template.parse(text) for text in wanted.templates]
+        planted = plant(
+            incidence,
+            secrets,
+            templates,
+            Candidates.of_format(wanted.alphabet, wanted.length),
+            count=wanted.count,
+            repeats=wanted.repeats,
+            ceiling=wanted.ceiling,
+        )
+        discard(job.paths.canaries)
+        save_planted(planted, corpus, job.paths.canaries)
+        fingerprint = job.key.fingerprint_rows(job.corpus().texts())
+        return {
+            "fingerprint": job.fingerprint(*_identity(planted.incidence, planted.secrets), fingerprint),
+            "data_fingerprint": fingerprint,
+            "canaries": wanted.count,
+            "examples": planted.incidence.num_examples,
+            "secrets": planted.incidence.num_secrets,
+        }
+
+    def is_there(self, job: Job) -> bool:
+        return (job.paths.canaries / "owner" / "canaries.json").is_file()
+
+
+def _identity(incidence: Incidence, secrets: Secrets) -> tuple[str, str]:
+    prior_SQ, ceiling_SQ = promise_arrays(secrets.prior, secrets.ceiling, len(secrets))
+    return incidence.fingerprint, promises_fingerprint(secrets.ids, prior_SQ, ceiling_SQ)

@@ -1,0 +1,187 @@
+"""Training under the plan, and the rule that guards it: one plan and one recipe are trained once.
+
+Every training has a folder of its own, named by a fingerprint of its plan, recipe and model; what is unfinished in it
+goes on from its last state. A certificate accounts for one training: whoever gets two models of the same data can use
+both. So a second one is begun only if the owner asks for it, by name.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from hush.certificate import Certificate
+from hush.errors import InvalidInput
+from hush.pipeline.base_model import base_model
+from hush.pipeline.job import Job
+from hush.pipeline.record import StageName
+from hush.pipeline.stage_data import file_rows, files_of
+from hush.plan import Plan
+from hush.plan.files import read_json
+
+if TYPE_CHECKING:
+    from hush.train.recipe import Recipe, Runtime
+
+__all__ = ["Interrupted", "TrainStage", "check_further", "model_path", "released_trainings"]
+
+
+SPEED = ("micro_batch", "compile", "gradient_checkpointing", "save_every", "device")  # they change nothing else
+
+
+class Interrupted(Exception):
+    """Training was asked to stop, and its state is saved."""
+
+    def __init__(self, round: int, rounds: int) -> None:
+        super().__init__(f"stopped after round {round} of {rounds}")
+        self.round, self.rounds = round, rounds
+
+
+@final
+class TrainStage:
+    """``hush train``."""
+
+    name: StageName = "train"
+    needs: tuple[StageName, ...] = ("plan",)
+
+    def settings(self, job: Job) -> Any:
+        return [job.config.training.model_dump(exclude=set(SPEED)), model_fingerprint(job)]
+
+    def run(self, job: Job) -> dict[str, Any]:
+        folder = training_folder(job)
+        if not _is_finished(folder):
+            _train(job, folder)
+        certificate = Certificate.from_dict(read_json(folder / "release" / "certificate.json"))
+        return {
+            "fingerprint": str(certificate.fingerprints["model"]),
+            "training": folder.name,
+            "certifies": certificate.is_real,
+        }
+
+    def is_there(self, job: Job) -> bool:
+        return _is_finished(training_folder(job))
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "release" / "certificate.json").is_file()  # the last that a training writes
+
+
+def _train(job: Job, folder: Path) -> None:
+    """Begin this training or go on with it, to its end."""
+    _check_libraries()
+    from hush.train.fit import Stopped, fit
+
+    others = released_trainings(job.paths.trainings)
+    if others and folder not in others and folder.name not in job.record.allowed:
+        check_further(others, job.new_release)
+        job.record.allowed.append(folder.name)  # so that it goes on after a kill
+        job.record.store()
+    if job.config.training.lora is not None and Path(model_path(job)).is_dir():
+        job.watch.notice(
+            "share/ holds adapters only: whoever gets them needs the model beneath, and is told its path here"
+        )
+    with job.watch.stoppable() as stop:
+        ended = fit(
+            Plan.load(job.paths.plan),
+            _recipe(job),
+            job.corpus(),
+            key=job.key,
+            output=folder,
+            runtime=_runtime(job),
+            progress=job.watch.live,
+            reading=lambda done, total: job.watch.work("Reading the data", done, total),
+            stop=stop,
+        )
+    if isinstance(ended, Stopped):
+        raise Interrupted(ended.round, ended.rounds)
+
+
+def training_folder(job: Job) -> Path:
+    """The folder of the training that the config asks for."""
+    number = job.record.attempts.get("train", 0)
+    parts = (job.outputs("plan")["fingerprint"], TrainStage().settings(job), number)
+    return job.paths.trainings / job.fingerprint(*parts).split(":")[1][:16]
+
+
+def released_trainings(folder: Path) -> list[Path]:
+    """Trainings here of which somebody may have seen a model: those whose ledger has a release."""
+    ledgers = sorted(folder.glob("*/owner/run.json"))
+    return [path.parents[1] for path in ledgers if _has_released(path)]
+
+
+def _has_released(path: Path) -> bool:
+    try:
+        ledger: dict[str, Any] = read_json(path)
+        return bool(ledger["finished"] or ledger["released"])
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInput(f"{path} is not the ledger of a training; restore it, or name a new folder") from None
+
+
+def check_further(others: list[Path], asked: bool) -> None:
+    """Refuse another training of the same data, unless it was asked for."""
+    if others and not asked:
+        raise InvalidInput(
+            f"this would train on the same data once more ({len(others)} finished already, the last in {others[-1]}): "
+            "plan, model or training changed, or it was asked for again. A certificate accounts for one training, and "
+            "whoever gets both models can use both. Undo the change to keep what is there; or, if the earlier model "
+            "never left your hands and never will, pass --new-release"
+        )
+
+
+def model_path(job: Job) -> str:
+    """The model to begin with: a name, or a folder; a small one is made."""
+    model = job.config.model
+    if model.small is not None:
+        return str(base_model(job.paths.owner / "base-model", model.small))
+    return job.config.located(model.name or "")
+
+
+def model_fingerprint(job: Job) -> str:
+    """Of a folder its content, under the key; of a name the name."""
+    model = job.config.model
+    if model.small is not None:
+        return job.fingerprint(model.small.model_dump())
+    path = job.config.located(model.name or "")
+    return job.key.fingerprint_rows(file_rows(files_of(path, code=True))) if Path(path).is_dir() else path
+
+
+def _recipe(job: Job) -> "Recipe":
+    from hush.train.pretrained import Lora
+    from hush.train.recipe import Recipe
+
+    asked = job.config.training
+    lora = None
+    if (wanted := asked.lora) is not None:
+        lora = Lora(rank=wanted.rank, alpha=wanted.alpha, dropout=wanted.dropout, targets=wanted.targets or ())
+    return Recipe(
+        model=model_path(job),
+        task=asked.task,
+        lora=lora,
+        optimizer=asked.optimizer,
+        learning_rate=asked.learning_rate,
+        schedule=asked.schedule,
+        warmup=asked.warmup,
+        max_length=asked.max_length,
+        bf16=asked.bf16,
+        public_weight=None if asked.public is None else asked.public.weight,
+        public_batch=None if asked.public is None else asked.public.batch,
+    )
+
+
+def _runtime(job: Job) -> "Runtime":
+    from hush.train.recipe import Runtime
+
+    asked = job.config.training
+    return Runtime(
+        micro_batch=asked.micro_batch,
+        compile=asked.compile,
+        gradient_checkpointing=asked.gradient_checkpointing,
+        save_every=asked.save_every,
+        device=asked.device,
+    )
+
+
+def _check_libraries() -> None:
+    """Say what to install where torch or transformers are missing."""
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise InvalidInput(f'training needs the library {error.name}; pip install "hush[hf]"') from error
