@@ -12,8 +12,8 @@ DEV     := $(VENV)/.installed-dev
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
-demo: $(RUNTIME) ## plan an embedded example and draw its noise table and plot
-	@echo "==> hush demo"
+demo: $(RUNTIME) ## protect a code base that every machine has: four models side by side, and a report
+	@echo "==> hush demo (some minutes on two cores)"
 	@$(BIN)/hush demo
 
 test: lint types unit docs ## everything a change must pass
@@ -34,7 +34,7 @@ types: $(DEV) ## static types, strict for the mathematics
 
 unit: $(DEV) ## tests, doctests and documentation snippets
 	@echo "==> pytest"
-	@$(BIN)/pytest
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 slow: $(DEV) ## the long randomised sweeps that test leaves out
 	@echo "==> pytest -m slow"
@@ -48,12 +48,13 @@ clean: ## remove everything that can be rebuilt
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Two stamps, so that the demo does not wait for the developer tools.
+# Two stamps, so that the demo does not wait for the developer tools. It trains language models (hf) on code (scan).
 $(RUNTIME): pyproject.toml constraints.txt
-	@echo "==> installing hush into $(VENV) (first time, or its dependencies changed)"
+	@echo "==> installing hush[hf,scan] into $(VENV): PyTorch, transformers and parsers of code, some minutes"
+	@echo "    (first time, or its dependencies changed)"
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"hush needs Python >= 3.11 but $(PYTHON) is {v[0]}.{v[1]}; run make PYTHON=python3.11 (or newer)")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[hf,scan]'
 	@touch $@
 
 $(DEV): $(RUNTIME)

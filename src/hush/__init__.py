@@ -65,8 +65,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "train":  # needs torch, so not before it is asked for
-        return import_module("hush.train")
+    if name in ("scan", "train", "audit"):  # stages of their own, loaded when asked for: training needs torch
+        return import_module(f"hush.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'hush' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOME[name]), name)

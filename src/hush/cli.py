@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 a promise or check failed, 2 bad input.
 
 import time
 from pathlib import Path
+from traceback import format_exception
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,9 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from hush import __version__
+from hush.cli_audit import audit
+from hush.cli_canaries import canaries
+from hush.cli_explain import explain
 from hush.cli_options import (
     BoundChoice,
     BoundOption,
@@ -24,6 +28,9 @@ from hush.cli_options import (
     SecretsOption,
 )
 from hush.cli_plan import frontier, plan
+from hush.cli_report import report
+from hush.cli_run import init, run
+from hush.cli_scan import scan
 from hush.cli_train import train
 from hush.cli_verify import sign, verify
 from hush.errors import HushError, InvalidInput
@@ -43,14 +50,17 @@ class _Commands(TyperGroup):
             said = str(error)
             if isinstance(error, OSError):
                 said = f"{error.filename or 'a file'}: {error.strerror or error}; check the path and its permissions"
-            Console(stderr=True).print(Text(f"Error: {said}", style="red"), soft_wrap=True)
+            console = Console(stderr=True)
+            if ctx.params.get("debug"):
+                console.print(Text("".join(format_exception(error))), soft_wrap=True)
+            console.print(Text(f"Error: {said}", style="red"), soft_wrap=True)
             raise typer.Exit(2 if isinstance(error, InvalidInput | OSError) else 1) from None
 
 
 app = typer.Typer(
     cls=_Commands, pretty_exceptions_show_locals=False, no_args_is_help=True, rich_markup_mode="markdown", help=(
         "Train on data that holds secrets, with a proven ceiling on what anyone can get back out of the model.\n\n"
-        "Example: `hush demo`\n\n"
+        "Example: `hush init`, fill in the path of your data, then `hush run hush.yaml`\n\n"
         "Exit codes: 0 done, 1 a promise or check failed, 2 bad input."
     ),
 )  # fmt: skip
@@ -72,11 +82,13 @@ def _hush(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Before a command: where in the program an error arose, with its message.")
+    ] = False,
 ) -> None:
     pass
 
 
-@app.command()
 def posterior(
     noise: Annotated[float, typer.Option(help="Noise multiplier: standard deviation of the noise / clip norm.")],
     rounds: Annotated[int, typer.Option(help="Training rounds (optimizer steps).")],
@@ -118,7 +130,6 @@ def posterior(
     print_json(record) if json else show_posterior(record, Console())
 
 
-@app.command()
 def calibrate(
     incidence: IncidenceArgument,
     batch_size: Annotated[int | None, typer.Option(help="Expected examples per round; every rate is B / n.")] = None,
@@ -176,21 +187,46 @@ def calibrate(
     print_json(record) if json else show_calibration(record, Console(), top=top)
 
 
-@app.command()
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the pictures, the tables and the example's files.")] = Path(
+    output: Annotated[Path, typer.Option(help="Folder for the report, the models and all behind them.")] = Path(
         "hush-demo"
     ),
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller company and fewer points: a few seconds.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few files and rounds: shows how it goes, not what it is worth.")
+    ] = False,
+    noise_table: Annotated[
+        bool, typer.Option("--noise-table", help="Instead: the noise table and the picture of the README.")
+    ] = False,
 ) -> None:
-    """Plan an embedded example, step by step, and draw how much noise it saves. Takes under a minute.
+    """Protect a code base that is on every machine, side by side with other ways. Takes some minutes on two cores.
+
+    Python's standard library plays a company's code, some of its packages play secret projects. The same small model
+    is trained four times: without protection, by the paper's method with all data and with its program, and by hush.
+    Ends with a report. What an earlier demo left in the folder is replaced.
 
     Example: `hush demo --output hush-demo`
     """
-    from hush.demo import FULL, QUICK, run_demo
+    if noise_table:
+        from hush.demo.noise_table import FULL_TABLE, QUICK_TABLE, run_noise_table
 
-    run_demo(output, Console(), size=QUICK if quick else FULL)
+        run_noise_table(output, Console(), size=QUICK_TABLE if quick else FULL_TABLE)
+        return
+    from hush.demo.run import run_demo
+    from hush.demo.sizes import FULL, QUICK
+    from hush.interrupt import INTERRUPTED
+
+    try:
+        run_demo(output, Console(), size=QUICK if quick else FULL)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Stopped; there is no report. The same command begins anew.", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
-for _command in (plan, frontier, verify, sign, train):
-    app.command()(_command)
+for _panel, _commands in {  # as the help shows them: first what a new user needs
+    "All at once": (demo, init, run),
+    "Step by step": (scan, explain, canaries, plan, frontier, train, audit, report),
+    "Trust": (verify, sign),
+    "Single numbers": (posterior, calibrate),
+}.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(_command)

@@ -1,0 +1,140 @@
+"""How much the demo trains, and the config of its protected arm, which is an ordinary one for ``hush run``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+__all__ = ["CHUNK", "FULL", "KEEP", "PROJECTS", "QUICK", "Size", "config_of"]
+
+# Packages and modules of the standard library that play secret projects: small, there on every machine, and some of
+# them imported from elsewhere (cmd by the profilers, shlex by the browser's starter, hmac by secrets, …).
+PROJECTS: Mapping[str, tuple[str, ...]] = {
+    "sqlite3": ("sqlite3/**",),
+    "json": ("json/**",),
+    "dbm": ("dbm/**",),
+    "tomllib": ("tomllib/**",),
+    "zoneinfo": ("zoneinfo/**",),
+    "signing": ("hmac.py",),
+    "console": ("cmd.py",),
+    "shell": ("shlex.py",),
+}
+CHUNK = 32  # tokens of code in an example: about as many bytes as the model sees
+LENGTH = 128  # bytes that the model sees
+CANARIES: Mapping[str, Any] = {"alphabet": "hex", "length": 6, "ceiling": 1e-3}
+TEMPLATES = (
+    'STRIPE_KEY = "{secret}"\n',
+    'db_password = "{secret}"\n',
+    'SMTP_TOKEN = "{secret}"\n',
+    'session_salt = "{secret}"\n',
+)
+KEEP = 0.5  # share of their weight that examples with secrets keep
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is trained. largest: bytes of the files that are taken. repeats: examples that hold each canary.
+
+    held_out: texts to evaluate on. evaluations: how often on the way. candidates: of a canary that are ranked. trials:
+    of the simulated attack. workers: processes beside this one, if there are as many cores; 0 trains here.
+    """
+
+    largest: int
+    layers: int
+    width: int
+    batch_size: int
+    rounds: int
+    learning_rate: float
+    warmup: int
+    repeats: int
+    held_out: int
+    evaluations: int
+    candidates: int
+    trials: int
+    workers: int = 3
+    frontier: bool = True
+
+    @property
+    def model(self) -> dict[str, int]:
+        """A GPT-2 over bytes, as a config names it."""
+        return {"layers": self.layers, "width": self.width, "heads": 2, "length": LENGTH, "seed": 0}
+
+    @property
+    def save_every(self) -> int:
+        """Rounds between states, which are what is evaluated on the way."""
+        return max(1, self.rounds // self.evaluations)
+
+
+FULL = Size(
+    largest=30_000,
+    layers=2,
+    width=64,
+    batch_size=12,
+    rounds=800,
+    learning_rate=5e-3,
+    warmup=20,
+    repeats=300,
+    held_out=300,
+    evaluations=8,
+    candidates=1000,
+    trials=2000,
+)
+QUICK = Size(
+    largest=4_000,
+    layers=1,
+    width=32,
+    batch_size=8,
+    rounds=12,
+    learning_rate=1e-2,
+    warmup=2,
+    repeats=5,
+    held_out=20,
+    evaluations=2,
+    candidates=50,
+    trials=200,
+    workers=0,
+    frontier=False,
+)
+
+
+def config_of(size: Size) -> dict[str, Any]:
+    """The config of the run under hush; paths begin at the demo's folder."""
+    return {
+        "version": 1,
+        "data": {"source": "code-base"},
+        "promises": {"prior": 1e-10, "ceiling": 1e-3},
+        "chunks": {"tokens": CHUNK},
+        "rules": [
+            {
+                "name": "projects",
+                "find": "code",
+                "secrets": [{"name": name, "paths": list(paths)} for name, paths in PROJECTS.items()],
+                "imports": {"depth": "all"},
+            }
+        ],
+        "plan": {"batch_size": size.batch_size, "rounds": size.rounds, "keep": KEEP},
+        "model": {"name": "base-model"},
+        "training": {
+            "learning_rate": size.learning_rate,
+            "warmup": size.warmup,
+            "max_length": LENGTH,
+            "micro_batch": size.batch_size,
+            "save_every": size.save_every,
+            "device": "cpu",
+        },
+        "audit": {
+            "attacks": ["mechanism", "extraction", "exposure"],
+            "prompts": [10],
+            "secrets": 3,
+            "trials": size.trials,
+            "candidates": size.candidates,
+            "canaries": {
+                **CANARIES,
+                "count": len(TEMPLATES),
+                "repeats": size.repeats,
+                "templates": list(TEMPLATES),
+            },
+        },
+        "report": {"title": "The demo's protected model", "frontier": size.frontier},
+        "output": "run",
+    }
