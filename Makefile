@@ -14,7 +14,8 @@ help: ## list the targets
 
 demo: $(RUNTIME) ## protect a code base that every machine has: four models side by side, and a report
 	@echo "==> hush demo (some minutes on two cores)"
-	@$(BIN)/hush demo
+	@$(BIN)/hush demo $(DEMO)
+	@echo "    (hush is $(BIN)/hush here)"
 
 test: lint types unit docs ## everything a change must pass
 	@echo "==> all checks passed"

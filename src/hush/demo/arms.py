@@ -47,7 +47,7 @@ NONE = Arm(name="none", title="no protection", meaning="plain training: no clipp
 PAPER = Arm(name="paper", title="paper, all data", meaning="the paper's proof by KL divergence, on all data")
 PROGRAM = Arm(
     name="paper-program",
-    title="paper, its program",
+    title="paper, program",
     meaning="the same proof, with the paper's linear program leaving out as much data as hush does, or less",
 )
 HUSH = Arm(name="hush", title="hush", meaning="the tight proof, with data weighted by what it costs")

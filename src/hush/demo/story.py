@@ -159,17 +159,22 @@ def cells_of(result: Result) -> list[str]:
 def by_chance(results: Sequence[Result]) -> str:
     """Mean exposure where nothing was learnt; that of one canary is about exponential, so as wide as it is large."""
     keys = len(results[0].canaries.ranked)
-    return f"{BY_CHANCE:.2f} by chance, give or take {BY_CHANCE / keys**0.5:.1f} with {keys} keys"
+    return f"{BY_CHANCE:.2f} by chance, give or take {_spread(keys):.1f} with {keys} keys"
+
+
+def _spread(keys: int) -> float:
+    """Standard deviation of the mean exposure of so many canaries, where nothing was learnt."""
+    return BY_CHANCE / keys**0.5
 
 
 def findings(results: Sequence[Result]) -> list[str]:
     """What the numbers show, said only where they do."""
     none, paper, program, hush = (next(one for one in results if one.arm == arm) for arm in ARMS)
     found: list[str] = []
-    if none.canaries.exposure > hush.canaries.exposure + 1:
+    if none.canaries.exposure > BY_CHANCE + 3 * _spread(len(none.canaries.ranked)):
         found.append(
             f"Without protection the model learnt the keys: {none.canaries.exposure:.1f} bits on average, and "
-            f"{none.canaries.said} of {len(none.canaries.ranked)} come out word for word. Under hush they stay at "
+            f"{none.canaries.said} of {len(none.canaries.ranked)} come out word for word. Under hush: "
             f"{hush.canaries.exposure:.1f} bits."
         )
     else:
