@@ -5,8 +5,8 @@
 Models have random weights: `small` (GPT-2, 4 layers of 256, 8,192 words), `gpt2` (124 M parameters), `gemma2` (225 M
 parameters, 256,000 words, sliding window). Of the sequences a share was said by the model itself, and so counts as
 memorised; the others are random. The plain loop prompts with one sequence at a time, `do_sample=False`, with its cache
-and no early end; it runs on the first few sequences, and its rate is compared. Both must find the same matches and the
-same edits, which is checked in float32 and counted in bfloat16, where rounding decides between near-ties.
+and no early end; it runs on the first few sequences, and its rate is compared. Both must find the same matches, which
+is checked in float32 and counted in bfloat16, where rounding decides between near-ties.
 
 exact: matches only. similarity: decoded in full, edits counted as well. discoverable: probabilities, which the plain
 loop could only estimate. Rates are of the median of several repeats after one warm-up, by the clock; on a machine with
