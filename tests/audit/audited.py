@@ -7,10 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import transformers
 from memorising import SECRET, planted
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import hush
-from hush.audit.audited_run import AuditedRun, folder_digest
+from hush.audit.audited_run import AuditedRun
+from hush.train.release import folder_digest
 
 COUNT = 12
 ROUNDS = 6
@@ -50,3 +53,18 @@ def release(folder: Path, plan: hush.Plan, model: Any, tokenizer: Any, *, marks:
     certificate = replace(certificate, fingerprints=fingerprints, marks=(*certificate.marks, *marks))
     (made / "certificate.json").write_text(json.dumps(certificate.to_dict()))
     return AuditedRun.load(folder)
+
+
+def masked_bytes() -> tuple[transformers.BertConfig, transformers.PreTrainedTokenizerFast]:
+    """A tiny masked model over bytes, and its tokenizer."""
+    words = ["<pad>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    level = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
+    level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=level, pad_token="<pad>", mask_token="<mask>", model_max_length=48
+    )
+    config = transformers.BertConfig(
+        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=48, pad_token_id=0,
+    )  # fmt: skip
+    return config, tokenizer

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from audited import plan_for, release
+from audited import masked_bytes, plan_for, release
 from hypothesis import given
 from hypothesis import strategies as st
 from memorising import byte_model, byte_tokenizer
@@ -40,7 +40,7 @@ from hush.audit.verdict import Attempt, Together, judge
 from hush.audit.work import AuditInputs, AuditSettings
 from hush.corpus import read_corpus
 from hush.errors import InvalidInput
-from hush.plan.files import record_digest
+from hush.storage import record_digest
 
 TOKENIZER = byte_tokenizer()
 TOKENIZER.model_max_length = 48
@@ -203,16 +203,7 @@ def test_what_a_model_is_shown_holds_no_other_place_of_the_secret(words: list[st
 
 
 def test_masked_models_are_not_shown_a_copy_behind_the_secret(tmp_path: Path) -> None:
-    words = ["<pad>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    level = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
-    level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=level, pad_token="<pad>", mask_token="<mask>", model_max_length=48
-    )
-    config = transformers.BertConfig(
-        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=48, pad_token_id=0,
-    )  # fmt: skip
+    config, tokenizer = masked_bytes()
     run = release(tmp_path / "run", plan_for(COUNT), transformers.BertForMaskedLM(config), tokenizer)
     texts = ["Ann met Ann", "only Bo", "Bo, Ann, Bo", "none", "none", "none"]
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "Ann", 1: "Bo"}))

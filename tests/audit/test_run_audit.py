@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from audited import COUNT, ROUNDS, plan_for, release, write_texts
+from audited import COUNT, ROUNDS, masked_bytes, plan_for, release, write_texts
 from hypothesis import given
 from hypothesis import strategies as st
 from memorising import HEAD, byte_model, byte_tokenizer, planted, trained_plainly
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 import hush
 from hush.audit.attempts import NamedRun, extraction_attempts, first_tries
@@ -269,16 +268,7 @@ def test_without_places_whole_examples_are_tried_beside_held_out_ones(desk: Desk
 
 
 def test_masked_models_fill_in(desk: Desk) -> None:
-    words = ["<pad>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    level = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
-    level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=level, pad_token="<pad>", mask_token="<mask>", model_max_length=48
-    )
-    config = transformers.BertConfig(
-        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=48, pad_token_id=0,
-    )  # fmt: skip
+    config, tokenizer = masked_bytes()
     run = release(desk.root / "run", plan_for(COUNT), transformers.BertForMaskedLM(config), tokenizer)
     release(desk.root / "other", plan_for(COUNT), transformers.BertForMaskedLM(config), tokenizer)
     reference = str(desk.root / "other" / "release" / "model")

@@ -111,7 +111,8 @@ def run_scan(
         if again:
             literals = [_literals_of(rules[rule], found.numberings[rule]) for rule in again]
             look = LookAgain(literals=literals, columns=columns, skip_bad=skip_bad)
-            with closing(_results(engine, look, shards)) as results:
+            searched = shards if any(one.values for one in literals) else ()  # else there is nothing to look for
+            with closing(_results(engine, look, searched)) as results:
                 for result in results:
                     found.add_elsewhere(result)
                     tell()
