@@ -9,7 +9,7 @@ multiplied in.
 Shapes: B examples, T positions, O × I the parameter.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ __all__ = [
     "Factors",
     "Rows",
     "add_clipped_sum_",
+    "kept",
     "merged",
     "squared_norms",
 ]
@@ -103,25 +104,37 @@ def squared_norms(captures: Sequence[Capture]) -> tuple[Tensor, Tensor]:
     return square, spread + rounding * (2 * (square + spread).sqrt() + rounding)
 
 
-def add_clipped_sum_(total: Tensor, captures: Sequence[Capture], scale_B: Tensor) -> None:
-    """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds."""
+def kept(x: Tensor, scale_B: Tensor) -> Tensor:
+    """x where the scale is positive, else 0."""
+    return torch.where(scale_B.view(-1, *[1] * (x.dim() - 1)) > 0, x, 0)
+
+
+def add_clipped_sum_(
+    total: Tensor,
+    captures: Sequence[Capture],
+    scale_B: Tensor,
+    *,
+    kept: Callable[[Tensor, Tensor], Tensor] = kept,
+) -> None:
+    """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds.
+
+    kept may be a compiled version of its default, which is slow on the gradient of many logits.
+    """
     for capture in captures:
         if isinstance(capture, Tensor):
             add_whole_([total], [capture], scale_B)
         elif isinstance(capture, Factors):
             y, x = capture.y, capture.x  # the narrower one is scaled: see _own_square
-            y, x = (y, scaled(x, scale_B).to(x.dtype)) if _narrow_x(capture) else (scaled(y, scale_B).to(y.dtype), x)
-            total += _matmul32(_kept(y, scale_B).flatten(0, 1).t(), _kept(x, scale_B).flatten(0, 1))
+            if _narrow_x(capture):
+                y, x = kept(y, scale_B), scaled(x, scale_B).to(x.dtype)
+            else:
+                y, x = scaled(y, scale_B).to(y.dtype), kept(x, scale_B)
+            total += _matmul32(y.flatten(0, 1).t(), x.flatten(0, 1))
         elif isinstance(capture, Rows):
             total.index_add_(0, capture.ids.flatten().long(), scaled(capture.y, scale_B).flatten(0, 1))
         else:
             for part, piece in capture.pieces():
-                add_clipped_sum_(total, [piece], scale_B[part])
-
-
-def _kept(x: Tensor, scale_B: Tensor) -> Tensor:
-    """x where the scale is positive, else 0."""
-    return torch.where(scale_B.view(-1, *[1] * (x.dim() - 1)) > 0, x, 0)
+                add_clipped_sum_(total, [piece], scale_B[part], kept=kept)
 
 
 def _sliced(capture: Capture, part: slice) -> Capture:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
-from hush.train.captures import Capture, Factors, Rows, add_clipped_sum_, merged, squared_norms
+from hush.train.captures import Capture, Factors, Rows, add_clipped_sum_, kept, merged, squared_norms
 from hush.train.distributed import Ranks
 from hush.train.head import Head, find_head
 from hush.train.language import Loss, logits_and_labels
@@ -76,7 +76,7 @@ class Clipper:
         self._use_head(find_head(model, loss, backend=backend))
         self._sharded = is_sharded(model)
         self._totals: dict[str, Tensor] = {}
-        self._run_model, self._add_several = self._forward, add_several_
+        self._run_model, self._add_several, self._kept = self._forward, add_several_, kept
         if backend is not None:
             # Shapes are few and fixed, so each gets its own program; torch would stop at the eighth of a function. One
             # graph or an error: a pass in pieces would be slow without saying so.
@@ -84,6 +84,7 @@ class Clipper:
             how: dict[str, Any] = {"dynamic": False, "fullgraph": True, "backend": backend}
             self._run_model = torch.compile(self._run_model, **how)
             self._add_several = torch.compile(self._add_several, **how)
+            self._kept = torch.compile(self._kept, **how)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -173,7 +174,7 @@ class Clipper:
         scale = torch.where(real & most.isfinite(), limit.clamp_max(1.0), 0.0)  # a norm of 0 gives a scale of 1
         add_whole_([self._totals[name] for name in whole], list(whole.values()), scale, several=self._add_several)
         for name, parts in apart.items():
-            add_clipped_sum_(self._totals[name], parts, scale)
+            add_clipped_sum_(self._totals[name], parts, scale, kept=self._kept)
         return norm
 
     def _routes_for(self, batch: Mapping[str, Tensor]) -> dict[Place, Route]:

@@ -172,10 +172,10 @@ class Ranks:
     def _norm(self, parts: Iterable[Tensor]) -> float:
         """Of the tensors that the ranks hold the parts of."""
         locals_ = [part.to_local() if isinstance(part, DTensor) else part for part in parts]
-        square = sum(
-            (torch.linalg.vector_norm(part, dtype=torch.float64).cpu() ** 2 for part in locals_),
-            torch.zeros(1).double(),
-        )
+        norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in locals_]
+        square = torch.zeros(1).double()
+        if norms:  # read together: each reading waits until the device has caught up
+            square = torch.stack([norm.to(norms[0].device) for norm in norms]).square().sum(0, keepdim=True).cpu()
         if self.world > 1:
             square = square.to(_device())
             dist.all_reduce(square)

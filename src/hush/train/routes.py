@@ -2,7 +2,8 @@
 
 Whole: one batched product gives B × O × I gradients; their norms are read off, their sum is a weighted mean over
 examples. Costs memory traffic in B × O × I. Factors: the norm comes from two T × T matrices of inner products (the
-"ghost" identity), the sum from one more product. Costs arithmetic in T². The cheaper one by shape is taken.
+"ghost" identity), the sum from one more product. Costs arithmetic and memory traffic in T². The cheaper one by shape
+is taken.
 """
 
 from collections.abc import Collection
@@ -17,6 +18,8 @@ __all__ = ["Route", "choose_routes"]
 # Operations per byte at which a product stops waiting for memory, by device and bytes of the type. H200: 600e12 and
 # 60e12 operations, 4.3e12 bytes a second; a desktop CPU: about 20.
 BALANCE = {("cuda", 2): 140.0, ("cuda", 4): 14.0}
+
+PASSES = 9  # over T × T numbers of 4 bytes: both matrices written, multiplied, summed up, and row sums of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,6 @@ def _cheaper_in_factors(site: Site, use: Use, device: str) -> bool:
     if site.kind == "embedding":
         return use.positions < rows  # T rows are touched; whole gradients would be mostly zeros
     bytes_each = torch.finfo(use.dtype).bits // 8
-    gram = 2 * use.positions**2 * (rows + width)
-    traffic = 3 * bytes_each * rows * width  # written, read for the norm, read for the sum
-    return gram < BALANCE.get((device, bytes_each), 20.0) * traffic
+    balance = BALANCE.get((device, bytes_each), 20.0)
+    gram = use.positions**2 * (2 * (rows + width) + balance * 4 * PASSES)
+    return gram < balance * 3 * bytes_each * rows * width  # written, read for the norm, read for the sum

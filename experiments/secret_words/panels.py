@@ -1,0 +1,112 @@
+"""The study's figure and tables from its log: the paper's four panels with hush's sweep beside, and a table of losses.
+
+(a) share of examples kept, (b) test loss without noise, (c) noise multiplier, (d) test loss with noise; points are
+means over seeds, bars 95 % intervals.
+"""
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hush
+from experiments.figures import COLOURS, panels, save
+from experiments.runs import RunLog, interval, provenance
+from experiments.secret_words.arms import Arm, planned
+from experiments.secret_words.jobs import FREE, KINDS, Bench, chosen_rate
+
+__all__ = ["summarise"]
+
+Row = dict[str, Any]
+COLUMNS = ("arm", "label", "step", "kept", "kept_weight", "noise_multiplier", "trained_noise", "loss", "loss_radius",
+           "loss_clean", "loss_clean_radius", "seeds")  # fmt: skip
+
+SWEEPS = (("paper", "paper, program", "the paper's: KL, c = 2^k"), ("hush", "hush", "hush: tight, accounted"))
+
+
+def summarise(bench: Bench, output: Path) -> list[Row]:
+    """Write summary.json, table.csv and the figure; returns the rows."""
+    log = RunLog(bench.log)
+    rows = [_row(arm, log, bench) for arm in planned(bench.work / "plans")]
+    free = _losses(log, FREE, noise=False, bench=bench)
+    start = log.outcome({"arm": "before", "noise": False})
+    references = {"no protection": free, "before fine-tuning": [start["test"]] if start else []}
+    rates = {kind: chosen_rate(log, kind, bench) for kind in KINDS}
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "summary.json").write_text(
+        json.dumps({**provenance(), "learning_rates": rates, "references": references, "rows": rows}, indent=2) + "\n"
+    )
+    with (output / "table.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    _draw(rows, references, output / "panels")
+    return rows
+
+
+def _row(arm: Arm, log: RunLog, bench: Bench) -> Row:
+    plan = hush.Plan.load(bench.work / "plans" / arm.name)
+    noisy = _losses(log, arm.name, noise=True, bench=bench)
+    # Without noise, hush on all data is the paper's baseline on all data.
+    clean = _losses(log, "paper-00" if arm.step == 0 else arm.name, noise=False, bench=bench)
+    loss, clean_loss = (interval(found) if found else (None, None) for found in (noisy, clean))
+    return {
+        "arm": arm.name,
+        "label": arm.label,
+        "step": arm.step,
+        "kept": float(np.mean(plan.weights > 1e-6)),
+        "kept_weight": float(plan.weights.mean()),
+        "noise_multiplier": plan.noise_multiplier,
+        "trained_noise": plan.training_noise_multiplier,
+        "loss": loss[0],
+        "loss_radius": _finite(loss[1]),
+        "loss_clean": clean_loss[0],
+        "loss_clean_radius": _finite(clean_loss[1]),
+        "seeds": len(noisy),
+    }
+
+
+def _losses(log: RunLog, arm: str, *, noise: bool, bench: Bench) -> list[float]:
+    """Test losses of the final runs: all rounds, seeds from 0."""
+    wanted = {"arm": arm, "noise": noise, "rounds": bench.rounds}
+    found = [
+        entry
+        for entry in log.entries()
+        if entry["key"]["arm"] == arm and wanted.items() <= entry["key"].items() and entry["key"]["seed"] < bench.seeds
+    ]
+    return [entry["outcome"]["test"] for entry in found]
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else value
+
+
+def _draw(rows: list[Row], references: Mapping[str, list[float]], path: Path) -> None:
+    figure, axes = panels(2, 2)
+    titles = {
+        (0, 0): ("kept", None, "(a) examples kept", "share of examples with weight above 1e-6"),
+        (0, 1): ("loss_clean", "loss_clean_radius", "(b) without noise", "test loss"),
+        (1, 0): ("noise_multiplier", None, "(c) noise for the promise", "noise multiplier"),
+        (1, 1): ("loss", "loss_radius", "(d) with noise", "test loss"),
+    }
+    for place, (value, radius, title, name) in titles.items():
+        for method, label, text in SWEEPS:
+            own = [row for row in rows if row["arm"].startswith(method) and row[value] is not None]
+            bars = [(row[radius] or 0.0) if radius else 0.0 for row in own]
+            axes[place].errorbar(
+                [-row["step"] for row in own], [row[value] for row in own], yerr=bars, fmt="o-", capsize=3,
+                color=COLOURS[label], label=text,
+            )  # fmt: skip
+        if place[1] == 1 and references["no protection"]:
+            axes[place].axhline(
+                float(np.mean(references["no protection"])), color=COLOURS["no protection"], linestyle="--",
+                label="no protection",
+            )  # fmt: skip
+        axes[place].set(title=title, ylabel=name, xlabel="steps from all data (0) towards less noise")
+    axes[1, 0].set_yscale("log")
+    axes[1, 1].legend()
+    axes[1, 0].legend()
+    save(figure, path)

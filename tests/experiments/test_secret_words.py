@@ -1,0 +1,113 @@
+"""Study 1 runs from end to end on abstracts made on the spot; what it writes has the right shape, and it goes on."""
+
+import csv
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from experiments.secret_words.data import Prepared, secret_words, word_incidence, words
+
+ROOT = Path(__file__).parents[2]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def made_word(number: int) -> str:
+    return "".join(LETTERS[number // 26**k % 26] for k in range(3))
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Abstracts in which words become rarer and rarer, BERT's special pieces at their places, and a public text."""
+    folder = tmp_path_factory.mktemp("material")
+    rng = np.random.default_rng(0)
+    chance = 1 / np.arange(1, 2001)
+    texts = [
+        " ".join(made_word(int(word)) for word in rng.choice(2000, size=20, p=chance / chance.sum()))
+        for _ in range(400)
+    ]
+    pq.write_table(pa.table({"abstract": texts}), folder / "abstracts.parquet")
+    special = ["[PAD]", *(f"[unused{i}]" for i in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*special, *LETTERS, *(f"##{letter}" for letter in LETTERS), *map(made_word, range(30))]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    with gzip.open(folder / "public.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"text": " ".join(texts[:100])}) + "\n")
+    return folder
+
+
+def study(material: Path, folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "experiments.secret_words", "--scale", "smoke", "--work", str(folder / "work")]
+    command += ["--abstracts", str(material / "abstracts.parquet"), "--vocabulary", str(material / "vocab.txt")]
+    command += ["--public", str(material / "public.jsonl.gz"), "--output", str(folder / "results"), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def finished(material: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    study(material, folder)
+    return folder
+
+
+def test_every_arm_and_seed_is_run_and_shown(finished: Path) -> None:
+    with (finished / "results" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    infeasible = {path.stem for path in (finished / "work" / "plans").glob("*.infeasible")}
+    assert {row["arm"] for row in rows} | infeasible == {"paper-00", "paper-05", "paper-10", "hush-00", "hush-05"}
+    assert "hush-00" not in infeasible
+    assert all(row["seeds"] == "2" and row["loss"] and row["loss_clean"] and row["loss_radius"] for row in rows)
+    summary = json.loads((finished / "results" / "summary.json").read_text())
+    assert len(summary["references"]["no protection"]) == 2
+    assert {"date", "commit", "hardware", "learning_rates", "rows"} <= summary.keys()
+    assert (finished / "results" / "panels.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_a_finished_study_trains_nothing_again(material: Path, finished: Path) -> None:
+    log = finished / "results" / "runs.jsonl"
+    before = log.read_text()
+    assert "failed" not in before
+    study(material, finished, "--stage", "train")
+    assert log.read_text() == before
+
+
+def test_a_noise_scaled_run_is_marked_as_a_simulation(finished: Path) -> None:
+    import hush
+
+    plan = hush.Plan.load(finished / "work" / "plans" / "paper-05")
+    assert any("simulation" in mark for mark in plan.certificate.marks)
+
+
+def test_no_example_of_one_part_is_in_another(finished: Path) -> None:
+    rows = Prepared.load(finished / "work", ("train", "validation", "test")).rows
+    sizes = {name: len(own) for name, own in rows.items()}
+    assert sizes["validation"] == sizes["test"] == sum(sizes.values()) // 19
+    distinct = [{row.tobytes() for row in own} for own in rows.values()]
+    assert not distinct[0] & distinct[1]
+    assert not distinct[0] & distinct[2]
+    assert not distinct[1] & distinct[2]
+
+
+def test_words_join_at_hyphens_and_leave_formulas_out() -> None:
+    assert words("Well-known $x^2 abc$ don't, B2B") == {"well-known", "don't", "b"}
+
+
+def test_incidence_holds_exactly_the_words_of_middling_frequency() -> None:
+    texts = ["one two", "two three", "three two", "four"]
+    secret_of = secret_words(texts, (2, 2))
+    kept, incidence = word_incidence(texts, secret_of)
+    assert secret_of == {"three": 0}
+    assert kept.tolist() == [1, 2]
+    assert incidence.num_entries == 2
+
+
+def test_rows_survive_being_packed(tmp_path: Path) -> None:
+    rows = np.zeros((3, 128), dtype=np.uint16)
+    rows[0, :4], rows[1, :128], rows[2, :1] = [101, 30000, 256, 102], np.arange(1, 129), [65535]
+    Prepared(rows={"train": rows}).save(tmp_path)
+    np.testing.assert_array_equal(Prepared.load(tmp_path, ["train"]).rows["train"], rows)
