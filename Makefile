@@ -14,7 +14,7 @@ help: ## list the targets
 
 demo: $(RUNTIME) ## protect a code base that every machine has: four models side by side, and a report
 	@echo "==> hush demo (some minutes on two cores)"
-	@$(BIN)/hush demo $(DEMO)
+	@$(BIN)/hush demo --force $(DEMO)
 	@echo "    (hush is $(BIN)/hush here)"
 
 test: lint types unit docs ## everything a change must pass

@@ -315,7 +315,8 @@ def tried(make: Callable[[Case], Method], case: Case, device: str, repeats: int)
     return row
 
 
-def run_case(case: Case, device: str, repeats: int, only: list[str]) -> dict[str, Any]:
+def run_case(case: Case, device: str, repeats: int, only: list[str]) -> Iterator[dict[str, Any]]:
+    """The case's result after each of its methods: one that hangs or is cut short does not take the others along."""
     methods: dict[str, Callable[[Case], Method]] = {
         REFERENCES[0]: lambda case: ordinary(case, device, compile=False),
         REFERENCES[1]: lambda case: ordinary(case, device, compile=True),
@@ -324,17 +325,24 @@ def run_case(case: Case, device: str, repeats: int, only: list[str]) -> dict[str
     }
     if case.masked:
         methods["non-private, compiled, head at labelled positions only"] = lambda case: ordinary_labelled(case, device)
-    rows = {name: tried(make, case, device, repeats) for name, make in methods.items() if not only or name in only}
     for name, ghost in (("Opacus hooks", False), ("Opacus ghost", True)):
+        methods[name] = lambda case, ghost=ghost: opacus(case, device, ghost=ghost, nearest=False)
+    nearest = ", nearest model that it accepts"
+    rows: dict[str, dict[str, Any]] = {}
+    for name, make in methods.items():
         if only and name not in only:
             continue
-        rows[name] = tried(
-            lambda case, ghost=ghost: opacus(case, device, ghost=ghost, nearest=False), case, device, repeats
-        )
-        if "failed" in rows[name] and "not installed" not in rows[name]["failed"]:
-            rows[f"{name}, nearest model that it accepts"] = tried(
+        rows[name] = tried(make, case, device, repeats)
+        if name.startswith("Opacus") and "not installed" not in rows[name].get("failed", "not installed"):
+            ghost = name.endswith("ghost")
+            rows[name + nearest] = tried(
                 lambda case, ghost=ghost: opacus(case, device, ghost=ghost, nearest=True), case, device, repeats
             )
+        yield summed_up(case, rows)
+
+
+def summed_up(case: Case, rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """A case's rows, with each method's speed over the reference's and hush's over Opacus'."""
     speeds = {name: row["examples_per_second"] for name, row in rows.items() if "examples_per_second" in row}
     reference = max((speeds[name] for name in REFERENCES if name in speeds), default=None)
     ratios = {name: speed / reference for name, speed in speeds.items()} if reference else {}
@@ -460,9 +468,11 @@ def main() -> None:
     cases = all_cases(device)
     result["cases"] = {}
     for name in options.case or [name for name in cases if name != "tiny"]:
-        result["cases"][name] = run_case(cases[name], device, options.repeats, options.only)
+        for so_far in run_case(cases[name], device, options.repeats, options.only):
+            result["cases"][name] = so_far
+            print(f"{name}: {list(so_far['methods'])[-1]} is done", flush=True)
+            output.write_text(json.dumps(result, indent=2) + "\n")
         print(table(result["cases"][name]), flush=True)
-        output.write_text(json.dumps(result, indent=2) + "\n")  # after each case: a run that is cut short keeps its own
 
 
 if __name__ == "__main__":

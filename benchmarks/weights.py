@@ -5,9 +5,10 @@
 100,000 secrets in 50 to 100 examples each, 1.67 million examples, 7.5 million entries; capacities c·μ_j with ceilings
 uniform in [2e-4, 1e-3] and prior 1e-10. At the default strength c nearly every secret binds. One run measures, in turn:
 a cold solve, a solve at 1 % more capacity from the cold one, PDLP on the unreduced program, the sweep of c over
-2^-6..2^4 times the strength (as the frontier does it, a few points at a time; and one by one, each started from the
-last), and a whole plan with accounted capacities, 2000 rounds of 2048. A cold solve and a sweep begin with the graph,
-so that what a sweep builds once is in both. Every gap is certified by the same code, a peer's too.
+2^-6..2^4 times the strength (as the frontier does it, a few points at a time, some started from those beside them; and
+one by one, each started from the last), and a whole plan with accounted capacities, 2000 rounds of 2048. A cold solve
+and a sweep begin with the graph, so that what a sweep builds once is in both. Every gap is certified by the same code,
+a peer's too.
 --highs: HiGHS in place of OR-Tools, by PDLP and by its interior point method without crossover, if highspy is
 installed; not both, since OR-Tools loads a HiGHS of its own and a process can hold only one.
 --small: a tenth of the size.

@@ -23,7 +23,7 @@ _audited: Any = import_module("audited")
 _memorising: Any = import_module("memorising")
 
 COUNT = 10
-FEW: list[object] = ["--trials", 500, "--k", "10,21", "--device", "cpu"]
+FEW: list[object] = ["--trials", 500, "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def audited(desk: Path, which: str, output: Path, *more: object) -> list[object]:
     data: list[object] = ["--data", desk / "data.jsonl", "--spans", desk / "spans.parquet", *FEW]
-    return ["audit", desk / which, "--output", output, *data, *more]
+    prompts = [] if "--prompt" in more else ["--prompt", 10, "--prompt", 21]
+    return ["audit", desk / which, "--output", output, *data, *prompts, *more]
 
 
 def secrets_of(desk: Path) -> list[str]:
@@ -80,17 +81,30 @@ def test_the_plan_alone_can_be_audited_without_data(desk: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--attack", "guessing"], "mechanism, extraction, exposure"),
-        (["--k", "ten"], "numbers of tokens"),
-        (["--m", "0"], "numbers of tokens"),
+        (["--attack", "guessing"], "is not one of 'mechanism', 'extraction', 'exposure'"),
+        (["--prompt", "ten"], "--prompt"),
+        (["--continuation", "0"], "pass a number of tokens from 1 on, or the word secret"),
         (["--level", "0.99"], "probability of error"),
         (["--scan", "found"], "both say where"),
         (["--add", "other"], "pass --canaries"),
-        (["--k", "47"], "ask for less"),
+        (["--prompt", "47"], "ask for less"),
     ],
 )
 def test_bad_input_ends_with_2(desk: Path, tmp_path: Path, more: list[str], said: str) -> None:
     assert said in refused(2, *audited(desk, "honest", tmp_path / "audit", *more))
+
+
+def test_an_audit_that_compares_nothing_is_no_pass(desk: Path, tmp_path: Path) -> None:
+    """A run with a fixed seed certifies nothing, so that no attack could break a promise."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(desk / "base")
+    _audited.release(tmp_path / "run", _audited.plan_for(COUNT), _memorising.byte_model(), tokenizer, marks=("seed",))
+    command = audited(desk, "honest", tmp_path / "audit")
+    command[1] = tmp_path / "run"
+    record = run_json(*command, code=1)
+    assert (record["verdict"], record["certified"]) == ("nothing to compare", False)
+    shown = run(*command)
+    assert shown.exit_code == 1
+    assert "This is not a pass" in " ".join(shown.stdout.split())
 
 
 def test_data_that_is_not_the_runs_is_refused(desk: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import hush
 from command_line import refused, run, run_json
 from hush.keyed import DataKey
 from hush.plan import noise_without_forcing
+from hush.plan.held_out import held_out_examples
 
 SIZES = [3, 25, 30, 1, 12]
 PROMISE = ["--prior", "1e-8", "--ceiling", "1e-3"]
@@ -56,7 +57,7 @@ def test_plan_writes_the_librarys_plan_and_says_what_it_is(graph: Path, tmp_path
 
 
 def test_the_table_shows_noise_data_binding_secrets_and_what_relaxing_would_buy(graph: Path, tmp_path: Path) -> None:
-    command = ["plan", graph, *PROMISE, *RUN, "--capacity", "none", "--output", tmp_path / "plan"]
+    command = ["plan", graph, *PROMISE, *RUN, "--capacity", "none", "--output", tmp_path / "plan", "--force"]
     record = run_json(*command)
     shown = " ".join(run(*command).stdout.split())
     for words in ("noise multiplier", "100.0 % of 80", "effective size 80", "Binding secrets: 1", "certificate.md"):
@@ -69,13 +70,36 @@ def test_the_table_shows_noise_data_binding_secrets_and_what_relaxing_would_buy(
 def test_ids_points_and_options_reach_the_plan(graph: Path, tmp_path: Path) -> None:
     secrets = hush.Secrets([hush.Protection.of((1e-8, 1e-3), (1e-3, 0.3))] * 5, ids=[f"[red]{i}" for i in range(5)])
     secrets.to_parquet(tmp_path / "secrets.parquet")
-    options = ["--capacity", "paper", "--strength", 500, "--bound", "renyi", "--clip-norm", 0.5, "--noise", 40]
+    options = [
+        "--capacity",
+        "paper",
+        "--strength",
+        500,
+        "--bound",
+        "renyi",
+        "--clip-norm",
+        0.5,
+        "--noise-multiplier",
+        40,
+    ]
     command = ["plan", graph, "--secrets", tmp_path / "secrets.parquet", *RUN, *options, "--output", tmp_path / "plan"]
     assert run(*command).exit_code == 0
     plan = hush.Plan.load(tmp_path / "plan")
     assert plan.secret_ids == secrets.ids
     assert plan.prior.shape == (5, 2)
     assert (plan.capacity, plan.bound, plan.clip_norm, plan.noise_multiplier) == ("paper", "renyi", 0.5, 40)
+
+
+def test_examples_without_secrets_are_held_out_if_asked_for(graph: Path, tmp_path: Path) -> None:
+    command = ["plan", graph, *PROMISE, *RUN, "--capacity", "none", "--output", tmp_path / "plan"]
+    run_json(*command, "--hold-out", 0.5)
+    free = np.flatnonzero(incidence().secrets_per_example == 0)
+    held = held_out_examples(hush.Plan.load(tmp_path / "plan"))
+    assert set(held.tolist()) <= set(free.tolist())
+    assert len(held) == len(free) // 2 > 0
+    run_json(*command, "--force")
+    assert held_out_examples(hush.Plan.load(tmp_path / "plan")).size == 0
+    assert "number up to 0.5" in refused(2, *command, "--force", "--hold-out", 0.9)
 
 
 def test_a_plan_is_tied_to_its_data_under_a_key_made_on_first_use(graph: Path, tmp_path: Path) -> None:
@@ -110,7 +134,7 @@ def test_data_without_a_key_and_data_of_another_length_are_refused(graph: Path, 
 
 def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> None:
     command = ["plan", graph, *PROMISE, "--rounds", 50, "--output", tmp_path / "plan"]
-    message = refused(1, *command, "--batch-size", 60, "--noise", 0.5)
+    message = refused(1, *command, "--batch-size", 60, "--noise-multiplier", 0.5)
     assert "raise it to at least" in message
     assert "lower batch_size to at most" in message
     assert "lower it to at most 80" in refused(1, *command, "--batch-size", 81)
@@ -124,7 +148,7 @@ def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> 
         (["--batch-size", 0, "--rounds", 5], "batch_size=0.0; pass"),
         ([*RUN, "--capacity", "paper"], "give a strength exactly for 'paper'"),
         ([*RUN, "--capacity", "best"], "'best' is not one of"),
-        ([*RUN, "--keep", 0.5, "--noise", 3], "--keep looks for a noise"),
+        ([*RUN, "--keep", 0.5, "--noise-multiplier", 3], "--keep looks for a noise"),
         ([*RUN, "--keep", 2], "keep=2.0; pass the share"),
         (["--rounds", 5], "Missing option '--batch-size'"),
     ],
@@ -139,7 +163,7 @@ def test_a_folder_with_other_files_is_refused_before_any_work(graph: Path) -> No
 
 
 def test_frontier_shows_and_writes_the_librarys_rows(graph: Path, tmp_path: Path) -> None:
-    command = ["frontier", graph, *PROMISE, *RUN, "--settings", "6,4"]
+    command = ["frontier", graph, *PROMISE, *RUN, "--setting", 6, "--setting", 4]
     record = run_json(*command, "--output", tmp_path / "rows.json", "--plot", tmp_path / "plot.svg")
     expected = hush.frontier(incidence(), prior=1e-8, ceiling=1e-3, batch_size=10, rounds=50, settings=[6, 4])
     assert [row["noise_multiplier"] for row in record["rows"]] == [row.noise_multiplier for row in expected.rows]
@@ -172,9 +196,9 @@ def test_all_capacities_are_compared_in_one_picture_that_asks_no_server(graph: P
         (["--plot", "x.gif"], "let the name end in .png or .svg or .html"),
         (["--output", "x.txt"], "let the name end in .json or .csv"),
         (["--plot", "/no/such/x.png"], "in a folder that exists"),
-        (["--settings", "3,x"], "pass numbers with commas"),
-        (["--settings", "0"], "finite number above 0"),
-        (["--capacity", "all", "--settings", "3"], "drop --settings"),
+        (["--setting", "x"], "--setting"),
+        (["--setting", "0"], "finite number above 0"),
+        (["--capacity", "all", "--setting", "3"], "drop --setting"),
     ],
 )
 def test_bad_sweeps_end_with_2(graph: Path, arguments: list[str], words: str) -> None:
@@ -223,11 +247,11 @@ def test_keys_are_made_plans_signed_and_signatures_checked(folder: Path, tmp_pat
     assert "Keep" in run("sign", "--new-key", private, public).stdout
     assert private.stat().st_mode & 0o077 == 0
     assert run("verify", folder, "--public-key", public).exit_code == 1
-    assert "plan.sig" in run("sign", folder, "--key", private).stdout
+    assert "plan.sig" in run("sign", folder, "--private-key", private).stdout
     assert "✓ signature: valid for this key" in run("verify", folder, "--public-key", public).stdout
     assert "pass --public-key to check by whom" in run("verify", folder).stdout
     assert "keys are never overwritten" in refused(2, "sign", "--new-key", private, public)
     assert "is not a PEM public key" in refused(2, "verify", folder, "--public-key", folder / "plan.json")
-    assert "pass FOLDER with --key" in refused(2, "sign", folder)
-    assert "pass FOLDER with --key" in refused(2, "sign")
+    assert "pass PLAN with --private-key" in refused(2, "sign", folder)
+    assert "pass PLAN with --private-key" in refused(2, "sign")
     (folder / "plan.sig").unlink()

@@ -114,7 +114,7 @@ def test_a_marked_run_needs_its_plan_and_a_run_of_another_plan_is_refused(folder
     certificate = replace(small_plan().certificate, marks=("insecure_seed was set",))
     (release / "certificate.json").write_text(json.dumps(certificate.to_dict()))
     assert "pass --plan PLAN" in refused(2, "report", marked, "--output", folder / "m.html")
-    options = ("--output", folder / "m.html", "--no-compare", "--plan")
+    options = ("--output", folder / "m.html", "--no-compare", "--force", "--plan")
     assert run("report", marked, *options, folder / "plan").exit_code == 0
     assert "insecure_seed was set" in (folder / "m.html").read_text()
     small_plan(secrets=13).save(folder / "other")

@@ -216,6 +216,17 @@ def test_wrong_rules_are_listed_before_anything_is_read(mail: Path) -> None:
     assert TOKEN not in said
 
 
+@pytest.mark.parametrize("broken", ["rules.yaml", "mail.jsonl"])
+def test_a_traceback_quotes_no_text_of_a_file_either(mail: Path, broken: str) -> None:
+    """Parsers put the line they stumble over into their messages."""
+    Path(broken).write_text(f'{{"text": "{TOKEN}", [\n')
+    traced = run(*SCAN, "--debug")
+    assert traced.exit_code == 2
+    assert "Traceback (most recent call last)" in traced.stderr
+    assert "hush/scan/" in traced.stderr
+    assert TOKEN not in traced.output
+
+
 def test_an_example_is_explained_by_number_and_by_id(mail: Path) -> None:
     run_json(*SCAN)
     by_number, by_id = run_json("explain", "found", "2"), run_json("explain", "found", "m-2")
@@ -361,4 +372,4 @@ def test_a_plan_for_other_data_than_was_scanned_is_refused(tmp_path: Path) -> No
     assert "another key" in refused(2, *plan, "--key", tmp_path / "new.key", "--column", "text")
     assert run(*plan, "--key", key, "--column", "text").exit_code == 0
     data.write_text('{"text": "the word"}\n{"text": "one"}\n')
-    assert "scanned from" in refused(2, *plan, "--key", key)
+    assert "scanned from" in refused(2, *plan, "--key", key, "--force")

@@ -123,7 +123,10 @@ KINDS = {
     "gpt2": ("gpt2", []),
     "bert": ("bert", ["--optimizer", "sgd", "--schedule", "cosine", "--warmup", 2]),
     "gpt2-lora": ("gpt2", ["--lora", "--lora-rank", 2, "--bf16", "--gradient-checkpointing"]),
-    "bert-lora": ("bert", ["--lora", "--lora-targets", "query, value", "--lora-dropout", 0.1, "--max-length", 20]),
+    "bert-lora": (
+        "bert",
+        ["--lora", "--lora-target", "query", "--lora-target", "value", "--lora-dropout", 0.1, "--max-length", 20],
+    ),
     "gpt2-public": (
         "gpt2",
         ["--public-weight", 0.5, "--public-batch", 7, "--micro-batch", 3, "--schedule", "constant"],
@@ -270,8 +273,8 @@ BAD_QUESTIONS = {
     "too long": (["--max-length", LENGTH + 1], f"takes from 1 to {LENGTH} tokens"),
     "half a public stream": (["--public-weight", 1], "needs both, public_weight and public_batch"),
     "a public stream too large": (["--public-weight", 1, "--public-batch", 56], "there are 55 public examples"),
-    "targets without LoRA": (["--lora-targets", "c_attn"], "add --lora, or drop it"),
-    "unknown targets": (["--lora", "--lora-targets", "nothing"], "name its modules with --lora-targets"),
+    "targets without LoRA": (["--lora-target", "c_attn"], "add --lora, or drop it"),
+    "unknown targets": (["--lora", "--lora-target", "nothing"], "name its modules with --lora-target"),
     "no device": (["--device", "cuda:99"], "--device=cuda:99 cannot be used here"),
     "a learning rate of nothing": (["--learning-rate", 0], "learning_rate=0.0; pass a finite number above 0"),
     "an unknown column": (["--column", "body"], "has no column 'body'; it has text"),
@@ -346,6 +349,7 @@ def test_the_live_line_shows_loss_clipping_and_signal() -> None:
     empty = numbers(loss=None, clipped_share=None, signal_to_noise=0.0)
     assert live_line(empty).plain == "loss –   clipped –   signal/noise 0"
     assert live_line(numbers(signal_to_noise=None)).plain.endswith("signal/noise –")
+    assert live_line(numbers(scores={"held-out loss": 2.5, "round": 3})).plain.endswith("   held out 2.500")
 
 
 def shown(*calls: LiveNumbers | tuple[int, int] | None, width: int = 80) -> list[str]:

@@ -83,9 +83,9 @@ def prepare(
     """Write the prepared rows and the training examples' incidence into the folder, unless they are there."""
     if (folder / "incidence.parquet").exists():
         return hush.Incidence.from_parquet(folder / "incidence.parquet")
-    from transformers import BertTokenizerFast
+    import transformers
 
-    tokenizer = BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True)
+    tokenizer: Any = transformers.BertTokenizer(vocab=str(vocabulary), do_lower_case=True)
     abstracts = pq.read_table(abstracts_file, columns=["abstract"]).column(0).slice(0, limit).to_pylist()
     secret_of = secret_words(abstracts, documents)
     kept, _ = word_incidence(abstracts, secret_of)

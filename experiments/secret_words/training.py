@@ -20,7 +20,12 @@ from hush.train import PrivateTraining, masked_lm_loss
 
 __all__ = ["BERT_TINY", "Task", "mean_loss_of", "new_model", "train_ordinarily", "train_under"]
 
-BERT_TINY = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
+BERT_TINY: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+}
 SHARE, MOST = 0.15, 16  # of the word pieces are guessed, at most so many
 SPECIAL, MASK, IGNORED = (0, 101, 102), 103, -100  # padding, begin, end; the mask; a position that is not guessed
 WARM_UP = 0.05  # of the rounds, in which the learning rate rises; then it falls to 0
@@ -67,12 +72,13 @@ def new_model(task: Task, start: Path | None) -> Any:
     """BERT-Tiny without dropout, from a checkpoint (safetensors, or a folder of Transformers') or from scratch."""
     from transformers import BertConfig, BertForMaskedLM
 
-    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    still: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     if start is not None and start.is_dir():
-        return BertForMaskedLM.from_pretrained(start, **still).to(task.device).train()
+        pretrained: Any = BertForMaskedLM.from_pretrained(start, **still)
+        return pretrained.to(task.device).train()
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=task.vocabulary, **BERT_TINY, **still, max_position_embeddings=512)
-    model = BertForMaskedLM(config)
+    config: Any = BertConfig(vocab_size=task.vocabulary, **BERT_TINY, **still, max_position_embeddings=512)
+    model: Any = BertForMaskedLM(config)
     if start is not None:
         from safetensors.torch import load_file
 

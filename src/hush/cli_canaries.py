@@ -1,14 +1,15 @@
 """The command that plants canaries: a corpus with its graph and promises in, the same with canaries out."""
 
 import shlex
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from hush.cli_data import ColumnOption, UnitOption
-from hush.cli_options import JsonOption
+from hush.cli_messages import working
+from hush.cli_options import ColumnOption, JsonOption, UnitOption, flag
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -19,33 +20,48 @@ if TYPE_CHECKING:
 
 __all__ = ["canaries"]
 
+WHAT, YOURS = "What a canary may be", "Your own secrets, beside them"
 
-WHAT = "What a canary may be"
+
+class AlphabetChoice(Enum):
+    """Letters that a canary is made of."""
+
+    digits = "digits"
+    hex = "hex"
+    lower = "lower"
+    upper = "upper"
+    letters = "letters"
+    alphanumeric = "alphanumeric"
 
 
 def canaries(
-    data: Annotated[str, typer.Argument(help="Your data: Parquet, JSON lines, CSV, text, a folder, or a name.")],
+    data: Annotated[
+        str,
+        typer.Argument(help="Your data: Parquet, JSON lines, CSV, text, a folder, or a name.", metavar="DATA"),
+    ],
     output: Annotated[Path, typer.Option(help="New folder: public/ for hush plan, owner/ with data and key.")],
     ceiling: Annotated[float, typer.Option(help="What each canary is promised: named with at most this chance.")],
     incidence: Annotated[
-        Path | None, typer.Option(help="Your graph (Parquet or JSON); with --secrets. Without: canaries only.")
+        Path | None,
+        typer.Option(help="Your graph, Parquet or JSON; with --secrets [canaries only].", rich_help_panel=YOURS),
     ] = None,
-    secrets: Annotated[Path | None, typer.Option(help="Your table of secrets, Parquet.")] = None,
+    secrets: Annotated[
+        Path | None, typer.Option(help="Your ids, priors and ceilings, Parquet.", rich_help_panel=YOURS)
+    ] = None,
     template: Annotated[
         list[str] | None,
-        typer.Option(help="Text with {secret} in it, and {number} for the canary's number. Repeat for several."),
+        typer.Option(
+            help="Text with {secret} in it, and {number} for the canary's number. Repeat for several.",
+            metavar="<str>",
+        ),
     ] = None,
     from_data: Annotated[
-        bool, typer.Option("--from-data", help="Instead: texts of the data without secrets, a word of each replaced.")
+        bool, flag("--from-data", "Instead: texts of the data without secrets, a word of each replaced.")
     ] = False,
     count: Annotated[int, typer.Option(help="How many canaries.", min=1)] = 10,
     repeats: Annotated[int, typer.Option(help="In how many new examples each stands.", min=1)] = 1,
     alphabet: Annotated[
-        str | None,
-        typer.Option(
-            help="Letters it is made of: digits, hex, lower, upper, letters or alphanumeric [digits].",
-            rich_help_panel=WHAT,
-        ),
+        AlphabetChoice | None, typer.Option(help="Letters it is made of [digits].", rich_help_panel=WHAT)
     ] = None,
     length: Annotated[int | None, typer.Option(help="How many of them [4].", min=1, rich_help_panel=WHAT)] = None,
     candidates: Annotated[
@@ -73,16 +89,18 @@ def canaries(
     check_folder(output)
     if bool(template) == from_data:
         raise InvalidInput("pass either --template, once or several times, or --from-data")
-    corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
-    graph, table = _registered(corpus, incidence, secrets)
+    with working("Reading the data"):
+        corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
+        graph, table = _registered(corpus, incidence, secrets)
     if from_data:
         holds_N = graph.secrets_per_example > 0
         templates = templates_from(corpus.texts(), holds_N, count, SystemRandom())
     else:
         templates = [Template.parse(text) for text in template or ()]
-    what = _candidates(alphabet, length, candidates)
-    planted = plant(graph, table, templates, what, count=count, repeats=repeats, ceiling=ceiling)
-    save_planted(planted, corpus, output)
+    what = _candidates(None if alphabet is None else alphabet.value, length, candidates)
+    with working("Planting"):
+        planted = plant(graph, table, templates, what, count=count, repeats=repeats, ceiling=ceiling)
+        save_planted(planted, corpus, output)
     public, own = output / "public", output / "owner" / "data.parquet"
     files = [shlex.quote(str(path)) for path in (public / "incidence.parquet", public / "secrets.parquet", own)]
     step = (

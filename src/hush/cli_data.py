@@ -1,30 +1,11 @@
-"""What commands that read the owner's data share: its options, and its keyed fingerprint."""
+"""What commands that read the owner's data share: its keyed fingerprint, and whether it is what was scanned."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from hush.cli_options import TextUnit
 from hush.errors import InvalidInput
 
-__all__ = ["ColumnOption", "TextUnit", "UnitOption", "check_scanned", "read_data_fingerprint"]
-
-
-class TextUnit(StrEnum):
-    """What is one example of plain text."""
-
-    line = "line"
-    file = "file"
-
-
-ColumnOption = Annotated[
-    str | None, typer.Option(help="Column of the data that holds the text [text, or the only one that holds any].")
-]
-UnitOption = Annotated[
-    TextUnit | None,
-    typer.Option(help="Plain text: one example per line or per file [line; in a folder of text files, file]."),
-]
+__all__ = ["check_scanned", "read_data_fingerprint"]
 
 
 def read_data_fingerprint(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hush.cli_options import JsonOption
-from hush.cli_scan import ShowTextOption
+from hush.cli_messages import working
+from hush.cli_options import JsonOption, ShowTextOption, TopOption, flag
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ __all__ = ["explain"]
 
 
 def explain(
-    folder: Annotated[Path, typer.Argument(help="Folder of a scan.", metavar="SCAN")],
+    scan: Annotated[Path, typer.Argument(help="A scan's folder, from hush scan.", metavar="SCAN")],
     target: Annotated[
         str,
         typer.Argument(
@@ -25,10 +25,10 @@ def explain(
             metavar="EXAMPLE|SECRET",
         ),
     ],
-    example: Annotated[bool, typer.Option("--example", help="It is an example; a number counts from 0.")] = False,
-    secret: Annotated[bool, typer.Option("--secret", help="It is a secret; a number counts from 0.")] = False,
+    example: Annotated[bool, flag("--example", "It is an example; a number counts from 0.")] = False,
+    secret: Annotated[bool, flag("--secret", "It is a secret; a number counts from 0.")] = False,
     show_text: ShowTextOption = False,
-    top: Annotated[int, typer.Option(help="How many reasons to show; --json has them all.", min=1)] = 50,
+    top: TopOption = 10,
     json: JsonOption = False,
 ) -> None:
     """Why does an example contain a secret?
@@ -44,14 +44,15 @@ def explain(
 
     if example and secret:
         raise InvalidInput("--example and --secret are both given; pass the one that is meant")
-    if not folder.is_dir():
-        raise InvalidInput(f"{folder} is not a folder; pass one that hush scan wrote")
-    scan = Scan.load(folder)
-    if scan.owner is None:
-        raise InvalidInput(f"{folder} has no owner/ folder, where the reasons are; ask whoever scanned the data")
-    number, is_example = _meant(scan, target, example=example, secret=secret)
+    if not scan.is_dir():
+        raise InvalidInput(f"{scan} is not a folder; pass one that hush scan wrote")
+    with working("Reading the scan"):
+        found = Scan.load(scan)
+    if found.owner is None:
+        raise InvalidInput(f"{scan} has no owner/ folder, where the reasons are; ask whoever scanned the data")
+    number, is_example = _meant(found, target, example=example, secret=secret)
     chosen = {"example": number if is_example else None, "secret": None if is_example else number}
-    record = explain_record(scan, **chosen, show_text=show_text)
+    record = explain_record(found, **chosen, show_text=show_text)
     print_json(record) if json else show_explanation(record, Console(), top=top)
 
 

@@ -16,6 +16,7 @@ from hush.secret_table import Secrets
 __all__ = [
     "Problem",
     "Promises",
+    "check_folder_free",
     "check_output",
     "equal_rates",
     "read_incidence",
@@ -85,7 +86,7 @@ def read_problem(
     *,
     rates_path: Path | None = None,
     rate: float | None = None,
-    batch_size: int | None = None,
+    batch_size: float | None = None,
     prior: float | None = None,
     ceiling: float | None = None,
     secrets_path: Path | None = None,
@@ -151,9 +152,13 @@ def _need(given: dict[str, Any], path: Path, *names: str) -> None:
 
 
 def check_output(
-    path: Path | None, *inputs: Path | None, option: str = "--output", forms: tuple[str, ...] | None = None
+    path: Path | None,
+    *inputs: Path | None,
+    force: bool,
+    option: str = "--output",
+    forms: tuple[str, ...] | None = None,
 ) -> None:
-    """Refuse, before any work, a path that cannot be written or that holds what is being read."""
+    """Refuse, before any work, a path that cannot be written, that holds what is being read, or anything at all."""
     if path is None:
         return
     if path.is_dir() or not path.parent.is_dir():
@@ -164,10 +169,18 @@ def check_output(
         raise InvalidInput(f"{option}={path} would replace an input; pass another path")
     if forms is not None and path.suffix.removeprefix(".").lower() not in forms:
         raise InvalidInput(f"{option}={path}: let the name end in .{' or .'.join(forms)}")
+    if path.exists() and not force:
+        raise InvalidInput(f"{option}={path} exists; pass --force to replace it, or name another file")
+
+
+def check_folder_free(folder: Path, what: str, *, force: bool) -> None:
+    """Refuse a folder that holds an older result, unless it is to be replaced."""
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise InvalidInput(f"{folder} holds {what} already; pass --force to replace it, or name a new folder")
 
 
 def _chosen_rates(
-    incidence: Incidence, rates_path: Path | None, rate: float | None, batch_size: int | None
+    incidence: Incidence, rates_path: Path | None, rate: float | None, batch_size: float | None
 ) -> ArrayLike | None:
     options = {"--rates": rates_path, "--rate": rate, "--batch-size": batch_size}
     named = [name for name, value in options.items() if value is not None]
@@ -178,11 +191,11 @@ def _chosen_rates(
     if batch_size is None:
         return rate
     examples = incidence.num_examples
-    if batch_size < 1:
-        raise InvalidInput(f"--batch-size={batch_size}; pass a whole number >= 1, the expected examples per round")
+    if not batch_size > 0:  # written so that NaN is refused
+        raise InvalidInput(f"--batch-size={batch_size:g}; pass a number above 0, the expected examples per round")
     if batch_size > examples:
         raise InfeasiblePlan(
-            f"--batch-size={batch_size} of {examples} examples needs sampling probabilities up to "
+            f"--batch-size={batch_size:g} of {examples} examples needs sampling probabilities up to "
             f"{batch_size / examples if examples else np.inf:.4g} > 1; lower it to at most {examples}"
         )
     return batch_size / examples

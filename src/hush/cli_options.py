@@ -1,8 +1,12 @@
-"""Options that several commands share."""
+"""Options that several commands share, each defined once: one name means one thing everywhere.
+
+An option is named as the key of the config and the argument of the library, with dashes. One that takes several values
+is repeated, and its name is in the singular.
+"""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,15 +14,42 @@ if TYPE_CHECKING:
     from hush.accounting.inputs import Bound
 
 __all__ = [
+    "DATA_IN",
+    "PRINTED",
+    "PROMISES",
+    "SPEED",
+    "BatchOption",
     "BoundChoice",
     "BoundOption",
     "CeilingOption",
+    "ColumnOption",
+    "DeviceOption",
+    "ForceOption",
     "IncidenceArgument",
     "JsonOption",
+    "OneBound",
+    "OneBoundOption",
+    "PlanArgument",
+    "PlanOfRunOption",
     "PriorOption",
     "RoundsOption",
     "SecretsOption",
+    "ShowTextOption",
+    "TextUnit",
+    "TopOption",
+    "UnitOption",
+    "flag",
 ]
+
+PROMISES = "What is promised"
+DATA_IN = "The data"
+SPEED = "Speed and memory: none of these changes what is proven"
+PRINTED = "What is printed"
+
+
+def flag(name: str, help: str, *, panel: str | None = None) -> Any:
+    """An option that takes no value."""
+    return typer.Option(name, help=help, metavar="", rich_help_panel=panel)
 
 
 class BoundChoice(StrEnum):
@@ -35,27 +66,6 @@ class BoundChoice(StrEnum):
         return ("kl", "renyi", "blowup") if self is BoundChoice.all else (self.value,)
 
 
-BoundOption = Annotated[
-    BoundChoice,
-    typer.Option(help="Which proof: blowup is the tightest, renyi and kl are older ones; all compares the three."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, every digit, for a program to read.")]
-RoundsOption = Annotated[int | None, typer.Option(help="Training rounds (optimizer steps).")]
-PriorOption = Annotated[float | None, typer.Option(help="For all secrets: whoever starts below this, in (0, 1) …")]
-CeilingOption = Annotated[float | None, typer.Option(help="… must not end above this, from the prior to 1.")]
-SecretsOption = Annotated[
-    Path | None, typer.Option(help="Instead: ids, priors and ceilings, Parquet from Secrets.to_parquet.")
-]
-IncidenceArgument = Annotated[
-    Path,
-    typer.Argument(
-        help="Which example contains which secret: Parquet from Incidence.to_parquet, or JSON with num_examples, "
-        "num_secrets and pairs, a list of (example, secret) from 0. The JSON may also state rates, prior, ceiling "
-        "and rounds; an option counts before it."
-    ),
-]
-
-
 class OneBound(StrEnum):
     """Which proof a plan rests on."""
 
@@ -64,7 +74,74 @@ class OneBound(StrEnum):
     kl = "kl"
 
 
+class TextUnit(StrEnum):
+    """What is one example of plain text."""
+
+    line = "line"
+    file = "file"
+
+
+IncidenceArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="Which example contains which secret: Parquet from Incidence.to_parquet, or JSON with num_examples, "
+        "num_secrets and pairs, a list of (example, secret) from 0. The JSON may also state rates, prior, ceiling "
+        "and rounds; an option counts before it.",
+        metavar="INCIDENCE",
+    ),
+]
+PlanArgument = Annotated[Path, typer.Argument(help="A plan's folder, from hush plan.", metavar="PLAN")]
+
+RoundsOption = Annotated[int | None, typer.Option(help="Training rounds (optimizer steps).")]
 BatchOption = Annotated[float, typer.Option(help="Expected examples per round.")]
+BoundOption = Annotated[
+    BoundChoice,
+    typer.Option(help="Which proof: blowup is the tightest, renyi and kl are older ones; all compares the three."),
+]
 OneBoundOption = Annotated[
     OneBound, typer.Option(help="Which proof: blowup is the tightest, renyi and kl are older ones.")
+]
+PriorOption = Annotated[
+    float | None,
+    typer.Option(help="For all secrets: whoever starts below this, in (0, 1) …", rich_help_panel=PROMISES),
+]
+CeilingOption = Annotated[
+    float | None, typer.Option(help="… must not end above this, from the prior to 1.", rich_help_panel=PROMISES)
+]
+SecretsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Instead: ids, priors and ceilings, Parquet from Secrets.to_parquet or hush scan.",
+        rich_help_panel=PROMISES,
+    ),
+]
+
+ColumnOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the data that holds the text [text, or the only one that holds any].", rich_help_panel=DATA_IN
+    ),
+]
+UnitOption = Annotated[
+    TextUnit | None,
+    typer.Option(
+        help="Plain text: one example per line or per file [line; in a folder of text files, file].",
+        rich_help_panel=DATA_IN,
+    ),
+]
+PlanOfRunOption = Annotated[
+    Path | None,
+    typer.Option(help="The run's plan, where none lies beside its model (it certifies nothing)."),
+]
+
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, … [cuda if any].", rich_help_panel=SPEED)]
+
+ForceOption = Annotated[bool, flag("--force", "Replace what is there already.")]
+JsonOption = Annotated[bool, flag("--json", "Print JSON, every digit, for a program to read.", panel=PRINTED)]
+TopOption = Annotated[
+    int,
+    typer.Option(help="How many rows to show of what may be long; --json has all.", min=0, rich_help_panel=PRINTED),
+]
+ShowTextOption = Annotated[
+    bool, flag("--show-text", "Also show the texts of secrets: for their owner alone.", panel=PRINTED)
 ]

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hush.cli_options import JsonOption
+from hush.cli_messages import working
+from hush.cli_options import ForceOption, JsonOption, PlanOfRunOption, ShowTextOption, flag
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -19,27 +20,23 @@ __all__ = ["report"]
 
 
 def report(
-    source: Annotated[Path, typer.Argument(help="A plan's folder, or that of a run of hush train.")],
+    source: Annotated[
+        Path, typer.Argument(help="A plan's folder, or that of a run of hush train or hush run.", metavar="PLAN|RUN")
+    ],
     output: Annotated[Path, typer.Option(help="The page to write, an .html file.")],
     frontier: Annotated[
         Path | None, typer.Option(help="Show this frontier: what `hush frontier --output FILE.json` wrote.")
     ] = None,
     scan: Annotated[Path | None, typer.Option(help="Show what this scan found: a folder of hush scan.")] = None,
     audit: Annotated[Path | None, typer.Option(help="Show this audit: a folder of hush audit.")] = None,
-    plan: Annotated[
-        Path | None, typer.Option(help="For a run that certifies nothing, beside whose model no plan lies: its plan.")
-    ] = None,
+    plan: PlanOfRunOption = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     compare: Annotated[
         bool | None,
-        typer.Option(
-            "--compare/--no-compare",
-            help="Compute the noise that other methods would need; by default for up to 2,000 secrets.",
-        ),
+        flag("--compare/--no-compare", "Compute the noise that other methods would need [up to 2,000 secrets]."),
     ] = None,
-    show_text: Annotated[
-        bool, typer.Option("--show-text", help="Also show the texts of secrets, from --scan: for their owner alone.")
-    ] = False,
+    force: ForceOption = False,
+    show_text: ShowTextOption = False,
     json: JsonOption = False,
 ) -> None:
     """What is promised, what did it cost, and does it hold?
@@ -48,32 +45,37 @@ def report(
     secret in a table to search and sort, training curves, what other priors would rise to, the audit, and how to
     verify. It holds no text of a secret unless you ask for it.
 
-    Example: `hush report my-plan --output report.html`
+    Example: `hush report run --scan found --frontier frontier.json --audit audit --output report.html`
     """
     from hush.cli_inputs import check_output
     from hush.cli_results import print_json
     from hush.report.inputs import read_audit, read_frontier, read_source
-    from hush.report.report import TITLE, write_report
+    from hush.report.report import TITLE, Report
     from hush.scan.result import Scan
 
     if show_text and scan is None:
         raise InvalidInput("--show-text reads the texts from the owner's side of a scan; pass --scan FOLDER")
-    check_output(output, source, frontier, audit, forms=("html",))
+    check_output(output, source, frontier, audit, forms=("html",), force=force)
     begin = time.perf_counter()
-    read = read_source(source, plan=plan)
-    write_report(
-        output,
-        plan=read.plan,
-        certificate=read.certificate,
-        frontier=None if frontier is None else {"rows": list(read_frontier(frontier))},
-        noise=_noise(read.plan, compare),
-        scan=None if scan is None else Scan.load(scan),
-        audit=None if audit is None else read_audit(audit),
-        training=read.training,
-        title=TITLE if title is None else title,
-        folder=read.folder,
-        show_text=show_text,
-    )
+    with working("Reading"):
+        read = read_source(source, plan=plan)
+        given = {
+            "frontier": None if frontier is None else {"rows": list(read_frontier(frontier))},
+            "scan": None if scan is None else Scan.load(scan),
+            "audit": None if audit is None else read_audit(audit),
+        }
+    noise = _noise(read.plan, compare)
+    with working("Writing the page"):
+        Report(
+            plan=read.plan,
+            certificate=read.certificate,
+            noise=noise,
+            training=read.training,
+            title=TITLE if title is None else title,
+            folder=read.folder,
+            show_text=show_text,
+            **given,
+        ).write(output)
     size, seconds = output.stat().st_size, time.perf_counter() - begin
     if json:
         print_json({"report": str(output), "bytes": size, "secrets": len(read.plan.secret_ids), "seconds": seconds})
@@ -85,11 +87,10 @@ def report(
 
 def _noise(plan: "Plan", compare: bool | None) -> "tuple[MethodNoise, ...]":
     """The noise of other methods, with a bar for each while it is computed."""
-    from hush.console import ProgressBar
     from hush.report.methods import MOST_SECRETS, noise_by_method
 
     wanted = 0 < len(plan.secret_ids) <= MOST_SECRETS if compare is None else compare and bool(plan.secret_ids)
     if not wanted:
         return ()
-    with ProgressBar(Console(stderr=True), "Comparing methods") as bar:
+    with working("Comparing methods") as bar:
         return noise_by_method(plan, progress=lambda _, done, total: bar(done, total))

@@ -1,5 +1,6 @@
 """What a run shows: a line for each stage, a bar while one is at work, and at the end what may leave."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Self, final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from hush.cli_libraries import quiet_libraries
 from hush.cli_results import Record
 from hush.console import plain, show_rows
 
@@ -39,7 +41,11 @@ _STATES = {
 
 @final
 class Screen:
-    """Told by a run what it does; shows a line for each stage, and on a terminal a bar."""
+    """Told by a run what it does; shows a line for each stage, and on a terminal a bar.
+
+    verbose: also stages that are not done again, notes, and how long a stage took; but not training, whose time tells
+    how large its draws were.
+    """
 
     def __init__(self, console: Console, *, verbose: bool) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
@@ -47,6 +53,7 @@ class Screen:
         self._console, self._verbose = console, verbose
         self._bar = Progress(*columns, console=console, transient=True, disable=not shown)
         self._task = self._bar.add_task("", total=None)
+        self._begun: tuple[StageName, float] | None = None
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -63,13 +70,20 @@ class Screen:
         self._console.print("Stopping after this round; Ctrl-C again stops at once.", soft_wrap=True)
 
     def _stage(self, name: "StageName", state: str) -> None:
-        from hush.cli_train_results import quiet_libraries
-
-        if name in ("train", "audit") and state == "begins":
-            quiet_libraries(silent=False)
+        self._end_stage()
+        if state == "begins":
+            self._begun = name, time.perf_counter()
+            if name in ("train", "audit"):
+                quiet_libraries(silent=False)
         self._bar.update(self._task, description=_WORDS[name], completed=0, total=None)
         if state == "begins" or self._verbose:
             self._console.print(plain(f"{_WORDS[name]}{' (as before)' if state == 'kept' else ' …'}"), soft_wrap=True)
+
+    def _end_stage(self) -> None:
+        if self._begun is not None and self._verbose and self._begun[0] != "train":
+            name, begin = self._begun
+            self._console.print(plain(f"{_WORDS[name]}: {time.perf_counter() - begin:.2f} s"), soft_wrap=True)
+        self._begun = None
 
     def _work(self, what: str, done: int, total: int) -> None:
         self._bar.update(self._task, description=what, completed=done, total=total)
@@ -77,6 +91,8 @@ class Screen:
     def _live(self, live: "LiveNumbers") -> None:
         rounds = live.round + live.rounds_left
         loss = "" if live.loss is None else f", loss {live.loss:.3f}"  # on the owner's terminal, and nowhere else
+        held_out = live.scores.get("held-out loss")
+        loss += "" if held_out is None else f", held out {held_out:.3f}"
         self._bar.update(
             self._task, description=f"Round {live.round:,} of {rounds:,}{loss}", completed=live.round, total=rounds
         )
@@ -89,6 +105,8 @@ class Screen:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+        if error is None:
+            self._end_stage()
 
 
 def forecast_record(stages: "Sequence[Forecast]") -> Record:

@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hush.cli_data import ColumnOption, UnitOption
-from hush.cli_options import JsonOption
+from hush.cli_messages import working
+from hush.cli_options import (
+    DATA_IN,
+    SPEED,
+    ColumnOption,
+    ForceOption,
+    JsonOption,
+    ShowTextOption,
+    UnitOption,
+    flag,
+)
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
     from hush.scan.engines import Engine
 
-__all__ = ["ShowTextOption", "scan"]
-
-ShowTextOption = Annotated[
-    bool, typer.Option("--show-text", help="Also show the text of secrets, here and in the review. Never in public/.")
-]
+__all__ = ["scan"]
 
 
 class EngineChoice(StrEnum):
@@ -30,11 +35,12 @@ class EngineChoice(StrEnum):
 
 
 def scan(
-    source: Annotated[
+    data: Annotated[
         str,
         typer.Argument(
             help="A file or folder (JSON lines, Parquet, CSV, text; also compressed), the name of a data set, or, with "
-            "rules for code, the folder of a repository."
+            "rules for code, the folder of a repository.",
+            metavar="DATA",
         ),
     ],
     rules: Annotated[Path, typer.Option(help="Which secrets to look for, and what each is promised: a YAML file.")],
@@ -42,26 +48,36 @@ def scan(
     column: ColumnOption = None,
     unit: UnitOption = None,
     id_column: Annotated[
-        str | None, typer.Option(help="Column with ids of your own for the examples [file and row].")
+        str | None,
+        typer.Option(help="Column with ids of your own for the examples [file and row].", rich_help_panel=DATA_IN),
     ] = None,
     key: Annotated[
         Path | None,
-        typer.Option(help="Your key for fingerprints of the data, made on first use. Keep it with the data."),
+        typer.Option(
+            help="Your key for fingerprints of the data, made on first use. Keep it with the data.",
+            rich_help_panel=DATA_IN,
+        ),
     ] = None,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Count and leave out rows that cannot be read, instead of stopping.")
+        bool, flag("--skip-bad", "Count and leave out rows that cannot be read, instead of stopping.", panel=DATA_IN)
     ] = False,
+    html: Annotated[bool, flag("--html/--no-html", "Write owner/review.html, a page to look through.")] = True,
+    force: ForceOption = False,
     workers: Annotated[
-        int | None, typer.Option(help="How many processes at a time [one for each core].", min=1)
+        int | None,
+        typer.Option(help="How many processes at a time [one for each core].", min=1, rich_help_panel=SPEED),
     ] = None,
-    engine: Annotated[EngineChoice, typer.Option(help="Run here, or on a Ray cluster.")] = EngineChoice.local,
+    engine: Annotated[
+        EngineChoice, typer.Option(help="Run here, or on a Ray cluster.", rich_help_panel=SPEED)
+    ] = EngineChoice.local,
     ray_address: Annotated[
         str | None,
-        typer.Option(help="With --engine ray: HOST:PORT of a cluster, auto for one that runs here [a new one, here]."),
+        typer.Option(
+            help="With --engine ray: HOST:PORT of a cluster, auto for one that runs here [a new one, here].",
+            rich_help_panel=SPEED,
+        ),
     ] = None,
-    html: Annotated[bool, typer.Option(help="Write owner/review.html, a page to look through.")] = True,
     show_text: ShowTextOption = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an older scan at --output.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Which secrets are there, and which examples contain them?
@@ -72,28 +88,27 @@ def scan(
 
     A rules file: `{defaults: {prior: 1e-10, ceiling: 1e-3}, rules: [{name: rare, find: words, documents: [50, 100]}]}`
 
-    Example: `hush scan mail.jsonl --rules rules.yaml --output found --key data.key`
+    Example: `hush scan mail.jsonl --rules rules.yaml --output found --key my.key`
     """
+    from hush.cli_inputs import check_folder_free
     from hush.cli_results import print_json
     from hush.cli_scan_results import scan_record, show_scan
-    from hush.console import ProgressBar
     from hush.scan.files import check_folder
     from hush.scan.review import write_review
     from hush.scan.rules import load_rules
     from hush.scan.run import scan as scanned
 
     check_folder(output)
-    if output.is_dir() and any(output.iterdir()) and not force:
-        raise InvalidInput(f"{output} holds a scan already; pass --force to replace it, or name a new folder")
-    for given in (source, rules, key):
+    check_folder_free(output, "a scan", force=force)
+    for given in (data, rules, key):
         if given is not None and Path(given).resolve().is_relative_to(output.resolve()):
             raise InvalidInput(f"{given} lies in {output}, which the scan would replace; name another --output")
     loaded = load_rules(rules)
     begin = time.perf_counter()
     notices: list[str] = []
-    with ProgressBar(Console(stderr=True), "Scanning") as progress:
+    with working("Scanning") as progress:
         found = scanned(
-            source,
+            data,
             loaded,
             column=column,
             unit=None if unit is None else unit.value,
@@ -106,11 +121,12 @@ def scan(
         )
 
     def review(owner: Path) -> None:
-        write_review(found, owner / "review.html", source=source, notices=notices, show_text=show_text)
+        write_review(found, owner / "review.html", source=data, notices=notices, show_text=show_text)
 
-    found.save(output, also=review if html else None)
+    with working("Writing the result"):
+        found.save(output, also=review if html else None)
     options = {"--column": column, "--unit": unit, "--key": key}
-    record = scan_record(found, output, source, options, show_text=show_text) | {
+    record = scan_record(found, output, data, options, show_text=show_text) | {
         "notices": notices,
         "seconds": time.perf_counter() - begin,
     }

@@ -10,10 +10,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hush.cli_data import ColumnOption, UnitOption
-from hush.cli_options import JsonOption
+from hush.cli_libraries import needed_for, quiet_libraries
+from hush.cli_messages import terminal, working
+from hush.cli_options import (
+    DATA_IN,
+    SPEED,
+    ColumnOption,
+    DeviceOption,
+    JsonOption,
+    PlanArgument,
+    UnitOption,
+    flag,
+)
 from hush.errors import InvalidInput
-from hush.interrupt import INTERRUPTED, Interrupt
+from hush.interrupt import INTERRUPTED, Interrupt, said_when_stopped, stopped_after
 
 __all__ = ["train"]
 
@@ -41,14 +51,21 @@ class ScheduleChoice(StrEnum):
 
 
 LEARNING, LORA, PUBLIC = "Learning", "LoRA: train small adapters", "Public stream: examples without secrets"
-SPEED, SAFETY = "Speed and memory: none of these changes the guarantee", "Resuming and checks"
+SAFETY = "Resuming and checks"
 
 
 def train(
-    plan: Annotated[Path, typer.Argument(help="A plan's folder, from hush plan.")],
+    plan: PlanArgument,
     model: Annotated[str, typer.Option(help="Hugging Face language model: a name on the hub, or a folder.")],
-    data: Annotated[str, typer.Option(help="The plan's data: Parquet, JSON lines, CSV, text, a folder, or a name.")],
-    key: Annotated[Path | None, typer.Option(help="Your data key, the one that hush plan was given.")] = None,
+    data: Annotated[
+        str,
+        typer.Option(
+            help="The plan's data: Parquet, JSON lines, CSV, text, a folder, or a name.", rich_help_panel=DATA_IN
+        ),
+    ],
+    key: Annotated[
+        Path | None, typer.Option(help="Your data key, the one that hush plan was given.", rich_help_panel=DATA_IN)
+    ] = None,
     output: Annotated[Path, typer.Option(help="Folder of the run; an unfinished run in it goes on.")] = Path("run"),
     column: ColumnOption = None,
     unit: UnitOption = None,
@@ -80,15 +97,17 @@ def train(
             rich_help_panel=LEARNING,
         ),
     ] = None,
-    lora: Annotated[
-        bool, typer.Option("--lora", help="Freeze the model, and train adapters.", rich_help_panel=LORA)
-    ] = False,
+    lora: Annotated[bool, flag("--lora", "Freeze the model, and train adapters.", panel=LORA)] = False,
     lora_rank: Annotated[int, typer.Option(help="Their rank: more learns more.", min=1, rich_help_panel=LORA)] = 8,
     lora_alpha: Annotated[float, typer.Option(help="Their scale, times the rank.", rich_help_panel=LORA)] = 16.0,
     lora_dropout: Annotated[float, typer.Option(help="Their dropout, in [0, 1).", rich_help_panel=LORA)] = 0.0,
-    lora_targets: Annotated[
-        str | None,
-        typer.Option(help="Modules that get one: names, with commas between [PEFT's choice].", rich_help_panel=LORA),
+    lora_target: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of a module that gets one. Repeat for several [PEFT's choice].",
+            metavar="<str>",
+            rich_help_panel=LORA,
+        ),
     ] = None,
     public_weight: Annotated[
         float | None,
@@ -103,38 +122,32 @@ def train(
             help="Examples that the model sees at once: lower it to save memory.", min=1, rich_help_panel=SPEED
         ),
     ] = 32,
-    bf16: Annotated[
-        bool, typer.Option("--bf16", help="Compute in bfloat16; sums and noise stay float32.", rich_help_panel=SPEED)
-    ] = False,
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Compile the model: a slow start, then faster.", rich_help_panel=SPEED)
-    ] = False,
+    bf16: Annotated[bool, flag("--bf16", "Compute in bfloat16; sums and noise stay float32.", panel=SPEED)] = False,
+    compile: Annotated[bool, flag("--compile", "Compile the model: a slow start, then faster.", panel=SPEED)] = False,
     gradient_checkpointing: Annotated[
-        bool,
-        typer.Option("--gradient-checkpointing", help="Less memory for more time.", rich_help_panel=SPEED),
+        bool, flag("--gradient-checkpointing", "Less memory for more time.", panel=SPEED)
     ] = False,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, … [cuda if any].", rich_help_panel=SPEED)
-    ] = None,
+    device: DeviceOption = None,
     shard: Annotated[
-        bool,
-        typer.Option(
-            "--shard", help="With torchrun: cut the model over the processes, not a copy each.", rich_help_panel=SPEED
-        ),
+        bool, flag("--shard", "With torchrun: cut the model over the processes, not a copy each.", panel=SPEED)
     ] = False,
     save_every: Annotated[
         int, typer.Option(help="Rounds between states to resume from.", min=1, rich_help_panel=SAFETY)
     ] = 100,
     resume: Annotated[
-        bool, typer.Option(help="Go on with an unfinished run in the folder, or refuse it.", rich_help_panel=SAFETY)
+        bool, flag("--resume/--no-resume", "Go on with an unfinished run in the folder, or refuse it.", panel=SAFETY)
     ] = True,
-    unchecked_data: Annotated[
-        bool,
+    evaluate_every: Annotated[
+        int | None,
         typer.Option(
-            "--unchecked-data",
-            help="Train under a plan that names no data. Marked: certifies nothing.",
+            help="Rounds between losses on what the plan holds out [about 20 times in all].",
+            min=1,
             rich_help_panel=SAFETY,
         ),
+    ] = None,
+    unchecked_data: Annotated[
+        bool,
+        flag("--unchecked-data", "Train under a plan that names no data. Marked: certifies nothing.", panel=SAFETY),
     ] = False,
     insecure_seed: Annotated[
         int | None,
@@ -148,7 +161,7 @@ def train(
     and batch sizes: they would give the secret draw away). Ctrl-C stops after the round under way. However training
     was stopped, by kill or power cut too, the same command goes on.
 
-    Example: `hush train my-plan --model gpt2 --data data.jsonl --key my.key --output run`
+    Example: `hush train my-plan --model gpt2 --data mail.jsonl --key my.key --output run`
 
     A larger model, adapters only, on one GPU: add `--lora --bf16 --compile --micro-batch 8`
 
@@ -158,11 +171,9 @@ def train(
     from hush.cli_train_results import (
         TrainingBar,
         fitted_record,
-        quiet_libraries,
         show_fitted,
-        show_interrupted,
         show_start,
-        show_stopped,
+        stopped_at_once,
     )
     from hush.corpus import read_corpus
     from hush.keyed import DataKey
@@ -171,21 +182,22 @@ def train(
     with _processes(device) as first:
         if not plan.is_dir():
             raise InvalidInput(f"{plan} is not a folder; pass one that hush plan wrote")
-        loaded = Plan.load(plan)
+        with working("Reading the plan", silent=not first):
+            loaded = Plan.load(plan)
         corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
         found_key = None if key is None else DataKey.load(key)
-        if not lora and lora_targets is not None:
-            raise InvalidInput("--lora-targets is about LoRA; add --lora, or drop it")
+        if not lora and lora_target:
+            raise InvalidInput("--lora-target is about LoRA; add --lora, or drop it")
 
-        terminal = Console(stderr=True, quiet=not first)
-        show_start(loaded, corpus, model, output, terminal, lora=lora)
+        shown = terminal(silent=not first)
+        show_start(loaded, corpus, model, output, shown, lora=lora)
         quiet_libraries(silent=not first)
-        with _libraries():
+        with needed_for("training"):
             from hush.train.fit import Stopped, fit
             from hush.train.pretrained import Lora
             from hush.train.recipe import Recipe, Runtime
 
-        targets = tuple(name.strip() for name in lora_targets.split(",")) if lora_targets else ()
+        targets = tuple(lora_target or ())
         recipe = Recipe(
             model=model,
             task=None if task is None else task.value,
@@ -204,31 +216,31 @@ def train(
             compile=compile,
             gradient_checkpointing=gradient_checkpointing,
             save_every=save_every,
+            evaluate_every=evaluate_every,
             device=device,
             shard=shard,
         )
-        try:
-            with TrainingBar(terminal, loaded.rounds) as bar, Interrupt(bar.stopping) as stop:
-                ended = fit(
-                    loaded,
-                    recipe,
-                    corpus,
-                    key=found_key,
-                    output=output,
-                    runtime=runtime,
-                    resume=resume,
-                    unchecked_data=unchecked_data,
-                    insecure_seed=insecure_seed,
-                    progress=bar,
-                    reading=bar.reading,
-                    stop=stop,
-                )
-        except KeyboardInterrupt:
-            show_interrupted(output, terminal)
-            raise
+        with (
+            said_when_stopped(lambda: stopped_at_once(output)),
+            TrainingBar(shown, loaded.rounds) as bar,
+            Interrupt(bar.stopping) as stop,
+        ):
+            ended = fit(
+                loaded,
+                recipe,
+                corpus,
+                key=found_key,
+                output=output,
+                runtime=runtime,
+                resume=resume,
+                unchecked_data=unchecked_data,
+                insecure_seed=insecure_seed,
+                progress=bar,
+                reading=bar.reading,
+                stop=stop,
+            )
     if isinstance(ended, Stopped):
-        show_stopped(ended, terminal)
-        raise typer.Exit(INTERRUPTED)
+        raise KeyboardInterrupt(stopped_after(ended.round, ended.rounds)) if first else typer.Exit(INTERRUPTED)
     if first:
         record = fitted_record(ended)
         print_json(record) if json else show_fitted(record, Console(), ended)
@@ -240,15 +252,7 @@ def _processes(device: str | None) -> Iterator[bool]:
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield True
         return
-    with _libraries():
+    with needed_for("training"):
         from hush.train.launch import connected
     with connected(device) as first:
         yield first
-
-
-@contextmanager
-def _libraries() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise InvalidInput(f'training needs the library {error.name}; pip install "hush[hf]"') from error

@@ -19,18 +19,16 @@ from hush.plan import Plan
 
 if TYPE_CHECKING:
     from hush.corpus import Corpus
-    from hush.train.fit import Fitted, Stopped
+    from hush.train.fit import Fitted
     from hush.train.rounds import LiveNumbers
 
 __all__ = [
     "TrainingBar",
     "fitted_record",
     "live_line",
-    "quiet_libraries",
     "show_fitted",
-    "show_interrupted",
     "show_start",
-    "show_stopped",
+    "stopped_at_once",
 ]
 
 STOPPING = "Stopping after this round; Ctrl-C again stops at once."
@@ -103,7 +101,11 @@ class _WithNumbers(Progress):
 
 
 def live_line(live: "LiveNumbers", *, first_loss: float | None = None) -> Text:
-    """Loss, clipped share and signal to noise of a round; a dash after an empty draw, or without noise."""
+    """Loss, clipped share and signal to noise of a round; a dash after an empty draw, or without noise.
+
+    And the last loss on what the plan holds out, if it does.
+    """
+    held_out = live.scores.get("held-out loss")
     loss = "–" if live.loss is None else f"{live.loss:.3f}"
     clipped = "–" if live.clipped_share is None else f"{live.clipped_share:.0%}"
     signal = "–" if live.signal_to_noise is None else f"{live.signal_to_noise:.2g}"
@@ -116,19 +118,9 @@ def live_line(live: "LiveNumbers", *, first_loss: float | None = None) -> Text:
         clipped,
         ("   signal/noise ", "dim"),
         signal,
+        *([] if held_out is None else [("   held out ", "dim"), f"{held_out:.3f}"]),
     )
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
-
-
-def quiet_libraries(*, silent: bool) -> None:
-    """No bars of the libraries beneath ours; their warnings stay, unless another process shows the same."""
-    try:
-        from transformers.utils import logging
-    except ImportError:
-        return  # said where the library is needed
-    logging.disable_progress_bar()
-    if silent:
-        logging.set_verbosity_error()
 
 
 def show_start(plan: Plan, corpus: "Corpus", model: str, output: Path, console: Console, *, lora: bool) -> None:
@@ -144,18 +136,11 @@ def show_start(plan: Plan, corpus: "Corpus", model: str, output: Path, console: 
     _say(line, console)
 
 
-def show_stopped(stopped: "Stopped", console: Console) -> None:
-    """A run that was asked to stop."""
-    line = f"Stopped after round {stopped.round} of {stopped.rounds}, which is saved. The same command goes on there."
-    _say(line, console)
-
-
-def show_interrupted(output: Path, console: Console) -> None:
-    """A run that was stopped at once, in the middle of whatever it did."""
-    line = "Stopped. The same command goes on from the last saved state."
-    if not (output / "owner" / "run.json").exists():
-        line = "Stopped before training began; nothing was written. The same command begins again."
-    _say(line, console)
+def stopped_at_once(output: Path) -> str:
+    """What is said of a run that was stopped in the middle of whatever it did."""
+    if (output / "owner" / "run.json").exists():
+        return "Stopped. The same command goes on from the last saved state."
+    return "Stopped before training began; nothing was written. The same command begins again."
 
 
 def fitted_record(fitted: "Fitted") -> Record:

@@ -6,14 +6,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hush.cli_options import JsonOption
+from hush.cli_messages import working
+from hush.cli_options import ForceOption, JsonOption, PlanArgument
 from hush.errors import InvalidInput
 
 __all__ = ["sign", "verify"]
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(help="A plan's folder.")],
+    plan: PlanArgument,
     public_key: Annotated[
         Path | None, typer.Option(help="Also check the signature beside the plan against this PEM key.")
     ] = None,
@@ -35,45 +36,56 @@ def verify(
     from hush.cli_inputs import read_incidence
     from hush.cli_plan_results import show_verification, verification_record
     from hush.cli_results import print_json
-    from hush.console import ProgressBar
     from hush.secret_table import Secrets
     from hush.verification import verify as verified
 
-    if not folder.is_dir():
-        raise InvalidInput(f"{folder} is not a folder; pass one that hush plan wrote")
+    if not plan.is_dir():
+        raise InvalidInput(f"{plan} is not a folder; pass one that hush plan wrote")
     graph = None if incidence is None else read_incidence(incidence)
     table = None if secrets is None else Secrets.from_parquet(secrets)
-    with ProgressBar(Console(stderr=True), "Verifying") as progress:
-        found = verified(folder, public_key=public_key, incidence=graph, secrets=table, progress=progress)
-    record = verification_record(found, folder)
+    with working("Verifying") as progress:
+        found = verified(plan, public_key=public_key, incidence=graph, secrets=table, progress=progress)
+    record = verification_record(found, plan)
     print_json(record) if json else show_verification(record, Console())
     if not found.passed:
         raise typer.Exit(1)
 
 
 def sign(
-    folder: Annotated[Path | None, typer.Argument(help="A plan's folder; verify it before you sign.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Your private key, a PEM file.")] = None,
+    plan: Annotated[
+        Path | None, typer.Argument(help="A plan's folder; verify it before you sign.", metavar="PLAN")
+    ] = None,
+    private_key: Annotated[Path | None, typer.Option(help="Your private key, a PEM file.")] = None,
     new_key: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(help="Instead: create a key pair in these two files.", metavar="PRIVATE PUBLIC"),
+        typer.Option(
+            help="Instead: create a key pair in these two files, which must not exist.", metavar="PRIVATE PUBLIC"
+        ),
     ] = None,
+    force: ForceOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Vouch for a plan with a detached Ed25519 signature.
 
     Create a key pair once, keep the private key to yourself (only its owner can read the file), and give the public
     one to those who verify.
 
-    Example: `hush sign --new-key private.pem public.pem`, then `hush sign my-plan --key private.pem`
+    Example: `hush sign --new-key private.pem public.pem`, then `hush sign my-plan --private-key private.pem`
     """
+    from hush.cli_results import print_json
+    from hush.plan.files import SIGNATURE
     from hush.signature import create_keys
     from hush.signature import sign as signed
 
-    out = Console(highlight=False, soft_wrap=True)
-    if new_key is not None and folder is None and key is None:
+    if new_key is not None and plan is None and private_key is None:
         create_keys(*new_key)
-        out.print(f"Keep {new_key[0]} to yourself; give {new_key[1]} to those who verify.", markup=False)
-    elif new_key is None and folder is not None and key is not None:
-        out.print(f"Signature written to {signed(folder, key)}.", markup=False)
+        record = {"private_key": str(new_key[0]), "public_key": str(new_key[1])}
+        said = f"Keep {new_key[0]} to yourself; give {new_key[1]} to those who verify."
+    elif new_key is None and plan is not None and private_key is not None:
+        if (plan / SIGNATURE).exists() and not force:
+            raise InvalidInput(f"{plan} is signed already; pass --force to replace its signature")
+        record = {"signature": str(signed(plan, private_key))}
+        said = f"Signature written to {record['signature']}."
     else:
-        raise InvalidInput("pass FOLDER with --key PRIVATE.pem, or --new-key PRIVATE.pem PUBLIC.pem alone")
+        raise InvalidInput("pass PLAN with --private-key PRIVATE.pem, or --new-key PRIVATE.pem PUBLIC.pem alone")
+    print_json(record) if json else Console(highlight=False, soft_wrap=True).print(said, markup=False)

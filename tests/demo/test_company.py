@@ -1,13 +1,11 @@
-"""The company is the same every time, leaves out what it says, and holds no secret among what it evaluates on."""
+"""The company is the same every time, and leaves out what it says."""
 
 import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hush.demo.company import HELD_OUT, chosen_files, held_out_files, standard_library, write_company
+from hush.demo.company import chosen_files, standard_library, write_company
 from hush.demo.sizes import FULL, PROJECTS, QUICK
 from hush.errors import InvalidInput
 from hush.scan.code.globs import Globs
@@ -58,33 +56,16 @@ def test_the_choice_depends_on_names_and_sizes_alone(tmp_path: Path) -> None:
         sorted(path.relative_to(company.folder) for path in company.folder.rglob("*.py")) for company in (one, other)
     ]
     assert names[0] == names[1]
-    assert one.held_out == other.held_out
-    assert (one.own, one.reached, one.held_out_files) == (1, 3, 4)
+    assert (one.files, one.own, one.reached) == (43, 1, 3)
 
 
-def test_what_is_held_out_holds_no_secret_and_its_absence_changes_nobodys(tmp_path: Path) -> None:
+def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
     company = write_company(tmp_path / "company", FULL)
     left = Repository.open(company.folder)
     assert left.root == company.folder.resolve()  # a repository of its own, wherever it lies
     assert len(left.files) == company.files
     after = containment(left, RULE)
     assert len(after.reasons) == company.reached > company.own == sum(after.own)
-    assert len(company.held_out) > FULL.held_out / 2
-    kept = "".join(left.read(name) for name in left.files)
-    assert not any(text in kept for text in company.held_out)
-
-
-@given(st.sets(st.text("abc/", min_size=1), min_size=1), st.sets(st.text("abc/", min_size=1)), st.randoms())
-def test_only_files_without_secrets_are_held_out_in_any_order(names: set[str], holding: set[str], rng) -> None:
-    free = names - holding
-    if not free:
-        return
-    shuffled = sorted(names)
-    rng.shuffle(shuffled)
-    found = held_out_files(shuffled, holding)
-    assert found == held_out_files(sorted(names), holding)
-    assert set(found) <= free
-    assert len(found) == max(1, len(free) // HELD_OUT)
 
 
 def test_a_library_that_is_not_there_is_said(tmp_path: Path) -> None:

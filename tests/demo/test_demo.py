@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -24,6 +25,7 @@ from hush.demo.sizes import FULL, PROJECTS, QUICK, config_of
 from hush.demo.story import COLUMNS
 from hush.errors import HushError
 from hush.plan import Plan
+from hush.plan.held_out import held_out_examples
 
 pytest.importorskip("transformers")
 
@@ -77,7 +79,10 @@ def test_the_numbers_are_ordered_as_the_mathematics_demands(arms: dict[str, Any]
 def test_the_plans_are_the_librarys_own(made: tuple[Path, str], arms: dict[str, Any]) -> None:
     plan = Plan.load(made[0] / "run" / "share" / "plan")
     assert hush.verify(made[0] / "run" / "share" / "plan").passed
-    rate = plan.batch_size / plan.incidence.num_examples
+    held = held_out_examples(plan)
+    assert held.size > 10
+    np.testing.assert_array_equal(held_out_examples(plan_of(NONE, plan)), held)  # all arms are evaluated on the same
+    rate = plan.batch_size / (plan.incidence.num_examples - held.size)
     promise = {"prior": plan.prior, "ceiling": plan.ceiling, "rates": rate, "rounds": plan.rounds}
     for bound in ("kl", "blowup"):
         noise = hush.calibrate(plan.incidence, **promise, bound=bound).noise_multiplier
@@ -85,6 +90,16 @@ def test_the_plans_are_the_librarys_own(made: tuple[Path, str], arms: dict[str, 
     assert not plan_of(NONE, plan).certificate.is_real
     with pytest.raises(HushError, match="no arm beside hush"):
         plan_of(HUSH, plan)
+
+
+def test_an_arm_has_the_same_colour_in_every_plot(made: tuple[Path, str]) -> None:
+    page = (made[0] / "report.html").read_text()
+    begin = page.index('id="plots">') + len('id="plots">')
+    plots = json.loads(page[begin : page.index("</script>", begin)])
+    beside = {trace["name"]: trace["marker"]["color"] for trace in plots["arms"]["data"]}
+    curves = {trace["name"]: trace["line"]["color"] for trace in plots["training-0"]["data"]}
+    assert beside == curves
+    assert len(set(curves.values())) == len(ARMS)
 
 
 def test_no_key_is_in_the_report_or_in_what_is_shared(made: tuple[Path, str]) -> None:

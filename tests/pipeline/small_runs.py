@@ -31,9 +31,9 @@ def small_desk(folder: Path, **sections: Any) -> dict[str, Any]:
         "data": {"source": "data.txt", "key": "my.key"},
         "promises": {"prior": 1e-6, "ceiling": 1e-2},
         "rules": [{"name": "codes", "find": "patterns", "patterns": [r"QX-\d{4}"]}],
-        "plan": {"batch_size": 4, "rounds": ROUNDS},
+        "plan": {"batch_size": 4, "rounds": ROUNDS, "hold_out": 0.2},
         "model": {"small": {"layers": 1, "width": 8, "heads": 1, "length": 32}},
-        "training": {"save_every": 1, "device": "cpu"},
+        "training": {"save_every": 2, "evaluate_every": 1, "device": "cpu"},
         "audit": {"attacks": ["mechanism", "extraction"], "trials": 50, "secrets": 1, "prompts": [4]},
         "report": {"frontier": False, "methods": False},
     }
@@ -87,6 +87,8 @@ def check_complete(run: Path, *, rounds: int = ROUNDS) -> None:
     assert ledger["finished"]
     assert ledger["released"] == [rounds]
     assert [record.round for record in RunLog.read(training / "owner" / "rounds.jsonl")] == list(range(1, rounds + 1))
+    scores = [json.loads(line) for line in (run / "share" / "evaluations.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in scores] == list(range(rounds + 1))  # once each, however often it was killed
     assert (run / "owner").stat().st_mode & 0o777 == 0o700
     assert (run / "share" / "report.html").is_file()
     assert plan_fingerprint(run / "owner" / "plan") == plan_fingerprint(run / "share" / "plan")

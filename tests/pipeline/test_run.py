@@ -12,7 +12,6 @@ import pytest
 import torch
 from small_runs import CANARIES, SECRETS, check_complete, plan_fingerprint, small_config, small_desk
 
-import hush
 from hush.config import Config, load_config
 from hush.errors import InvalidInput
 from hush.keyed import DataKey
@@ -23,6 +22,7 @@ from hush.pipeline.record import STAGES
 from hush.pipeline.stage_audit import AuditStage
 from hush.pipeline.stage_train import Interrupted
 from hush.plan import Plan
+from hush.plan.held_out import choose_held_out, held_out_examples, make_plan_holding_out
 from hush.scan.result import Scan
 from hush.scan.run import scan as scan_corpus
 
@@ -72,9 +72,9 @@ def test_the_plan_is_the_one_that_the_parts_make(finished: Path, desk: Path) -> 
         "defaults": {"prior": 1e-6, "ceiling": 1e-2},
         "rules": [{"name": "codes", "find": "patterns", "patterns": [r"QX-\d{4}"]}],
     }, key=desk / "my.key")  # fmt: skip
-    plan = hush.make_plan(
-        scan.incidence, prior=scan.secrets.prior, ceiling=scan.secrets.ceiling, batch_size=4, rounds=4,
-        secret_ids=scan.secrets.ids, data_fingerprint=scan.data_fingerprint,
+    plan = make_plan_holding_out(
+        scan.incidence, choose_held_out(scan.incidence, 0.2), prior=scan.secrets.prior, ceiling=scan.secrets.ceiling,
+        batch_size=4, rounds=4, secret_ids=scan.secrets.ids, data_fingerprint=scan.data_fingerprint,
     )  # fmt: skip
     plan.save(desk / "by-hand")
     assert plan_fingerprint(desk / "by-hand") == plan_fingerprint(finished / "share" / "plan")
@@ -86,7 +86,7 @@ def test_the_plan_is_the_one_that_the_parts_make(finished: Path, desk: Path) -> 
 def test_what_may_leave_holds_no_secret_and_nothing_of_the_owner(finished: Path) -> None:
     share = finished / "share"
     assert {path.name for path in share.iterdir()} == {
-        "plan", "model", "certificate.json", "certificate.md", "report.html", "README.md"
+        "plan", "model", "certificate.json", "certificate.md", "evaluations.jsonl", "report.html", "README.md"
     }  # fmt: skip
     times = {path.stat().st_mtime for path in (share, *share.rglob("*"))}
     assert len(times) == 1  # when files were written would tell how long training took
@@ -101,6 +101,39 @@ def test_the_shared_report_lacks_the_audit(finished: Path) -> None:
     shared, owners = (finished / "share" / "report.html").read_text(), (finished / "owner" / "report.html").read_text()
     assert "No attack did better than was certified" in owners
     assert "No attack did better than was certified" not in shared
+
+
+def test_both_reports_show_how_good_the_model_was_on_examples_without_secrets(finished: Path) -> None:
+    plan = Plan.load(finished / "share" / "plan")
+    held = held_out_examples(plan)
+    assert held.size == 5
+    assert (plan.incidence.secrets_per_example[held] == 0).all()
+    lines = (finished / "share" / "evaluations.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["held-out loss"] for line in lines]
+    for side in ("share", "owner"):
+        page = (finished / side / "report.html").read_text()
+        assert '<section id="training"' in page
+        assert "5 without a secret are held out, to evaluate on." in page
+        for round, loss in enumerate(losses):
+            assert f"<td>{round}</td><td>{loss:.5g}</td>" in page
+
+
+def test_holding_out_what_holds_secrets_is_refused(tmp_path: Path) -> None:
+    small_desk(tmp_path)
+    (tmp_path / "data.txt").write_text("".join(f"note {number} QX-1000\n" for number in range(30)))
+    with pytest.raises(InvalidInput, match=r"0 of 30 examples hold no secret.*whose scores may be shown.*0 for none"):
+        ran(tmp_path)
+    assert not (tmp_path / "run" / "share").exists()
+
+
+def test_canaries_do_not_keep_the_scan_out_of_the_report(tmp_path: Path) -> None:
+    audit = {"attacks": ["exposure"], "candidates": 20, "canaries": CANARIES}
+    ran(tmp_path, audit=audit, report={"show_text": True})
+    for side in ("share", "owner"):
+        page = (tmp_path / "run" / side / "report.html").read_text()
+        assert '<section id="scan"' in page
+        assert "2 canaries were planted after the scan" in page
+    assert "Holds the texts of secrets" in page
 
 
 def test_the_record_holds_fingerprints_under_the_key_and_no_plain_hash(finished: Path, desk: Path) -> None:
@@ -123,7 +156,7 @@ def test_a_run_may_be_moved_with_its_data(own: Path) -> None:
 
 
 def test_speed_may_change_without_training_again(own: Path) -> None:
-    assert ran(own, training={"micro_batch": 2, "save_every": 3}) == []
+    assert ran(own, training={"micro_batch": 2, "save_every": 3, "evaluate_every": 2}) == []
 
 
 def test_a_changed_section_runs_its_stage_and_those_that_depend_on_it(own: Path) -> None:

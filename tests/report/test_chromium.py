@@ -15,7 +15,7 @@ from hush.plan import Plan
 from hush.protection import Protection
 from hush.report.markup import at_least, at_most
 from hush.report.methods import MethodNoise
-from hush.report.report import write_report
+from hush.report.report import Report
 from hush.rounding import rounded_up
 from hush.scan.result import Scan
 from hush.secret_table import Secrets
@@ -48,9 +48,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     secrets = Secrets([Protection(1e-10, 1e-3)] * 12, ids=plan.secret_ids, texts=texts)
     scan = Scan(incidence=plan.incidence, secrets=secrets, rules=(("words", 12),))
     parts = {"noise": noise, "training": TRAINING, "audit": AUDIT, "scan": scan, "frontier": {"rows": rows}}
-    write_report(folder / "full.html", plan=plan, **parts)
-    write_report(folder / "owner.html", plan=plan, **parts, show_text=True)
-    write_report(folder / "large.html", plan=large_plan())
+    Report(plan=plan, **parts).write(folder / "full.html")
+    Report(plan=plan, **parts, show_text=True).write(folder / "owner.html")
+    Report(plan=large_plan()).write(folder / "large.html")
     return folder
 
 
@@ -63,8 +63,8 @@ def tab() -> Iterator[Tab]:
 def test_every_plot_is_drawn_nothing_is_fetched_and_the_console_stays_empty(tab: Tab, pages: Path) -> None:
     tab.open(pages / "full.html")
     plots = tab.run("return [...document.querySelectorAll('[data-plot]')].map(each => each.dataset.plot)")
-    assert plots == ["frontier", "noise", "curves", "counts", "scatter", "training-eval_loss",
-                     "training-eval_accuracy", "audit"]  # fmt: skip
+    assert plots == ["frontier", "noise", "curves", "counts", "scatter", "training-0",
+                     "training-1", "audit"]  # fmt: skip
     marks = tab.run(
         "return [...document.querySelectorAll('[data-plot]')]"
         ".map(each => each.querySelectorAll('.main-svg .point, .main-svg path.js-line').length)"

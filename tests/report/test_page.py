@@ -5,12 +5,16 @@ import hashlib
 import json
 import re
 import stat
+import subprocess
+import sys
+import tomllib
 import zlib
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +26,7 @@ from hush.errors import InvalidInput
 from hush.protection import Protection
 from hush.report import page as page_module
 from hush.report.methods import MethodNoise
-from hush.report.report import report_page, write_report
+from hush.report.report import Report
 from hush.scan.result import Scan
 from hush.secret_table import Secrets
 from hush.weights import frontier
@@ -97,8 +101,8 @@ def test_no_word_from_outside_changes_what_the_page_is_made_of(words: list[str])
     audit = AUDIT | {"rows": [row | {"name": word} for row, word in zip(AUDIT["rows"], words, strict=False)]}
     training = [row | {"run": words[place % 2]} for place, row in enumerate(TRAINING)]
     plain = [row | {"run": "ab"[place % 2]} for place, row in enumerate(TRAINING)]
-    hostile = report_page(plan=renamed(ids), title=words[0], folder=words[1], audit=audit, training=training)
-    harmless = report_page(plan=small_plan(), title="t", folder="f", audit=AUDIT, training=plain)
+    hostile = Report(plan=renamed(ids), title=words[0], folder=words[1], audit=audit, training=training).page()
+    harmless = Report(plan=small_plan(), title="t", folder="f", audit=AUDIT, training=plain).page()
     assert Elements(hostile).tags == Elements(harmless).tags
     assert Elements(hostile).scripts == Elements(harmless).scripts
 
@@ -111,7 +115,7 @@ def renamed(ids: tuple[str, ...]) -> Any:
 
 
 def test_the_policy_names_exactly_the_scripts_of_the_page_and_forbids_every_request() -> None:
-    found = Elements(report_page(plan=small_plan(), audit=AUDIT))
+    found = Elements(Report(plan=small_plan(), audit=AUDIT).page())
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in found.scripts]
     assert len(digests) == 2
     allowed = re.search(r"script-src ([^;]*);", found.policy)
@@ -126,7 +130,7 @@ def test_texts_are_in_the_file_only_if_asked_for_and_then_for_the_owner_alone(tm
     texts = [f"hunter{place}two" for place in range(12)]
     for asked in (False, True):
         path = tmp_path / f"{asked}.html"
-        write_report(path, plan=small_plan(), scan=scan_of(texts), show_text=asked)
+        Report(plan=small_plan(), scan=scan_of(texts), show_text=asked).write(path)
         page = path.read_text()
         assert ("hunter3two" in unpacked(page).decode("latin-1")) == asked
         assert "hunter" not in page
@@ -137,9 +141,9 @@ def test_texts_are_in_the_file_only_if_asked_for_and_then_for_the_owner_alone(tm
 @pytest.mark.usefixtures("without_plotly")
 def test_texts_without_an_owners_side_and_scans_of_another_graph_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="owner's side"):
-        write_report(tmp_path / "a.html", plan=small_plan(), show_text=True)
+        Report(plan=small_plan(), show_text=True).write(tmp_path / "a.html")
     with pytest.raises(InvalidInput, match="another graph"):
-        write_report(tmp_path / "a.html", plan=small_plan(secrets=13), scan=scan_of(["x"] * 12))
+        Report(plan=small_plan(secrets=13), scan=scan_of(["x"] * 12)).write(tmp_path / "a.html")
     assert not list(tmp_path.iterdir())
 
 
@@ -147,7 +151,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     pages = []
     for name in ("a", "b"):
         path = tmp_path / name
-        write_report(path, plan=small_plan(), audit=AUDIT, training=TRAINING, noise=METHODS)
+        Report(plan=small_plan(), audit=AUDIT, training=TRAINING, noise=METHODS).write(path)
         pages.append(path.read_bytes())
     assert pages[0] == pages[1]
 
@@ -160,12 +164,12 @@ def test_what_is_not_given_is_left_out_and_the_page_says_how_to_get_it() -> None
         "frontier": {"frontier": swept}, "noise": {"noise": METHODS}, "training": {"training": TRAINING},
         "audit": {"audit": AUDIT}, "scan": {"scan": scan_of(["x"] * 12)},
     }  # fmt: skip
-    bare = report_page(plan=plan)
+    bare = Report(plan=plan).page()
     for name, given_ in parts.items():
         assert f'<section id="{name}"' not in bare
-        assert f'<section id="{name}"' in report_page(plan=plan, **given_)
+        assert f'<section id="{name}"' in Report(plan=plan, **given_).page()
     assert all(how in bare for how in ("hush frontier", "--compare", "evaluations.jsonl", "hush audit", "--scan"))
-    whole = report_page(plan=plan, **{key: value for given_ in parts.values() for key, value in given_.items()})
+    whole = Report(plan=plan, **{key: value for given_ in parts.values() for key, value in given_.items()}).page()
     assert '<section id="missing"' not in whole
     assert "hush verify PLAN\n" in whole
 
@@ -176,7 +180,7 @@ def test_a_plan_without_secrets_has_a_page_too() -> None:
     from hush.plan import make_plan
 
     empty = Incidence.from_pairs([], [], num_examples=9, num_secrets=0)
-    page = report_page(plan=make_plan(empty, prior=1e-10, ceiling=1e-3, batch_size=2, rounds=5))
+    page = Report(plan=make_plan(empty, prior=1e-10, ceiling=1e-3, batch_size=2, rounds=5)).page()
     assert "no secrets" in page
     assert '<section id="secrets"' not in page
 
@@ -192,22 +196,83 @@ def test_a_mark_and_a_failed_audit_stand_at_the_top() -> None:
     )
     verdict = judge([hit])
     record = {"verdict": verdict.status, "level": verdict.level, "rows": [row.to_dict() for row in verdict.rows]}
-    page = report_page(plan=plan, certificate=marked, audit=record)
+    page = Report(plan=plan, certificate=marked, audit=record).page()
     top = page[: page.index("<nav")]
     assert "insecure_seed was set" in top
     assert "The audit failed" in top
-    assert "Not a certificate" not in report_page(plan=plan)
+    assert "Not a certificate" not in Report(plan=plan).page()
 
 
 @pytest.mark.parametrize("record", [{}, {"rows": 3}, {"rows": ["x"]}])
 def test_what_is_no_audit_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="hush audit"):
-        report_page(plan=small_plan(), audit=record)
+        Report(plan=small_plan(), audit=record).page()
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_sections_of_ones_own_come_first() -> None:
+    own = page_module.Section(name="mine", link="Mine", title="My part", html="<p>words</p>\n")
+    page = Report(plan=small_plan(), sections=[own]).page()
+    assert page.index('<section id="mine"') < page.index('<section id="curve"')
+    assert page.index('<a href="#mine">') < page.index('<a href="#curve">')
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_a_run_looks_as_it_is_told_to() -> None:
+    page = Report(plan=small_plan(), training=TRAINING, looks={"hush": ("@purple", "longdash", "star")}).page()
+    drawn = json.loads(Elements(page).blocks["plots"])
+    for name in ("training-0", "training-1"):
+        looks = {trace["name"]: trace["line"]["color"] for trace in drawn[name]["data"]}
+        assert looks == {"no protection": "@green", "hush": "@purple"}
+
+
+def planted(scan: Scan, *, stray: bool = False) -> Any:
+    """The scan's graph with two canaries after it; stray: one of them also in an example of the scan's."""
+    from hush.incidence import Incidence
+    from hush.plan import make_plan
+
+    graph = scan.incidence
+    secret = np.repeat(np.arange(12), graph.examples_per_secret)
+    example = np.concatenate([graph.example_of_entry, [300, 301, 301, *([0] if stray else [])]])
+    larger = Incidence.from_pairs(
+        example, np.concatenate([secret, [12, 12, 13, *([13] if stray else [])]]), num_examples=302, num_secrets=14
+    )
+    ids = (*scan.secrets.ids, "canary-0", "canary-1")
+    return make_plan(larger, prior=1e-10, ceiling=1e-3, batch_size=20, rounds=50, secret_ids=ids)
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_a_scan_fits_a_plan_with_canaries_after_it() -> None:
+    scan = scan_of([f"hunter{place}two" for place in range(12)])
+    page = Report(plan=planted(scan), scan=scan, show_text=True).page()
+    assert "2 canaries were planted after the scan" in page
+    assert "hunter3two" in unpacked(page).decode("latin-1")
+    with pytest.raises(InvalidInput, match="another graph"):
+        Report(plan=planted(scan, stray=True), scan=scan).page()
+    with pytest.raises(InvalidInput, match="lacks some secrets"):
+        Report(plan=renamed(tuple(f"t-{place}" for place in range(12))), scan=scan, show_text=True).page()
+
+
+def test_what_the_page_is_made_of_is_in_the_wheel() -> None:
+    """A wheel holds everything in the package's folder that git does not ignore, and nothing narrows that."""
+    root = Path(__file__).parents[2]
+    build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build == {"targets": {"wheel": {"packages": ["src/hush"]}}}
+    assets = [root / "src/hush/report/assets" / name for name in (*page_module.SCRIPTS, "report.css")]
+    assert all(path.is_file() for path in assets)
+    ignored = subprocess.run(["git", "check-ignore", *assets], cwd=root, capture_output=True, text=True, check=False)
+    assert not ignored.stdout
+
+
+def test_a_missing_plotly_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(InvalidInput, match="draws with plotly, which is missing here; pip install plotly"):
+        Report(plan=small_plan()).page()
 
 
 def test_a_hundred_thousand_secrets_stay_far_below_fifteen_megabytes(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    write_report(path, plan=large_plan())
+    Report(plan=large_plan()).write(path)
     size = path.stat().st_size
     assert size < 15e6
     layout = json.loads(Elements(path.read_text()).blocks["rows-layout"])

@@ -137,6 +137,7 @@ def test_what_is_masked_is_new_in_every_round() -> None:
     assert torch.equal(batches.of(np.array([0]))["labels"], first)
     batches.round = 1
     assert not torch.equal(batches.of(np.array([0]))["labels"], first)
+    assert torch.equal(batches.of(np.array([0]), round=0)["labels"], first)  # as evaluation asks, in whatever round
 
 
 def letters(texts: list[str], *, truncation: bool, max_length: int) -> dict[str, list[list[int]]]:

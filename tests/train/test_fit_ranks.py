@@ -21,8 +21,9 @@ import hush
 from hush.cli import app
 from hush.interrupt import Interrupt
 from hush.keyed import DataKey
+from hush.plan.held_out import choose_held_out, make_plan_holding_out
 from hush.train.noise import Noise
-from hush.train.run_log import RunLog
+from hush.train.run_log import RoundLines, RunLog
 
 EXAMPLES, ROUNDS, STOP, SEED = 40, 5, 2, 11
 TOLERANCE = 2e-6
@@ -81,7 +82,8 @@ def prepare(root: Path) -> None:
     incidence = hush.Incidence.from_pairs([2, 9, 30], [0, 0, 0], num_examples=EXAMPLES, num_secrets=1)
     settings: Any = {"prior": 1e-6, "ceiling": 1e-3, "batch_size": 9, "rounds": ROUNDS}
     fingerprint = DataKey.create(root / "my.key").fingerprint_rows(texts)
-    hush.make_plan(incidence, **settings, data_fingerprint=fingerprint).save(root / "plan")
+    held = choose_held_out(incidence, 0.2)
+    make_plan_holding_out(incidence, held, **settings, data_fingerprint=fingerprint).save(root / "plan")
     hush.make_plan(incidence, **settings).save(root / "plan-without-data")
 
 
@@ -153,6 +155,10 @@ def assert_close(one: Path, other: Path) -> None:
         torch.testing.assert_close(value, second[name], rtol=0, atol=TOLERANCE)
     names = [sorted(path.name for path in (folder / "release").rglob("*")) for folder in (one, other)]
     assert names[0] == names[1]
+    scores = [RoundLines.read(folder / "release" / "evaluations.jsonl") for folder in (one, other)]
+    assert [row["round"] for row in scores[0]] == list(range(ROUNDS + 1))
+    for mine, theirs in zip(*scores, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-3)
     for path in (one / "release" / "model").glob("*.json"):
         assert path.read_text() == (other / "release" / "model" / path.name).read_text(), path.name
 

@@ -427,7 +427,11 @@ def test_scores_of_public_data_are_logged_after_their_round_is_entered(plan: hus
     )
     trainer.train()
     assert entered == [(2, 2), (4, 4), (6, 6)]
-    assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [2, 4, 6]
+    logged = {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry}
+    assert list(logged) == [2, 4, 6]
+    lines = (tmp_path / "out-hush/release/evaluations.jsonl").read_text().splitlines()
+    # Times are no scores: a round takes as long as its draw is large.
+    assert [json.loads(line) for line in lines] == [{"eval_loss": logged[step], "round": step} for step in logged]
 
 
 def test_scores_of_other_data_reach_the_owner_and_no_logger(plan: hush.Plan, tmp_path: Path) -> None:

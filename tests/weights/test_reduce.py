@@ -3,23 +3,41 @@
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from weights_instances import optimum, paper_like, problems
 
 import hush
+from hush.weights import reduce
 from hush.weights.certify import certify
 from hush.weights.program import Program
-from hush.weights.reduce import reduced, unreduced
+from hush.weights.reduce import Reduction, reduced, unreduced
 from hush.weights.solvers import Task, simplex
 
 
-@given(problems())
-def test_reduction_never_changes_the_optimum(problem) -> None:
+def reduced_with(few: float, program: Program) -> Reduction:
+    """As ``reduced``, with another share of rows up to which decisions note what they touch: 0 never, 1 always."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reduce, "FEW", few)
+        return reduced(program)
+
+
+@given(problems(), st.sampled_from([0.0, 1.0]))
+def test_reduction_never_changes_the_optimum(problem, few: float) -> None:
     incidence, capacity, upper = problem
-    reduction = reduced(Program.of(incidence, capacity, upper=upper))
+    reduction = reduced_with(few, Program.of(incidence, capacity, upper=upper))
     small = reduction.program
     value = simplex(Task(program=small)).primal_N if small.num_columns else np.empty(0)
     best = optimum(incidence, capacity, upper)
     assert value.sum() + reduction.fixed_N.sum() == pytest.approx(best, rel=1e-6, abs=1e-6)
+
+
+@given(problems(), st.sampled_from([0.0, 1.0]))
+def test_no_row_is_left_that_could_be_decided(problem, few: float) -> None:
+    incidence, capacity, upper = problem
+    reduction = reduced_with(few, Program.of(incidence, capacity, upper=upper))
+    small, private = reduction.program, np.diff(reduction.program.offset_N) == 1
+    assert (small.loads(reduction.total) > small.capacity_S).all()
+    assert (small.loads(np.where(private, reduction.total, 0.0)) < small.capacity_S).all()
 
 
 @given(problems())

@@ -6,21 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weights_instances import optimum, paper_like, problems
+from weights_instances import assert_certified, optimum, paper_like, problems
 
 import hush
-from hush.weights import Program, Weights, solve_program, solve_several, solve_weights
+from hush.weights import Program, Weights, solve_program, solve_weights
 from hush.weights.solvers import SOLVERS, Task
-
-
-def assert_certified(weights: Weights, incidence: hush.Incidence, capacity: np.ndarray, upper: float) -> None:
-    matrix = incidence.to_scipy().T.astype(float)
-    assert weights.values.shape == (incidence.num_examples,)
-    assert (weights.values >= 0).all()
-    assert (weights.values <= upper).all()
-    assert (matrix @ weights.values <= capacity * (1 + 1e-12)).all()
-    assert weights.objective == pytest.approx(weights.values.sum(), rel=1e-12)
-    assert weights.objective <= weights.bound
 
 
 @given(problems(), st.sampled_from([None, *SOLVERS]))
@@ -90,24 +80,6 @@ def test_a_warm_start_changes_the_route_and_not_the_promise(factor: float) -> No
     assert warm.gap <= 1e-4
     assert warm.objective <= cold.bound
     assert cold.objective <= warm.bound
-
-
-def test_a_sweep_answers_each_point_as_if_it_were_alone() -> None:
-    incidence, shape = paper_like(300, seed=4)
-    program = Program.of(incidence, np.inf)
-    strengths = [100.0, 1000.0, 4000.0, 1e5]
-    together = list(solve_several(program, [c * shape for c in strengths]))
-    for c, weights in zip(strengths, together, strict=True):
-        alone = solve_program(program.with_capacity(c * shape))
-        assert (weights.values == alone.values).all()
-        assert weights.bound == alone.bound
-
-
-def test_a_sweep_may_be_left_early() -> None:
-    incidence, shape = paper_like(50, seed=4)
-    sweep: Any = solve_several(Program.of(incidence, np.inf), [c * shape for c in (100.0, 200.0, 400.0)])
-    assert next(sweep).gap <= 1e-4
-    sweep.close()
 
 
 def test_a_close_start_saves_steps() -> None:

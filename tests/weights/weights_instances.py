@@ -3,11 +3,13 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 import hush
+from hush.weights import Weights
 
 Array = NDArray[np.float64]
 
@@ -64,3 +66,14 @@ def optimum(incidence: hush.Incidence, capacity: Array, upper: float) -> float:
     )
     assert found.status == 0
     return -float(found.fun)
+
+
+def assert_certified(weights: Weights, incidence: hush.Incidence, capacity: np.ndarray, upper: float) -> None:
+    """Feasible, and with a sum that is what it says and not above its bound."""
+    matrix = incidence.to_scipy().T.astype(float)
+    assert weights.values.shape == (incidence.num_examples,)
+    assert (weights.values >= 0).all()
+    assert (weights.values <= upper).all()
+    assert (matrix @ weights.values <= capacity * (1 + 1e-12)).all()
+    assert weights.objective == pytest.approx(weights.values.sum(), rel=1e-12)
+    assert weights.objective <= weights.bound

@@ -81,7 +81,7 @@ def _continued(work: Work, sequences: Sequences) -> Found:
     if "secret" in lengths:
         tries = first_tries(sequences.secret_N, [ours.tried(prompt, "secret") for prompt in falling])
     else:
-        work.notices.append("whole secrets were not asked for, so that extraction is not judged; add secret to --m")
+        work.notices.append("whole secrets were not asked for, so extraction is not judged; add --continuation secret")
     sayable_N = _sayable(work, sequences)
     hits = {
         secret: bool(sayable_N[row] and ours.hits(falling[way], "secret")[row]) for secret, (row, way) in tries.items()

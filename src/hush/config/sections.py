@@ -44,7 +44,7 @@ class DataSection(Model):
 
 
 class PlanSection(Model):
-    """How often examples are used and how much noise is added: the arguments of ``make_plan``."""
+    """How often examples are used and how much noise is added: the arguments of ``make_plan``; what is held out."""
 
     batch_size: Positive = Field(description="the expected number of examples in a round, a number above 0")
     rounds: Count = Field(description="the number of training rounds, a whole number from 1 on")
@@ -60,6 +60,12 @@ class PlanSection(Model):
         description="the share of their weight that examples with secrets keep, above 0 and up to 1, such as 0.9",
     )
     strength: Positive | None = Field(default=None, description="the paper's c, a number above 0")
+    hold_out: Real | None = Field(
+        default=None,
+        ge=0.0,
+        le=0.5,
+        description="the share of the examples without secrets to evaluate on, from 0 for none to 0.5, such as 0.05",
+    )
     clip_norm: Positive = Field(default=1.0, description="a number above 0, such as 1.0")
 
     @model_validator(mode="after")
@@ -138,6 +144,9 @@ class TrainingSection(Model):
     compile: bool = Field(default=False, description=YES_OR_NO)
     gradient_checkpointing: bool = Field(default=False, description=YES_OR_NO)
     save_every: Count = Field(default=100, description="rounds between states to resume from, a whole number from 1 on")
+    evaluate_every: Count | None = Field(
+        default=None, description="rounds between losses on what is held out, a whole number from 1 on"
+    )
     device: Text | None = Field(default=None, description="cpu, cuda, cuda:1, …")
 
 

@@ -1,8 +1,7 @@
 """The demo: a small code-completion model on Python's standard library, as if that were a company's code base.
 
-sizes (how much) -> company (the files, and which are held out), base (the model to begin with) -> scores (what came out
-of a training) -> arms (four of them) and workers (side by side) -> story (what is said on the way), page (the report)
--> run: all of it.
+sizes (how much) -> company (the files) -> scores (what a model gives away) -> arms (four trainings) and workers (they
+train side by side) -> story (what is said on the way), page (the report) -> run: all of it.
 noise_table is the other demo: the table and the picture of the README.
 """
 

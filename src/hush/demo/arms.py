@@ -14,13 +14,16 @@ import numpy as np
 
 from hush.audit.canary_files import read_canaries
 from hush.corpus import read_corpus
-from hush.demo.scores import Canaries, Evaluation, Following, attacked
+from hush.demo.scores import Canaries, attacked
 from hush.demo.sizes import LENGTH, Size
 from hush.errors import HushError
 from hush.keyed import DataKey
 from hush.pipeline.folder import RunPaths
-from hush.plan import Plan, make_plan
+from hush.plan import Plan
+from hush.plan.held_out import graph_of_training, held_out_examples, make_plan_holding_out
+from hush.report.inputs import read_evaluations
 from hush.report.numbers import kept_weight
+from hush.train.evaluation import LOSS
 from hush.train.fit import Stopped, fit
 from hush.train.recipe import Recipe, Runtime
 from hush.train.rounds import LiveNumbers
@@ -58,13 +61,12 @@ ARMS = (*OTHERS, HUSH)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """An arm to train beside a run of hush whose plan is made. folder: of the demo. texts: to evaluate on."""
+    """An arm to train beside a run of hush whose plan is made. folder: of the demo; base: of the first model."""
 
     arm: Arm
     size: Size
     folder: Path
     base: Path
-    texts: tuple[str, ...]
 
 
 @final
@@ -73,7 +75,7 @@ class Result:
     """What came of an arm. noise_multiplier: what was added; kept: of their weight, by examples with secrets.
 
     certified: the largest posterior of any secret, None where nothing is certified; share: the largest of its ceiling.
-    curve: (round, loss on held-out texts).
+    curve: (round, loss on examples that were held out).
     """
 
     arm: Arm
@@ -91,10 +93,11 @@ class Result:
 
 
 def plan_of(arm: Arm, planned: Plan) -> Plan:
-    """The plan of another arm, for the promises, rounds and batches of hush's own."""
+    """The plan of another arm, for the promises, rounds and batches of hush's own, with the same examples held out."""
     same = partial(
-        make_plan,
+        make_plan_holding_out,
         planned.incidence,
+        held_out_examples(planned),
         prior=planned.prior,
         ceiling=planned.ceiling,
         batch_size=planned.batch_size,
@@ -115,7 +118,7 @@ def _strength(planned: Plan) -> float:
     """The paper's c with the least noise among those that keep as much data as hush; the largest if none does."""
     sweep = partial(
         frontier,
-        planned.incidence,
+        graph_of_training(planned),
         prior=planned.prior,
         ceiling=planned.ceiling,
         batch_size=planned.batch_size,
@@ -137,10 +140,8 @@ def train_arm(task: Task, told: Told) -> Result:
     run, size = RunPaths(task.folder / "run"), task.size
     plan = plan_of(task.arm, Plan.load(run.plan))
     folder = task.folder / task.arm.name
-    following = Following(Evaluation(task.base, task.texts, length=LENGTH), every=size.save_every)
 
     def progress(live: LiveNumbers) -> None:
-        following(live, folder)
         told(live.round)
 
     recipe = Recipe(model=str(task.base), learning_rate=size.learning_rate, warmup=size.warmup, max_length=LENGTH)
@@ -150,16 +151,18 @@ def train_arm(task: Task, told: Told) -> Result:
         read_corpus(run.canaries / "owner" / "data.parquet"),
         key=DataKey.load(run.owner / "data.key"),
         output=folder,
-        runtime=Runtime(micro_batch=size.batch_size, save_every=size.save_every, device="cpu"),
+        runtime=Runtime(
+            micro_batch=size.batch_size, save_every=size.save_every, evaluate_every=size.save_every, device="cpu"
+        ),
         progress=progress,
     )
     if isinstance(ended, Stopped):
         raise HushError(f"the training in {folder} stopped after round {ended.round}, which nobody asked for")
-    return result_of(task, plan, following, ended.release / "model")
+    return result_of(task, plan, ended.release)
 
 
-def result_of(task: Task, plan: Plan, following: Following, model: Path) -> Result:
-    """Numbers of a finished training."""
+def result_of(task: Task, plan: Plan, release: Path) -> Result:
+    """Numbers of a finished training, of which this was released."""
     planting = read_canaries(RunPaths(task.folder / "run").canaries)
     real = plan.certificate.is_real
     return Result(
@@ -168,6 +171,6 @@ def result_of(task: Task, plan: Plan, following: Following, model: Path) -> Resu
         kept=kept_weight(plan),
         certified=float(plan.posterior.max()) if real else None,
         share=float((plan.posterior / plan.ceiling).max()) if real else None,
-        curve=tuple(following.curve),
-        canaries=attacked(model, planting, length=LENGTH, candidates=task.size.candidates),
+        curve=tuple((row["round"], row[LOSS]) for row in read_evaluations(release)),
+        canaries=attacked(release / "model", planting, length=LENGTH, candidates=task.size.candidates),
     )

@@ -1,25 +1,21 @@
 """A company's code base that is on every machine: files of Python's standard library, some of them secret projects.
 
-Which files are taken depends on their names and sizes alone, so the same Python gives the same company. Files without
-secrets, chosen by a hash of their names, are held out to evaluate on.
+Which files are taken depends on their names and sizes alone, so the same Python gives the same company.
 """
 
-import hashlib
 import shutil
 import sysconfig
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from hush.demo.sizes import CHUNK, PROJECTS, Size
+from hush.demo.sizes import PROJECTS, Size
 from hush.errors import InvalidInput
 from hush.storage import whole_folder
 
-__all__ = ["Company", "chosen_files", "held_out_files", "standard_library", "write_company"]
+__all__ = ["Company", "chosen_files", "standard_library", "write_company"]
 
 FEWEST = 20  # files: with fewer there is nothing to show
-HELD_OUT = 10  # one of so many files without secrets is held out
 
 # Tests, tables of characters, other people's packages, and parts that some systems ship apart.
 LEFT_OUT = frozenset(
@@ -33,18 +29,16 @@ LEFT_OUT = frozenset(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Company:
-    """The code base as a folder, and texts that are not in it to evaluate on. reached: files with a secret."""
+    """The code base as a folder. own: files of the secret projects; reached: files with a secret."""
 
     folder: Path
     files: int
     size: int
     own: int
     reached: int
-    held_out_files: int
-    held_out: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"Company({self.files} files, {len(self.held_out)} texts held out)"
+        return f"Company({self.files} files)"
 
 
 def standard_library() -> Path:
@@ -68,19 +62,8 @@ def chosen_files(library: Path, *, largest: int) -> list[str]:
     return sorted(found)
 
 
-def held_out_files(files: Sequence[str], with_secrets: Collection[str]) -> list[str]:
-    """One in ten of the files without secrets, the same ones for the same names.
-
-    Taking them away changes nobody's secrets: what imports a file with secrets has them too, so no way to a secret
-    leads through a file without.
-    """
-    free = [name for name in files if name not in with_secrets]
-    by_hash = sorted(free, key=lambda name: hashlib.sha256(name.encode()).digest())
-    return sorted(by_hash[: max(1, len(free) // HELD_OUT)])
-
-
 def write_company(folder: Path, size: Size, *, library: Path | None = None) -> Company:
-    """Copy the company into a folder, without what is held out. Texts that stand in both are not evaluated on."""
+    """Copy the company into a folder."""
     from hush.scan.code.repository import Repository
     from hush.scan.code.settings import CodeSecret, CodeSettings, Imports
     from hush.scan.code.spread import containment
@@ -97,33 +80,14 @@ def write_company(folder: Path, size: Size, *, library: Path | None = None) -> C
             shutil.copyfile(source / name, work / name)
         repository = Repository.open(work, use_git=False)
         found = containment(repository, rule)
-        held_out = held_out_files(repository.files, found.reasons)
-        kept = "\0".join(repository.read(name) for name in repository.files if name not in held_out)
-        texts = tuple(text for text in _texts(work, held_out, size.held_out) if text not in kept)
-        for name in held_out:
-            (work / name).unlink()
         _own_repository(work)
     return Company(
         folder=folder,
-        files=len(repository.files) - len(held_out),
-        size=sum(repository.sizes[name] for name in repository.files if name not in held_out),
+        files=len(repository.files),
+        size=sum(repository.sizes[name] for name in repository.files),
         own=sum(found.own),
         reached=len(found.reasons),
-        held_out_files=len(held_out),
-        held_out=texts,
     )
-
-
-def _texts(folder: Path, names: Sequence[str], most: int) -> tuple[str, ...]:
-    """Chunks of these files, as evenly spread over them as their number allows."""
-    from hush.scan.code.chunks import chunks_of
-    from hush.scan.code.settings import Chunks
-
-    texts: list[str] = []
-    for name in names:
-        text = (folder / name).read_text(encoding="utf-8")
-        texts += [text[chunk.begin : chunk.end] for chunk in chunks_of(text, Chunks(tokens=CHUNK))]
-    return tuple(texts[:: max(1, len(texts) // most)][:most])
 
 
 def _own_repository(folder: Path) -> None:

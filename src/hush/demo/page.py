@@ -1,58 +1,50 @@
-"""The demo's report: the page of ``hush report`` about hush's own arm, with all four side by side before the rest."""
+"""The demo's report: that of ``hush report`` about hush's own arm, with all four side by side before the rest."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from hush.certificate import Certificate
 from hush.demo.arms import HUSH, Result
 from hush.demo.sizes import PROJECTS
 from hush.demo.story import COLUMNS, by_chance, cells_of, findings
-from hush.plan import Plan
-from hush.report import sections as parts
-from hush.report.attacks import AuditResult
-from hush.report.headline import headline
+from hush.report.inputs import read_audit, read_source
 from hush.report.markup import shown, table
-from hush.report.methods import MethodNoise
-from hush.report.numbers import SecretNumbers, shown_curves
-from hush.report.packing import packed_rows
-from hush.report.page import Section, figure, page
-from hush.report.plots import Plot
+from hush.report.methods import noise_by_method
+from hush.report.page import Section, figure
+from hush.report.plots import Look, Plot
+from hush.report.report import Report
+from hush.scan.result import Scan
 
-__all__ = ["demo_page"]
+__all__ = ["demo_report"]
 
-TITLE = "The standard library, protected"
-LOOKS = {"none": ("@muted", "diamond"), "paper": ("@red", "triangle-up"), "paper-program": ("@orange", "square")}
+LOOKS: Mapping[str, Look] = {  # of an arm, in every plot
+    "none": ("@muted", "dot", "diamond"),
+    "paper": ("@red", "dashdot", "triangle-up"),
+    "paper-program": ("@orange", "dash", "square"),
+    "hush": ("@green", "solid", "star"),
+}
 
 
-def demo_page(
-    *,
-    plan: Plan,
-    certificate: Certificate,
-    audit: Mapping[str, Any],
-    methods: Sequence[MethodNoise],
-    results: Sequence[Result],
-    candidates: int,
-) -> str:
-    """The whole page. No text of a secret or of a canary is in it: names of projects, ids and numbers."""
-    numbers, found = SecretNumbers.of(plan), AuditResult.of(audit)
-    rows = packed_rows(plan.secret_ids, numbers, None)
-    losses = [
-        {"round": round, "run": one.arm.title, "loss per byte": loss}
-        for one in (*results[-1:], *results[:-1])  # hush's own first: it is the green line
-        for round, loss in one.curve
-    ]
-    made = [
-        _side_by_side(results, candidates),
-        parts.training_section(losses),
-        parts.noise_section(methods),
-        parts.curves_section(shown_curves(plan, numbers)),
-        parts.counts_section(numbers),
-        parts.secrets_section(plan, numbers, rows, has_texts=False),
-        parts.audit_section(found),
-        parts.basis_section(certificate),
-        parts.provenance_section(plan, certificate, "run/share/plan"),
-    ]
-    return page(TITLE, headline(plan, certificate, numbers, methods, found, has_texts=False), made, rows)
+def demo_report(run: Path, results: Sequence[Result], candidates: int) -> Report:
+    """The whole report. No text of a secret or of a canary is in it: names of projects, ids and numbers."""
+    source = read_source(run)
+    return Report(
+        plan=source.plan,
+        certificate=source.certificate,
+        noise=noise_by_method(source.plan),
+        scan=replace(Scan.load(run / "owner" / "scan"), owner=None),
+        audit=read_audit(run / "owner" / "audit"),
+        training=[
+            {"round": round, "run": one.arm.title, "loss per byte": loss}
+            for one in results
+            for round, loss in one.curve
+        ],
+        looks={one.arm.title: LOOKS[one.arm.name] for one in results},
+        sections=[_side_by_side(results, candidates)],
+        title="The standard library, protected",
+        folder="run/share/plan",
+    )
 
 
 def _side_by_side(results: Sequence[Result], candidates: int) -> Section:
@@ -86,7 +78,7 @@ def _plot(results: Sequence[Result]) -> Plot:
     """Loss against exposure: a good model that tells nothing is at the lower left."""
     traces: list[dict[str, Any]] = []
     for one in results:
-        colour, symbol = LOOKS.get(one.arm.name, ("@green", "star"))
+        colour, _, symbol = LOOKS[one.arm.name]
         text = f"<b>{shown(one.arm.title)}</b><br>loss {one.loss:.3f}<br>exposure {one.canaries.exposure:.1f} bits"
         traces.append(
             {

@@ -15,9 +15,9 @@ from hush.storage import whole_file
 
 if TYPE_CHECKING:
     from hush.demo.arms import Result
-    from hush.demo.company import Company
     from hush.demo.story import Bars, Story
     from hush.demo.workers import InTurn, Workers
+    from hush.report import Report
 
 __all__ = ["run_demo"]
 
@@ -45,40 +45,32 @@ def run_demo(folder: Path, console: Console, *, size: Size = FULL) -> Path:
     story = Story(console)
     story.begin()
     with Workers(size.workers) if size.workers else InTurn() as workers, quietly():
-        company = write_company(folder / "code-base", size)
-        story.company(company)
+        story.company(write_company(folder / "code-base", size))
         with Bars(console, size.rounds) as bars:
-            results = _trained(folder, size, company, workers, story, bars)
-    record, page = _reported(folder, size, results)
+            results = _trained(folder, size, workers, story, bars)
+    record, report = _reported(folder, size, results)
     with whole_file(folder / "demo.json", owner_only=True) as file:
         file.write(json.dumps(record, indent=2, allow_nan=False).encode() + b"\n")
-    with whole_file(folder / "report.html", owner_only=True) as file:
-        file.write(page.encode())
+    report.write(folder / "report.html")
     story.results(results, size.candidates)
     story.end(str(folder), time.perf_counter() - begin)
     return folder / "report.html"
 
 
-def _trained(
-    folder: Path, size: Size, company: "Company", workers: "Workers | InTurn", story: "Story", bars: "Bars"
-) -> "list[Result]":
+def _trained(folder: Path, size: Size, workers: "Workers | InTurn", story: "Story", bars: "Bars") -> "list[Result]":
     """Every arm; the others begin as soon as hush's plan is made."""
     from hush.config import load_config
+    from hush.config.sections import SmallModel
     from hush.demo.arms import HUSH, OTHERS, Task, result_of
-    from hush.demo.base import write_model
-    from hush.demo.scores import Evaluation, Following
-    from hush.demo.sizes import LENGTH
+    from hush.pipeline.base_model import base_model
     from hush.pipeline.folder import RunPaths
     from hush.pipeline.job import Watch
     from hush.pipeline.run import run_pipeline
     from hush.plan import Plan
 
-    base = write_model(folder / "base-model", size)
+    base = base_model(folder / "base-model", SmallModel(**size.model))  # the run makes the same for itself
     paths = RunPaths((folder / "run").resolve())
-    following = Following(Evaluation(base, company.held_out, length=LENGTH), every=size.save_every)
-    tasks = {
-        arm.name: Task(arm=arm, size=size, folder=folder, base=base, texts=company.held_out) for arm in (*OTHERS, HUSH)
-    }
+    tasks = {arm.name: Task(arm=arm, size=size, folder=folder, base=base) for arm in (*OTHERS, HUSH)}
     done = {HUSH.name: 0}
 
     def stage(name: str, state: str) -> None:
@@ -87,7 +79,6 @@ def _trained(
             workers.begin([tasks[arm.name] for arm in OTHERS])
 
     def live(numbers: Any) -> None:
-        following(numbers, next(paths.trainings.iterdir()))
         done[HUSH.name] = numbers.round
         shown()
 
@@ -97,27 +88,17 @@ def _trained(
     with whole_file(folder / "hush.yaml") as file:
         file.write((CONFIG + yaml.safe_dump(config_of(size), sort_keys=False)).encode())
     run_pipeline(load_config(folder / "hush.yaml"), watch=Watch(stage=stage, live=live))
-    own = result_of(tasks[HUSH.name], Plan.load(paths.share / "plan"), following, paths.share / "model")
+    own = result_of(tasks[HUSH.name], Plan.load(paths.share / "plan"), paths.share)
     results = [*workers.results(shown), own]
     shown()
     return results
 
 
-def _reported(folder: Path, size: Size, results: "list[Result]") -> tuple[dict[str, Any], str]:
-    """The numbers as plain data, and the page."""
-    from hush.demo.page import demo_page
-    from hush.report.inputs import read_audit, read_source
-    from hush.report.methods import noise_by_method
+def _reported(folder: Path, size: Size, results: "list[Result]") -> "tuple[dict[str, Any], Report]":
+    """The numbers as plain data, and the report."""
+    from hush.demo.page import demo_report
 
-    source = read_source(folder / "run")
-    page = demo_page(
-        plan=source.plan,
-        certificate=source.certificate,
-        audit=read_audit(folder / "run" / "owner" / "audit"),
-        methods=noise_by_method(source.plan),
-        results=results,
-        candidates=size.candidates,
-    )
+    report = demo_report(folder / "run", results, size.candidates)
     arms = {
         one.arm.name: {
             "noise_multiplier": one.noise_multiplier,
@@ -133,7 +114,7 @@ def _reported(folder: Path, size: Size, results: "list[Result]") -> tuple[dict[s
         }
         for one in results
     }
-    return {"size": asdict(size), "arms": arms}, page
+    return {"size": asdict(size), "arms": arms}, report
 
 
 def _check_libraries() -> None:

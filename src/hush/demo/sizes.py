@@ -35,8 +35,9 @@ KEEP = 0.5  # share of their weight that examples with secrets keep
 class Size:
     """How much is trained. largest: bytes of the files that are taken. repeats: examples that hold each canary.
 
-    held_out: texts to evaluate on. evaluations: how often on the way. candidates: of a canary that are ranked. trials:
-    of the simulated attack. workers: processes beside this one, if there are as many cores; 0 trains here.
+    hold_out: share of the examples without secrets to evaluate on. evaluations: how often on the way. candidates: of a
+    canary that are ranked. trials: of the simulated attack. workers: processes beside this one, if there are as many
+    cores; 0 trains here.
     """
 
     largest: int
@@ -47,7 +48,7 @@ class Size:
     learning_rate: float
     warmup: int
     repeats: int
-    held_out: int
+    hold_out: float
     evaluations: int
     candidates: int
     trials: int
@@ -61,7 +62,7 @@ class Size:
 
     @property
     def save_every(self) -> int:
-        """Rounds between states, which are what is evaluated on the way."""
+        """Rounds between states, each of which is evaluated."""
         return max(1, self.rounds // self.evaluations)
 
 
@@ -74,7 +75,7 @@ FULL = Size(
     learning_rate=5e-3,
     warmup=20,
     repeats=300,
-    held_out=300,
+    hold_out=0.02,
     evaluations=8,
     candidates=1000,
     trials=2000,
@@ -88,7 +89,7 @@ QUICK = Size(
     learning_rate=1e-2,
     warmup=2,
     repeats=5,
-    held_out=20,
+    hold_out=0.05,
     evaluations=2,
     candidates=50,
     trials=200,
@@ -112,14 +113,15 @@ def config_of(size: Size) -> dict[str, Any]:
                 "imports": {"depth": "all"},
             }
         ],
-        "plan": {"batch_size": size.batch_size, "rounds": size.rounds, "keep": KEEP},
-        "model": {"name": "base-model"},
+        "plan": {"batch_size": size.batch_size, "rounds": size.rounds, "keep": KEEP, "hold_out": size.hold_out},
+        "model": {"small": size.model},
         "training": {
             "learning_rate": size.learning_rate,
             "warmup": size.warmup,
             "max_length": LENGTH,
             "micro_batch": size.batch_size,
             "save_every": size.save_every,
+            "evaluate_every": size.save_every,
             "device": "cpu",
         },
         "audit": {

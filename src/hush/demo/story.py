@@ -13,6 +13,7 @@ from hush.demo.arms import ARMS, HUSH, Result
 from hush.demo.company import Company
 from hush.demo.sizes import KEEP, PROJECTS, Size
 from hush.plan import Plan
+from hush.plan.held_out import held_out_examples
 
 __all__ = ["COLUMNS", "Bars", "Story", "by_chance", "cells_of", "findings"]
 
@@ -69,9 +70,8 @@ class Story:
             f"{company.files} files, {company.size / 1e6:.1f} MB. {len(PROJECTS)} parts of it play secret projects: "
             f"{', '.join(PROJECTS)}. They have {company.own} files of their own; whatever imports one of those, "
             f"directly or through others, may give it away too: {company.reached} files in all, by the real imports. "
-            f"{company.held_out_files} files without secrets are held out to evaluate on. The model reads bytes: a "
-            "tokenizer trained on this code would carry words of the secret projects into the release, and no promise "
-            "covers that."
+            "The model reads bytes: a tokenizer trained on this code would carry words of the secret projects into the "
+            "release, and no promise covers that."
         )
 
     def planned(self, plan: Plan, size: Size) -> None:
@@ -84,7 +84,8 @@ class Story:
             f"Cut into examples of about 100 bytes, that is {graph.num_examples:,} examples. "
             f"{int((graph.secrets_per_example > 0).sum()):,} of them hold a secret. {canaries} canaries, made-up "
             f"keys that only the demo knows, are planted in {size.repeats} examples each, so that memory can be "
-            f"measured. A secret is in up to {count_S.max()} examples."
+            f"measured. A secret is in up to {count_S.max()} examples. {held_out_examples(plan).size} examples without "
+            "secrets are held out, to evaluate on."
         )
         self._say(
             f"Promised for each: whoever gives no candidate more than its prior (1e-10 for a project) names it with "

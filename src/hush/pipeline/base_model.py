@@ -54,6 +54,10 @@ def _make(folder: Path, small: SmallModel) -> None:
         "bos_token_id": 1,
         "eos_token_id": 1,
         "pad_token_id": 0,
+        # Dropout is for models that see their data many times; here it would only add to the noise.
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(small.seed)

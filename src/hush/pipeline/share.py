@@ -2,6 +2,7 @@
 
 plan/             the plan, for hush verify; a signature that was added stays while the plan is the same
 model/            the trained model; beside it certificate.json and certificate.md
+evaluations.jsonl loss on examples without secrets that were held out, if there are any
 report.html       without the audit, whose numbers come from data with secrets
 README.md         what is what
 
@@ -27,6 +28,7 @@ README = """\
 - `plan/`: what each secret was promised and what is proven of it; check it with `hush verify plan`
 - `model/`: the model that was trained under it
 - `certificate.md`, `certificate.json`: what holds of this very model, and what does not
+- `evaluations.jsonl`, if it is there: how good the model was on the way, on examples without secrets
 - `report.html`: the same as a page to open in a browser
 
 A certificate is about one training. Further models from the same data, and numbers computed from the data itself, are
@@ -62,4 +64,4 @@ def _alike(one: Path, other: Path) -> bool:
     """By size, and by content where that is quickly read."""
     if not other.is_file() or one.stat().st_size != other.stat().st_size:
         return False
-    return one.suffix not in (".json", ".md", ".html") or _same(one, other)
+    return one.suffix not in (".json", ".jsonl", ".md", ".html") or _same(one, other)

@@ -22,13 +22,15 @@ class PlanStage:
         return job.config.plan.model_dump()
 
     def run(self, job: Job) -> dict[str, Any]:
-        from hush.plan import make_plan
+        from hush.plan.held_out import choose_held_out, make_plan_holding_out
         from hush.weights.frontier import KEEP
 
         asked = job.config.plan
         secrets = Secrets.from_parquet(job.public("secrets.parquet"))
-        plan = make_plan(
-            Incidence.from_parquet(job.public("incidence.parquet")),
+        incidence = Incidence.from_parquet(job.public("incidence.parquet"))
+        plan = make_plan_holding_out(
+            incidence,
+            choose_held_out(incidence, asked.hold_out),
             prior=secrets.prior,
             ceiling=secrets.ceiling,
             secret_ids=secrets.ids,

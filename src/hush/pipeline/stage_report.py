@@ -10,9 +10,9 @@ from hush.pipeline.share import SHARED_REPORT
 from hush.pipeline.stage_train import training_folder
 from hush.plan import Plan
 from hush.plan.files import read_json
+from hush.plan.held_out import graph_of_training
 
 if TYPE_CHECKING:
-    from hush.scan.result import Scan
     from hush.weights import Frontier
 
 __all__ = ["ReportStage"]
@@ -29,36 +29,31 @@ class ReportStage:
         return job.config.report.model_dump()
 
     def run(self, job: Job) -> dict[str, Any]:
+        from hush.report.inputs import read_evaluations
         from hush.report.methods import noise_by_method
-        from hush.report.report import write_report
+        from hush.report.report import Report
         from hush.scan.result import Scan
 
         asked, release = job.config.report, training_folder(job) / "release"
-        plan = Plan.load(release / "plan")
-        # With canaries the plan is about a larger graph than the scan.
-        scan = None if job.has_canaries else Scan.load(job.paths.scan)
-        common: dict[str, Any] = {
-            "plan": plan,
-            "certificate": Certificate.from_dict(read_json(release / "certificate.json")),
-            "frontier": _frontier(job, plan) if asked.frontier else None,
-            "noise": noise_by_method(plan, progress=job.watch.work) if asked.methods else (),
-            "title": asked.title,
-            "folder": "share/plan",
-        }
-        write_report(job.paths.owner / SHARED_REPORT, scan=_public(scan), **common)
+        plan, scan = Plan.load(release / "plan"), Scan.load(job.paths.scan)
+        shared = Report(
+            plan=plan,
+            certificate=Certificate.from_dict(read_json(release / "certificate.json")),
+            frontier=_frontier(job, plan) if asked.frontier else None,
+            noise=noise_by_method(plan, progress=job.watch.work) if asked.methods else (),
+            scan=replace(scan, owner=None),  # names of files that could not be read are on the owner's side
+            training=read_evaluations(release),
+            title=asked.title,
+            folder="share/plan",
+        )
+        shared.write(job.paths.owner / SHARED_REPORT)
         audit = None if job.config.audit is None else read_json(job.paths.audit / "audit.json")
-        show_text = asked.show_text and scan is not None
-        write_report(job.paths.report, scan=scan, audit=audit, show_text=show_text, **common)
+        replace(shared, scan=scan, audit=audit, show_text=asked.show_text).write(job.paths.report)
         job.paths.report.chmod(0o600)
         return {"fingerprint": job.fingerprint(asked.model_dump()), "report": job.paths.report.name}
 
     def is_there(self, job: Job) -> bool:
         return job.paths.report.is_file() and (job.paths.owner / SHARED_REPORT).is_file()
-
-
-def _public(scan: "Scan | None") -> "Scan | None":
-    """What public/ says of a scan: names of files that could not be read are on the owner's side."""
-    return None if scan is None else replace(scan, owner=None)
 
 
 def _frontier(job: Job, plan: Plan) -> "Frontier | None":
@@ -67,7 +62,7 @@ def _frontier(job: Job, plan: Plan) -> "Frontier | None":
 
     try:
         return frontier(
-            plan.incidence,
+            graph_of_training(plan),
             prior=plan.prior,
             ceiling=plan.ceiling,
             batch_size=plan.batch_size,

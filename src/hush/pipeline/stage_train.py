@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Interrupted", "TrainStage", "check_further", "model_path", "released_trainings"]
 
 
-SPEED = ("micro_batch", "compile", "gradient_checkpointing", "save_every", "device")  # they change nothing else
+# They change no model.
+SPEED = ("micro_batch", "compile", "gradient_checkpointing", "save_every", "evaluate_every", "device")
 
 
 class Interrupted(Exception):
@@ -174,6 +175,7 @@ def _runtime(job: Job) -> "Runtime":
         compile=asked.compile,
         gradient_checkpointing=asked.gradient_checkpointing,
         save_every=asked.save_every,
+        evaluate_every=asked.evaluate_every,
         device=asked.device,
     )
 

@@ -1,23 +1,23 @@
 """Stage 7, what people look at: figures as files, and one self-contained page.
 
 inputs: what the page is made from -> numbers, methods, packing -> plots, scatter, attacks -> headline, sections
--> page -> report: all of it in one call.
+-> page -> report: all of it.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hush.report.methods import MethodNoise, noise_by_method
-    from hush.report.report import write_report
+    from hush.report.report import Report
 
-__all__ = ["MethodNoise", "noise_by_method", "write_report"]
+__all__ = ["MethodNoise", "Report", "noise_by_method"]
 
 
 def __getattr__(name: str) -> object:
     """Loaded on first use: pictures alone need none of it."""
     from importlib import import_module
 
-    home = {"MethodNoise": "methods", "noise_by_method": "methods", "write_report": "report"}
+    home = {"MethodNoise": "methods", "Report": "report", "noise_by_method": "methods"}
     if name not in home:
         raise AttributeError(f"module 'hush.report' has no attribute {name!r}")
     return getattr(import_module(f"hush.report.{home[name]}"), name)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from hush.certificate import Certificate
 from hush.plan import Plan
+from hush.plan.held_out import held_out_examples
 from hush.report.attacks import AuditResult
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most, shown
 from hush.report.methods import MethodNoise
@@ -66,6 +67,9 @@ def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
         f"{percent_at_least(kept_weight(plan), 3)} of their weight; {percent_at_least(plan.kept_fraction, 3)} of all "
         "examples are used.",
     ]
+    held_out = held_out_examples(plan).size
+    if held_out:
+        lines.append(f"{held_out:,} without a secret are held out, to evaluate on.")
     before = [method.noise_multiplier for method in methods if method.bound == "kl"]
     if before and noise > 0 and max(before) > noise:
         lines.append(f"The paper's method would need up to {rounded_down(max(before) / noise, 2)} times the noise.")

@@ -16,10 +16,18 @@ from hush.plan import Plan
 from hush.plan.files import read_json
 from hush.weights import Frontier
 
-__all__ = ["Source", "checked_training", "frontier_rows", "read_audit", "read_frontier", "read_source"]
+__all__ = [
+    "Source",
+    "checked_training",
+    "frontier_rows",
+    "read_audit",
+    "read_evaluations",
+    "read_frontier",
+    "read_source",
+]
 
 Rows = tuple[Mapping[str, Any], ...]
-EVALUATIONS = "evaluations.jsonl"  # in a run's release/: a line for each score on data without secrets
+EVALUATIONS = "evaluations.jsonl"  # of a release: a line for each scored round, on data without secrets
 PUBLIC = ("release", "share")  # what hush train, and hush run, call the side that may leave the owner's hands
 LONGEST = 200_000  # rows of a training
 
@@ -62,7 +70,7 @@ def read_source(path: str | Path, *, plan: str | Path | None = None) -> Source:
     inside = where.resolve().is_relative_to(root.resolve())
     below = where.resolve().relative_to(root.resolve()) if inside else Path()
     folder = (Path(root.resolve().name) / below).as_posix() if inside else where.resolve().name
-    return Source(plan=found, certificate=certificate, folder=folder, training=_evaluations(release / EVALUATIONS))
+    return Source(plan=found, certificate=certificate, folder=folder, training=read_evaluations(release))
 
 
 def read_frontier(path: str | Path) -> Rows:
@@ -104,6 +112,18 @@ def read_audit(folder: str | Path) -> Mapping[str, Any]:
     return record
 
 
+def read_evaluations(release: Path) -> Rows:
+    """Scores that were released with a model; none if there are none."""
+    path = release / EVALUATIONS
+    if not path.is_file():
+        return ()
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError:
+        raise InvalidInput(f"{path} is not lines of JSON; restore it") from None
+    return checked_training(rows)
+
+
 def checked_training(rows: Sequence[Mapping[str, Any]]) -> Rows:
     """Rows with a whole number as round, and of their other fields the numbers; run, if given, names the line."""
     checked: list[Mapping[str, Any]] = []
@@ -120,16 +140,6 @@ def checked_training(rows: Sequence[Mapping[str, Any]]) -> Rows:
 
 def _certificate(path: Path) -> Certificate:
     return Certificate.from_dict(_json(path, "a folder as hush wrote it"))
-
-
-def _evaluations(path: Path) -> Rows:
-    if not path.is_file():
-        return ()
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except ValueError:
-        raise InvalidInput(f"{path} is not lines of JSON; restore it") from None
-    return checked_training(rows)
 
 
 def _json(path: Path, expected: str) -> Any:

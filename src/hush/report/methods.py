@@ -10,6 +10,7 @@ from hush.accounting import calibrate
 from hush.accounting.inputs import Bound
 from hush.errors import CannotCertify, InfeasiblePlan
 from hush.plan import Plan
+from hush.plan.held_out import held_out_examples
 from hush.report.numbers import kept_weight
 
 __all__ = ["MOST_SECRETS", "MethodNoise", "noise_by_method"]
@@ -42,7 +43,9 @@ def noise_by_method(plan: Plan, *, progress: Progress | None = None) -> tuple[Me
 
     Guarantee: each noise is proven to keep every promise of the plan. Ways in which no noise does are left out.
     """
-    all_data = np.full(plan.incidence.num_examples, plan.batch_size / plan.incidence.num_examples)
+    all_data = np.full(plan.incidence.num_examples, 1.0)
+    all_data[held_out_examples(plan)] = 0.0
+    all_data *= plan.batch_size / all_data.sum()
     kept = kept_weight(plan)
     ways = [("all data", all_data, 1.0)]
     if kept < 1:

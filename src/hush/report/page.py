@@ -103,7 +103,7 @@ def _plotly() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise InvalidInput("a report draws with plotly, which is not installed; pip install 'hush[report]'") from None
+        raise InvalidInput("a report draws with plotly, which is missing here; pip install plotly") from None
     script = get_plotlyjs()
     if "</script" in script.lower() or "\r" in script:
         raise InvalidInput("this version of plotly cannot stand inside a page as it is; install another")

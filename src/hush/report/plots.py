@@ -13,9 +13,12 @@ from hush.report.markup import at_least, at_most, percent_at_least, shown, table
 from hush.report.methods import MethodNoise
 from hush.report.numbers import Curve
 
-__all__ = ["Plot", "counts_plot", "curves_plot", "frontier_plot", "noise_plot", "training_plots"]
+__all__ = ["Look", "Plot", "counts_plot", "curves_plot", "frontier_plot", "noise_plot", "training_plots"]
 
-LOOKS: Mapping[tuple[str, str], tuple[str, str, str]] = {  # colour, dash, symbol
+Look = tuple[str, str, str]
+"""Colour, dash and symbol of a line."""
+
+LOOKS: Mapping[tuple[str, str], Look] = {
     ("accounted", "blowup"): ("@green", "solid", "circle"),
     ("paper", "blowup"): ("@blue", "dash", "square"),
     ("paper", "kl"): ("@red", "dashdot", "triangle-up"),
@@ -193,13 +196,16 @@ def curves_plot(curves: Sequence[Curve]) -> Plot:
     )
 
 
-def training_plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
-    """A plot for each metric, a line for each run."""
+def training_plots(rows: Sequence[Mapping[str, Any]], looks: Mapping[str, Look]) -> list[Plot]:
+    """A plot for each metric, a line for each run, with the looks that are stated for it."""
     metrics = dict.fromkeys(name for row in rows for name in row if name not in ("round", "run"))
-    return [_training_plot(rows, metric) for metric in list(metrics)[:MOST_METRICS]]
+    return [
+        _training_plot(rows, metric, looks, name=f"training-{place}")  # a name of a metric is no name of an element
+        for place, metric in enumerate(list(metrics)[:MOST_METRICS])
+    ]
 
 
-def _training_plot(rows: Sequence[Mapping[str, Any]], metric: str) -> Plot:
+def _training_plot(rows: Sequence[Mapping[str, Any]], metric: str, looks: Mapping[str, Look], *, name: str) -> Plot:
     runs = dict.fromkeys(str(row.get("run", "this run")) for row in rows if metric in row)
     traces: list[dict[str, Any]] = []
     cells: list[tuple[object, ...]] = []
@@ -207,11 +213,11 @@ def _training_plot(rows: Sequence[Mapping[str, Any]], metric: str) -> Plot:
         mine = [row for row in rows if metric in row and str(row.get("run", "this run")) == run]
         texts = [f"{shown(run)}<br>round {row['round']}<br>{shown(metric)} {row[metric]:.4g}" for row in mine]
         x, y = [row["round"] for row in mine], [row[metric] for row in mine]
-        traces.append(_line(run, x, y, SERIES[place % len(SERIES)], texts))
+        traces.append(_line(run, x, y, looks.get(run, SERIES[place % len(SERIES)]), texts))
         cells += [(run, row["round"], f"{row[metric]:.5g}") for row in mine]
     last = "; ".join(f"{run}: {trace['y'][-1]:.4g}" for run, trace in zip(runs, traces, strict=True))
     return Plot(
-        name=f"training-{metric}",
+        name=name,
         title=metric,
         summary=f"{metric} by round, on data without secrets. At the end: {last}.",
         traces=tuple(traces),
@@ -225,7 +231,7 @@ def _training_plot(rows: Sequence[Mapping[str, Any]], metric: str) -> Plot:
 
 
 def _line(
-    name: str, x: Iterable[float], y: Iterable[float], look: tuple[str, str, str], texts: list[str], *,
+    name: str, x: Iterable[float], y: Iterable[float], look: Look, texts: list[str], *,
     marks: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     colour, dash, symbol = look

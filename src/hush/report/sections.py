@@ -1,6 +1,6 @@
 """The parts of the page below the headline, each from what is known; what is not known is named at the end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hush.certificate import Certificate
@@ -11,7 +11,7 @@ from hush.report.methods import MethodNoise
 from hush.report.numbers import Curve, SecretNumbers, binned_counts, kept_weight
 from hush.report.packing import PackedRows
 from hush.report.page import Section, figure
-from hush.report.plots import counts_plot, curves_plot, frontier_plot, noise_plot, training_plots
+from hush.report.plots import Look, counts_plot, curves_plot, frontier_plot, noise_plot, training_plots
 from hush.report.scatter import scatter_plot
 
 __all__ = [
@@ -126,8 +126,8 @@ def curves_section(curves: Sequence[Curve]) -> Section:
     )
 
 
-def training_section(rows: Sequence[Any]) -> Section:
-    plots = tuple(training_plots(rows))
+def training_section(rows: Sequence[Any], looks: Mapping[str, Look]) -> Section:
+    plots = tuple(training_plots(rows, looks))
     text = "<p>Scores on evaluation data without secrets. Losses on private examples are never shown.</p>\n"
     html = text + f'<div class="pair">\n{"".join(map(figure, plots))}</div>\n'
     return Section(name="training", link="Training", title="Training", html=html, plots=plots)
@@ -145,7 +145,8 @@ def audit_section(result: AuditResult) -> Section:
     return Section(name="audit", link="Audit", title="Audit", html=html, plots=(plot,) if plot else ())
 
 
-def scan_section(summary: dict[str, Any]) -> Section:
+def scan_section(summary: dict[str, Any], *, planted: int) -> Section:
+    """planted: canaries that are in the plan but not in the scan."""
     cells = [
         (rule["rule"], f"{rule['secrets']:,}", f"{rule['secrets_found']:,}", f"{rule['pairs']:,}")
         for rule in summary["rules"]
@@ -155,6 +156,8 @@ def scan_section(summary: dict[str, Any]) -> Section:
         f"{summary['pairs']:,} pairs of example and secret, {summary['pairs_from_copies']:,} of them through copies; "
         f"{summary['skipped']:,} rows were passed over.</p>\n"
     )
+    if planted:
+        text += f"<p>{planted:,} canaries were planted after the scan; they are not counted here.</p>\n"
     rules = table(["rule", "secrets", "found in the data", "pairs"], cells, caption="What the scan found, by rule")
     return Section(name="scan", link="Scan", title="What was found", html=text + rules)
 

@@ -1,8 +1,8 @@
 """A language model fine-tuned under a plan, from data and names to a released model: what ``hush train`` does.
 
 Load, check, loop: the data must be the plan's, row by row; what is trained on is tokenised in the very pass that is
-fingerprinted; the rest is ``PrivateTraining``. Where several processes train together, each runs the whole of this
-file; that they were given the same is checked before the first round.
+fingerprinted; the rest is ``PrivateTraining``, and scores on what the plan holds out. Where several processes train
+together, each runs the whole of this file; that they were given the same is checked before the first round.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,9 +20,11 @@ from hush.corpus import Corpus
 from hush.errors import InvalidInput
 from hush.keyed import DataKey
 from hush.plan import Plan
+from hush.plan.held_out import held_out_examples
 from hush.train.collate import Collator
 from hush.train.collate import Corpus as Tokens
 from hush.train.distributed import Ranks
+from hush.train.evaluation import Evaluation
 from hush.train.fit_checks import check_alike, check_key, check_rows
 from hush.train.pretrained import Pretrained, Task, load_pretrained
 from hush.train.private import PrivateTraining
@@ -35,6 +37,7 @@ __all__ = ["Batches", "Fitted", "Stopped", "fit", "tokenised"]
 UNCHECKED = "the data was not checked against the plan, which names none"
 SHORTEST = 32  # tokens: below it, shapes of their own cost more than padding
 CHUNK = 1000  # texts that a tokenizer gets at once
+AT_REST = 8  # texts that are evaluated at once: their logits exist whole, unlike in training
 
 Told = Callable[[LiveNumbers], None]
 Counted = Callable[[int, int], None]
@@ -94,7 +97,8 @@ def fit(
 
     progress gets the numbers of each round, reading how many texts of how many are tokenised. If stop, asked after each
     round, says so, the state is saved and that is all for now. Where torch's default process group is initialised, all
-    its processes call this together, and only the first one writes.
+    its processes call this together, and only the first one writes. If the plan holds examples out, the loss on them is
+    released with the model, as evaluations.jsonl.
 
     Guarantee: what is trained on is, row by row, the data whose keyed fingerprint the plan states. With unchecked_data,
     for a plan that states none, the certificate is marked, as it is with an insecure_seed.
@@ -145,11 +149,22 @@ def fit(
     try:
         ranks.by_first(lambda: store_recipe(folder, recipe))
         resumed_after = training.round
+        evaluate = Evaluation(
+            training,
+            pretrained.loss,
+            lambda examples: batches.of(examples, round=0),
+            held_out_examples(plan),
+            size=min(runtime.micro_batch, AT_REST),
+            every=runtime.evaluate_every,
+            autocast=torch.bfloat16 if recipe.bf16 else None,
+        )
+        evaluate()
         for round in training.rounds():
             batches.round = round.index
             for part in round.micro_batches(lengths=tokens.lengths, buckets=batches.buckets):
                 training.accumulate(batches.of(part.examples, part.length), part.real)
             training.step()
+            evaluate()
             if progress is not None and training.live is not None:
                 progress(training.live)
             if training.round < plan.rounds and ranks.most(int(stop is not None and stop())):
@@ -181,13 +196,16 @@ class Batches:
         doubled = [SHORTEST * 2**power for power in range(20)]
         self.buckets = [length for length in doubled if length < longest] + [max(1, longest)]
 
-    def of(self, examples: NDArray[np.int64], length: int | None = None) -> dict[str, Tensor]:
-        """These examples, padded to this length, or to the least that holds them all."""
+    def of(
+        self, examples: NDArray[np.int64], length: int | None = None, *, round: int | None = None
+    ) -> dict[str, Tensor]:
+        """These examples, padded to this length, or to the least that holds them all; as in another round, if asked."""
         if length is None:
             longest = int(self._tokens.lengths[examples].max(initial=0))
             length = next(bucket for bucket in self.buckets if bucket >= longest)
         rows = [self._tokens[example] for example in examples.tolist()]
-        batch = self._collator(rows, examples=examples, round=self.round, length=length)
+        now = self.round if round is None else round
+        batch = self._collator(rows, examples=examples, round=now, length=length)
         return {name: tensor.to(self._device) for name, tensor in batch.items()}
 
 

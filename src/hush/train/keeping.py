@@ -10,11 +10,12 @@ from torch.optim import Optimizer
 from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
+from hush.storage import flush
 from hush.train.checkpoint import check_storable
 from hush.train.distributed import Ranks
 from hush.train.layout import standing_whole
-from hush.train.release import Export, RunFolder
-from hush.train.run_log import RoundRecord, RunLog
+from hush.train.release import SCORES, Export, RunFolder
+from hush.train.run_log import RoundLines, RoundRecord, RunLog
 from hush.train.state import buffers_digest, capture, frozen_digest, refuse_moved_buffers, restore
 
 __all__ = ["Keeper"]
@@ -22,7 +23,10 @@ __all__ = ["Keeper"]
 
 @final
 class Keeper:
-    """Saves, resumes and releases one training. All ranks call its methods together, but for ``close`` and ``log``."""
+    """Saves, resumes and releases one training; scores are those of the last scored round, with its number.
+
+    All ranks call its methods together, but for ``close``, ``log`` and ``keep_scores``.
+    """
 
     def __init__(
         self,
@@ -44,6 +48,8 @@ class Keeper:
         self._optimizer, self._scheduler, self._export = optimizer, scheduler, export
         self._folder: RunFolder | None = None
         self._log: RunLog | None = None
+        self._score_log: RoundLines | None = None
+        self.scores: dict[str, Any] = {}
         if scheduler is not None:
             check_storable("the scheduler", scheduler.state_dict())
         check_storable("the optimizer", optimizer.state_dict()["param_groups"])
@@ -88,10 +94,23 @@ class Keeper:
         if self._log is not None:
             self._log.append(record)
 
+    def keep_scores(self, round: int, scores: Mapping[str, float]) -> None:
+        """Keep scores of this round until they are released with the final model."""
+        if self.scores.get("round") == round:
+            scores = {**self.scores, **scores}
+        self.scores = {"round": round, **scores}
+        if not self._ranks.first:
+            return
+        if self._score_log is None:
+            self._score_log = RoundLines(self._open.owner / SCORES, resumed_after=round, durable=True)
+            flush(self._open.owner)
+        self._score_log.append(self.scores)
+
     def close(self) -> None:
         """Let another process train here."""
-        if self._log is not None:
-            self._log.close()
+        for log in (self._log, self._score_log):
+            if log is not None:
+                log.close()
         if self._folder is not None:
             self._folder.close()
 
@@ -118,4 +137,13 @@ class Keeper:
                 self.release(reached)
         if self._ranks.first:
             self._log = RunLog(self._open.owner / "rounds.jsonl", resumed_after=reached)
+        self.scores = self._ranks.by_first(lambda: self._resume_scores(reached))
         return (-1 if state is None else reached), reached
+
+    def _resume_scores(self, reached: int) -> dict[str, Any]:
+        """Go on with the scores that were kept; those of later rounds, which are done again, give way."""
+        path = self._open.owner / SCORES
+        if not path.exists():
+            return {}
+        self._score_log = RoundLines(path, resumed_after=reached, durable=True)
+        return next(reversed(RoundLines.read(path)), {})

@@ -106,7 +106,7 @@ class Pretrained:
             model: Any = get_peft_model(self.model, config)  # pyright: ignore[reportArgumentType]
         except ValueError as error:
             raise InvalidInput(
-                f"LoRA does not fit this model ({error}); name its modules with --lora-targets"
+                f"LoRA does not fit this model ({error}); name its modules with --lora-target"
             ) from error
         return replace(self, model=model)
 

@@ -153,6 +153,7 @@ class PrivateTraining:
             clipped_share=last.clipped_share,
             signal_to_noise=last.signal_to_noise,
             seconds_left=left * pace,
+            scores={} if self._keeper is None else self._keeper.scores,
         )
 
     def rounds(self) -> Iterator[Round]:
@@ -228,6 +229,23 @@ class PrivateTraining:
         if self._under_way:
             raise InvalidInput(f"round {self._reached} is under way; save after its step()")
         keeper.save(self._reached)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether scores of the model as it is after the last round are kept already."""
+        return self._need_keeper().scores.get("round") == self._reached
+
+    def record_scores(self, scores: Mapping[str, float]) -> None:
+        """Keep scores of the model after the last round **on data without secrets**, to be released with the last one.
+
+        They appear in release/evaluations.jsonl, one line a round. Guarantee: all are of rounds on the way to the
+        released model. They tell of these models and of public data, so the plan covers them; scores on data that may
+        bear secrets are not covered, and do not belong here.
+        """
+        if self._under_way:
+            raise InvalidInput(f"round {self._reached} is under way; score after its step()")
+        finite = {name: float(score) for name, score in scores.items() if np.isfinite(score)}
+        self._need_keeper().keep_scores(self._reached, finite)
 
     def release(self) -> Path:
         """Release the model of the last round, on the way: it is covered by the plan like the final one."""

@@ -38,9 +38,9 @@ Collate = Callable[[NDArray[np.int64]], Mapping[str, Tensor]]
 class PublicStream:
     """Each round a batch of examples without secrets, whose mean gradient times ``weight`` is added to the update.
 
-    collate makes a batch from example numbers. examples are all that contain no secret of the plan, unless some of
-    them are chosen. The draw is uniform without replacement and is a function of seed and round alone; it is public,
-    so the seed needs no secrecy.
+    collate makes a batch from example numbers. examples are all that contain no secret of the plan and are not held out
+    by it, unless some are chosen. The draw is uniform without replacement and is a function of seed and round alone; it
+    is public, so the seed needs no secrecy.
 
     Guarantee: the promises of the plan hold unchanged, for the reasons above; an example with a secret is refused.
     """
@@ -56,9 +56,8 @@ class PublicStream:
         seed: int = 0,
     ) -> None:
         secrets_N = plan.incidence.secrets_per_example
-        ids = (
-            np.flatnonzero(secrets_N == 0) if examples is None else chosen_indices("examples", examples, secrets_N.size)
-        )
+        free = np.flatnonzero((secrets_N == 0) & (plan.weights > 0))
+        ids = free if examples is None else chosen_indices("examples", examples, secrets_N.size)
         touched = ids[secrets_N[ids] > 0]
         if touched.size:
             raise InvalidInput(

@@ -71,19 +71,23 @@ class Recipe:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What changes speed and memory only; a run may be resumed with another, and by another number of processes.
+    """What changes no model, only speed and memory; a run may be resumed with another, by another number of processes.
 
-    shard: several processes hold a part of the model each (FSDP2), instead of a copy.
+    evaluate_every: rounds between losses on the examples that the plan holds out; by default there are about 20. shard:
+    several processes hold a part of the model each (FSDP2), instead of a copy.
     """
 
     micro_batch: int = 32
     compile: bool = False
     gradient_checkpointing: bool = False
     save_every: int = 100
+    evaluate_every: int | None = None
     device: str | None = None
     shard: bool = False
 
     def __post_init__(self) -> None:
+        if self.evaluate_every is not None and self.evaluate_every < 1:
+            raise InvalidInput(f"evaluate_every={self.evaluate_every}; pass a number of rounds, 1 or more")
         if self.shard and self.compile:
             raise InvalidInput("a model that is cut over processes cannot be compiled; drop --shard or --compile")
 

@@ -3,12 +3,16 @@
 owner/run.json       which plan, the seed of the draws, the ledger of released rounds
 owner/checkpoints/   states to resume from
 owner/rounds.jsonl   the run log
+owner/scores.jsonl   scores on data without secrets, until they are released
 owner/lock           held by the process that trains
 release/round-…/     a model released on the way
-release/model/       the final model; beside it certificate.json, certificate.md and plan/, a copy to verify
+release/model/       the final model; beside it certificate.json, certificate.md, plan/ (a copy to verify) and, if
+                     there are scores, evaluations.jsonl
 
 A release is made from a state that is safe in a checkpoint, and is entered in the ledger before it appears. So a run
 that dies goes on from the last released round or a later one: no round is ever released twice with different noise.
+Scores appear with the final model, and only those of rounds on the way to it: a round that a crash undid is done again
+with other noise, and its first scores are dropped.
 """
 
 import hashlib
@@ -31,8 +35,11 @@ from hush.storage import flush, whole_file, whole_folder
 from hush.train.checkpoint import Checkpoints
 from hush.train.ledger import Ledger
 from hush.train.lock import FolderLock
+from hush.train.run_log import RoundLines
 
-__all__ = ["Export", "RunFolder", "folder_digest", "tensors_of"]
+__all__ = ["EVALUATIONS", "SCORES", "Export", "RunFolder", "folder_digest", "tensors_of"]
+
+SCORES, EVALUATIONS = "scores.jsonl", "evaluations.jsonl"  # before their release, and after it
 
 Export = Callable[[Path], object]
 """Writes the model, as it is now, into a folder."""
@@ -135,6 +142,7 @@ class RunFolder:
         if not self._ledger.marks:  # beside the model of a marked run no certificate without the mark may lie
             self._plan.save(self.public / "plan")
         texts = {
+            **self._evaluations(),
             "certificate.md": certificate.to_markdown(),
             "certificate.json": json.dumps(certificate.to_dict(), indent=2, allow_nan=False) + "\n",
         }
@@ -148,6 +156,12 @@ class RunFolder:
     def close(self) -> None:
         """Let another process train here."""
         self._lock.release()
+
+    def _evaluations(self) -> dict[str, str]:
+        """The file of scores, if there are any."""
+        path = self.owner / SCORES
+        lines = [json.dumps(row) + "\n" for row in RoundLines.read(path)] if path.exists() else []
+        return {EVALUATIONS: "".join(lines)} if lines else {}
 
     def _open_ledger(self, insecure_seed: int | None, draw_seed: bytes) -> Ledger:
         path = self.owner / "run.json"
@@ -197,7 +211,7 @@ class RunFolder:
         names = _names(self.public)
         unknown = [name for name in names if (m := _ROUND.fullmatch(name)) and int(m[1]) not in self._ledger.released]
         if not self._ledger.finished:
-            unknown += [name for name in names if name in ("model", "certificate.json", "certificate.md")]
+            unknown += [name for name in names if name in ("model", "certificate.json", "certificate.md", EVALUATIONS)]
         if unknown:
             raise InvalidInput(
                 f"{self.public / unknown[0]} exists, but {self.owner / 'run.json'} knows nothing of its release: the "

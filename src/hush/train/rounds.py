@@ -1,8 +1,8 @@
 """One round as the user's loop sees it, and the proof that all of it was used: a truncated draw breaks the account."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
@@ -84,7 +84,8 @@ class Round:
 class LiveNumbers:
     """Where training stands, for the owner's terminal only: loss and clipped share depend on the secret draw.
 
-    They belong in no released file and in no logger that others can read. The repr shows none of them.
+    They belong in no released file and in no logger that others can read. The repr shows none of them. scores: the last
+    ones on data without secrets, and their round.
     """
 
     round: int
@@ -93,6 +94,7 @@ class LiveNumbers:
     clipped_share: float | None
     signal_to_noise: float | None
     seconds_left: float
+    scores: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"LiveNumbers(round={self.round}, rounds_left={self.rounds_left}, the rest for the owner only)"

@@ -1,7 +1,12 @@
-"""What happened in each round, for the owner alone: batch sizes and losses would give the secret draw away."""
+"""What happened in each round, a line of JSON each, in files of the owner's that follow a run through its crashes.
+
+Batch sizes and losses of the draw would give it away and stay with the owner for good; scores on data without secrets
+wait there until the model that they tell of is released.
+"""
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self, final
@@ -12,7 +17,7 @@ from numpy.typing import NDArray
 
 from hush.errors import InvalidInput
 
-__all__ = ["RoundRecord", "RunLog"]
+__all__ = ["RoundLines", "RoundRecord", "RunLog"]
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
@@ -62,47 +67,75 @@ class RoundRecord:
 
 
 @final
-class RunLog:
-    """An owner-only file with a line of JSON for each round.
+class RoundLines:
+    """An owner-only file with a line of JSON for each round, of which ``round`` is the number.
 
-    A killed process costs at most the line it was writing. After a resume, the lines of rounds that are done again
-    give way to the new ones.
+    A killed process costs at most the line it was writing; durable: once ``append`` returns, a crash of the machine
+    costs nothing. After a resume, the lines of rounds that are done again give way to the new ones.
     """
 
-    def __init__(self, path: Path, *, resumed_after: int) -> None:
+    def __init__(self, path: Path, *, resumed_after: int, durable: bool = False) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._closed = finalize(self, os.close, self._handle)
+        self._durable = durable
         end = path.read_bytes().rfind(b"\n") + 1  # what follows is a torn line
         os.ftruncate(self._handle, end)
         if end:
-            self._append({"resumed_after": resumed_after})
+            self.append({"resumed_after": resumed_after})
 
-    def append(self, record: RoundRecord) -> None:
-        """Add a round."""
-        self._append(asdict(record))
+    def append(self, content: Mapping[str, Any]) -> None:
+        """Add a line."""
+        if not self._closed.alive:  # the number of the closed file may be that of another one by now
+            raise InvalidInput("this training was closed; open it again to go on")
+        line = json.dumps(dict(content)).encode() + b"\n"
+        os.write(self._handle, line)  # one write, so that a kill tears one line at most
+        if self._durable:
+            os.fsync(self._handle)
 
     def close(self) -> None:
         """Close the file."""
         self._closed()
 
     @staticmethod
-    def read(path: str | Path) -> list[RoundRecord]:
-        """The rounds of a log, each once, as last done."""
-        records: list[RoundRecord] = []
+    def read(path: str | Path) -> list[dict[str, Any]]:
+        """The lines of a file, each round once, as last done."""
+        found: list[dict[str, Any]] = []
         for number, line in enumerate(Path(path).read_bytes().split(b"\n")[:-1], start=1):
             try:
                 content: dict[str, Any] = json.loads(line)
                 reached = content["resumed_after"] if "resumed_after" in content else content["round"] - 1
-                while records and records[-1].round > reached:
-                    records.pop()
+                while found and found[-1]["round"] > reached:
+                    found.pop()
                 if "round" in content:
-                    content["norm_quantiles"] = content["norm_quantiles"] and tuple(content["norm_quantiles"])
-                    records.append(RoundRecord(**content))
+                    found.append(content)
             except (ValueError, TypeError, KeyError) as error:
                 raise InvalidInput(f"line {number} of {path} is not one of a run log; restore the file") from error
-        return records
+        return found
 
-    def _append(self, content: dict[str, Any]) -> None:
-        if not self._closed.alive:  # the number of the closed file may be that of another one by now
-            raise InvalidInput("this training was closed; open it again to go on")
-        os.write(self._handle, json.dumps(content).encode() + b"\n")  # one write, so that a kill tears one line at most
+
+@final
+class RunLog:
+    """The rounds of a run: what only its owner may see."""
+
+    def __init__(self, path: Path, *, resumed_after: int) -> None:
+        self._lines = RoundLines(path, resumed_after=resumed_after)
+
+    def append(self, record: RoundRecord) -> None:
+        """Add a round."""
+        self._lines.append(asdict(record))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()
+
+    @staticmethod
+    def read(path: str | Path) -> list[RoundRecord]:
+        """The rounds of a log, each once, as last done."""
+        records: list[RoundRecord] = []
+        for content in RoundLines.read(path):
+            try:
+                quantiles = content["norm_quantiles"] and tuple(content["norm_quantiles"])
+                records.append(RoundRecord(**{**content, "norm_quantiles": quantiles}))
+            except (TypeError, KeyError) as error:
+                raise InvalidInput(f"round {content['round']} of {path} is not complete; restore the file") from error
+        return records

@@ -48,6 +48,7 @@ from hush.train.trainer_parts import (
 __all__ = ["HushTrainer"]
 
 _PRIVATE = ("loss", "total_flos")  # and what begins with train_: losses, counts and times of the secret draw
+_TIMES = ("_runtime", "_per_second", "_time")
 _LOGGERS = "transformers.integrations"  # TensorBoard, trackio and the like
 
 
@@ -59,9 +60,9 @@ class HushTrainer(Trainer):
     model's class calls for. per_device_train_batch_size is how many examples the model sees at once: a matter of memory
     and speed. output_dir receives what may be released; folder (by default its sibling, named output_dir-hush) keeps
     checkpoints and the run log in owner/, and the final model with its certificate in release/. Scores of evaluation
-    data are logged, and may choose a model, only if eval_is_public says that these data bear no secret. buckets are
-    lengths to pad to, for a :class:`~hush.train.collate.Corpus`. For public, data_fingerprint and
-    insecure_seed see PrivateTraining.
+    data are logged, released as evaluations.jsonl, and may choose a model, only if eval_is_public says that these data
+    bear no secret. buckets are lengths to pad to, for a :class:`~hush.train.collate.Corpus`. For public,
+    data_fingerprint and insecure_seed see PrivateTraining.
 
     Guarantee: that of :class:`PrivateTraining`. Loggers, trainer_state.json and checkpoints hold nothing that depends
     on the draw but through the noisy sums of rounds that the ledger knows. Two things are the user's: a callback that
@@ -241,6 +242,9 @@ class HushTrainer(Trainer):
             if self._open:
                 append_line(self.folder / "owner" / "evaluations.jsonl", {"round": self.state.global_step, **logs})
             return
+        if self._evaluating and self._open:
+            scores = {name: score for name, score in logs.items() if name != "epoch" and not name.endswith(_TIMES)}
+            self._running().record_scores(scores)
         shown = {name: logs[name] for name in logs if name not in _PRIVATE and not name.startswith("train_")}
         if shown:
             super().log(shown, start_time)

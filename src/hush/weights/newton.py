@@ -27,7 +27,7 @@ STEPS = 10  # Newton steps on the near columns before the held ones are looked a
 WIDEST = 0.5  # a width at which any start converges in a few steps
 NARROWER = 0.65  # from each width to the next
 DAMPING = 1e-2  # at which the first step after a move of the centre is a good one
-USELESS = 0.4  # misfit of a start above which none is better
+USELESS = 0.15  # misfit of a start above which none is better (measured)
 
 
 @final

@@ -16,9 +16,8 @@ from hush.weights.program import Array, Indices, Program
 __all__ = ["Reduction", "reduced", "unreduced"]
 
 ROUNDS = 20  # each round is exact, so stopping early is too
+FEW = 0.05  # share of the rows that are decided at once, up to which it pays to note what each decision touches
 PAYS = 0.01  # share of the columns that a round must decide for the next one to be worth its time
-
-FEW = 0.02  # share of the rows that are decided at once, up to which it pays to note what each decision touches
 
 
 @final
@@ -50,8 +49,9 @@ class Reduction:
 
     def inward(self, value_N: Array) -> Array:
         """Values of the smaller program's columns from values of all original ones."""
-        inside = self.column_N >= 0
-        return np.bincount(self.column_N[inside], value_N[inside], self.program.num_columns).astype(np.float64)
+        from hush.weights.reduce_kernels import joined
+
+        return joined(value_N, self.column_N, self.program.num_columns)
 
     def start(self, start: Array) -> Array:
         """Duals of all original rows to start from, with nothing repaired."""
@@ -87,9 +87,10 @@ class _Work:
         self.bounding_N = np.full(program.num_columns, -1, dtype=np.int32)
         self.room_S, self.private_S = self.arrangement.room_S.copy(), self.arrangement.private_S.copy()
         self.count_S = np.diff(program.offset_S)
+        self.lost_S, self.gained_S = np.zeros_like(self.count_S), np.zeros_like(self.count_S)
+        self.highest = float(self.upper_N.max(initial=0.0))
         at_once_S = (program.capacity_S >= self.room_S) | (program.capacity_S <= self.private_S)
-        self.mark = np.count_nonzero(at_once_S) <= FEW * program.num_rows
-        self.stale_S = np.full(program.num_rows, not self.mark)
+        self.note = np.count_nonzero(at_once_S) <= FEW * program.num_rows
 
     def settle(self) -> None:
         from hush.weights.reduce_kernels import settle
@@ -108,11 +109,20 @@ class _Work:
                 self.room_S,
                 self.private_S,
                 self.count_S,
-                self.stale_S,
-                self.mark,
+                self.lost_S,
+                self.gained_S,
+                self.highest,
+                self.note,
             )
-            if decided <= PAYS * self.program.num_columns:
+            if not self.note:
+                self._look_again()
+            elif decided <= PAYS * self.program.num_columns:
                 return
+
+    def _look_again(self) -> None:
+        """Make the next round look at every row."""
+        self.lost_S[:] = self.gained_S[:] = np.diff(self.program.offset_S)
+        self.note = True
 
     def merged(self) -> Reduction:
         """What is open, with equal columns merged into one of their joint upper bound."""
@@ -169,7 +179,7 @@ class _Work:
             self.open_S[j] = False
             begin, end = self.program.offset_S[j], self.program.offset_S[j + 1]
             self.degree_N[self.program.column_of_entry[begin:end]] -= 1
-        self.stale_S[:] = True
+        self._look_again()
         return True
 
 

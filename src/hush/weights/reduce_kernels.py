@@ -28,7 +28,7 @@ def private_sums(offset_S, column, offset_N, upper_N):
 @compiled
 def settle(
     offset_S, column, offset_N, row, capacity_S, upper_N, open_N, open_S, degree_N, fixed_N, dual_S, bounding_N,
-    room_S, private_S, count_S, stale_S, mark,
+    room_S, private_S, count_S, lost_S, gained_S, highest, note,
 ):  # fmt: skip
     """One round over all open rows and columns, in place; returns how many decisions could lead to others.
 
@@ -41,15 +41,21 @@ def settle(
       bounds, and only lowers other loads. Its dual is then 1.
     A column in no row takes its upper bound.
 
-    room_S, private_S and count_S hold what the open columns of a row add up to, or did: where stale_S they are found
-    again, unless even the room of before fits. With ``mark`` decisions make the rows they touch stale, which pays where
-    few rows are decided; without it all of stale_S must hold, and does so afterwards.
+    room_S, private_S and count_S hold what the open columns of a row added up to when it was last looked at; since then
+    it lost at most lost_S of them, or parts of them, and at most gained_S became private. No upper bound is above
+    ``highest``, so most rows need no second look; 1e-9 is for rounding, a row looked at in vain does no harm. Without
+    ``note``, which pays where many rows are decided, losses and gains are not counted: the next round must look at all.
     """
     decided = 0
     for j in range(capacity_S.size):
         if not open_S[j]:
             continue
-        if stale_S[j] and capacity_S[j] < room_S[j]:
+        lost, gained = lost_S[j], gained_S[j]
+        may_fit = capacity_S[j] >= (room_S[j] - lost * highest) * (1.0 - 1e-9)
+        may_fill = capacity_S[j] <= (private_S[j] + gained * highest) * (1.0 + 1e-9)
+        if not (may_fit or may_fill or count_S[j] - lost <= 1):
+            continue
+        if capacity_S[j] < room_S[j]:
             room, private, count = 0.0, 0.0, 0
             for entry in range(offset_S[j], offset_S[j + 1]):
                 i = column[entry]
@@ -58,7 +64,7 @@ def settle(
                     count += 1
                     if degree_N[i] == 1:
                         private += upper_N[i]
-            room_S[j], private_S[j], count_S[j], stale_S[j] = room, private, count, not mark
+            room_S[j], private_S[j], count_S[j], lost_S[j], gained_S[j] = room, private, count, 0, 0
         if capacity_S[j] < room_S[j]:
             if capacity_S[j] == 0.0 or (count_S[j] > 1 and private_S[j] >= capacity_S[j]):
                 dual_S[j] = 1.0
@@ -68,8 +74,8 @@ def settle(
                         open_N[i] = False
                         decided += 1
                         if degree_N[i] > 1:
-                            for other in range(offset_N[i], offset_N[i + 1] if mark else 0):
-                                stale_S[row[other]] = True
+                            for other in range(offset_N[i], offset_N[i + 1] if note else 0):
+                                lost_S[row[other]] += 1
                         elif capacity_S[j] > 0.0:
                             fixed_N[i] = upper_N[i] * (capacity_S[j] / private_S[j])
             elif count_S[j] == 1:
@@ -79,7 +85,7 @@ def settle(
                         upper_N[i] = capacity_S[j]
                         bounding_N[i] = j
                         for other in range(offset_N[i], offset_N[i + 1]):
-                            stale_S[row[other]] = True
+                            lost_S[row[other]] += 1
             else:
                 continue
         open_S[j] = False
@@ -87,9 +93,9 @@ def settle(
         for entry in range(offset_S[j], offset_S[j + 1]):
             i = column[entry]
             degree_N[i] -= 1
-            if mark and degree_N[i] == 1 and open_N[i]:  # private now, to a row that does not know yet
+            if note and degree_N[i] == 1 and open_N[i]:  # private now, to a row that does not know yet
                 for other in range(offset_N[i], offset_N[i + 1]):
-                    stale_S[row[other]] = True
+                    gained_S[row[other]] += 1
     for i in range(upper_N.size):
         if open_N[i] and degree_N[i] == 0:
             open_N[i] = False
@@ -225,6 +231,16 @@ def split(value, total, upper_N, column_N, fixed_N):
         if k >= 0:
             value_N[i] = upper_N[i] / total[k] * value[k]  # evenly, where their bounds are equal
     return value_N
+
+
+@compiled
+def joined(value_N, column_N, size):
+    """The other way round: for each of ``size`` merged columns the sum over those that were merged into it."""
+    value = np.zeros(size)
+    for i in range(value_N.size):
+        if column_N[i] >= 0:
+            value[column_N[i]] += value_N[i]
+    return value
 
 
 @compiled

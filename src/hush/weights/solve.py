@@ -16,7 +16,9 @@ from hush.weights.program import Array, Program, Progress
 from hush.weights.reduce import Reduction, reduced, unreduced
 from hush.weights.solvers import SOLVERS, Candidate, Task
 
-__all__ = ["Weights", "solve_program", "solve_weights"]
+__all__ = ["Start", "Weights", "checked_tolerance", "solve_program", "solve_weights", "solved", "weights_of"]
+
+Start = tuple[Array, Array]  # values of the columns and duals of the rows, from which a solve begins
 
 SMALL = 10_000  # entries up to which simplex is tried first: exact, and about as fast (measured)
 MEDIUM = 100_000  # entries up to which simplex takes seconds: tried where the first solver fell short
@@ -98,11 +100,24 @@ def solve_program(
 
     threads: how many to use at most, None for one per core; the answer does not depend on it.
     """
-    begin = time.perf_counter()
-    goal = _checked_tolerance(tolerance)
+    goal = checked_tolerance(tolerance)
     start = _checked_start(program, warm_start)
     if solver is not None and solver not in SOLVERS:
         raise InvalidInput(f"solver={solver!r}; choose one of {', '.join(map(repr, SOLVERS))}, or None")
+    return solved(program, goal, start=start, solver=solver, progress=progress, threads=threads)
+
+
+def solved(
+    program: Program,
+    goal: float,
+    *,
+    start: Start | None = None,
+    solver: str | None = None,
+    progress: Progress | None = None,
+    threads: int | None = None,
+) -> Weights:
+    """As ``solve_program``, from arguments that are checked, and from any start."""
+    begin = time.perf_counter()
     answer = _best(program, start, goal, solver, progress, threads or os.cpu_count() or 1)
     proof = answer.proof
     if not proof.gap <= goal:
@@ -111,6 +126,11 @@ def solve_program(
             f"{proof.bound:.6g}: a certified gap of {proof.gap:.2g}, above tolerance={goal:.2g}; ask for a larger "
             "tolerance, or choose another solver"
         )
+    return weights_of(program, proof, answer.start_S, answer.solver, time.perf_counter() - begin)
+
+
+def weights_of(program: Program, proof: Certified, start_S: Array, solver: str, seconds: float) -> Weights:
+    """What was proven, as an answer."""
     return Weights(
         values=proof.value_N,
         dual=proof.dual_S,
@@ -118,9 +138,9 @@ def solve_program(
         bound=proof.bound,
         gap=proof.gap,
         upper=float(program.upper_N.max(initial=0.0)),
-        solver=answer.solver,
-        start=answer.start_S,
-        seconds=time.perf_counter() - begin,
+        start=start_S,
+        solver=solver,
+        seconds=seconds,
     )
 
 
@@ -164,7 +184,7 @@ class _Judge:
 
 def _best(
     program: Program,
-    start: tuple[Array, Array] | None,
+    start: Start | None,
     goal: float,
     solver: str | None,
     progress: Progress | None,
@@ -213,7 +233,8 @@ def _attempts(program: Program, solver: str | None) -> Iterator[tuple[Reduction,
                 yield reduction, name
 
 
-def _checked_tolerance(tolerance: float) -> float:
+def checked_tolerance(tolerance: float) -> float:
+    """A relative gap that can be asked for."""
     try:
         goal = float(tolerance)
     except (TypeError, ValueError) as error:
@@ -223,7 +244,7 @@ def _checked_tolerance(tolerance: float) -> float:
     return goal
 
 
-def _checked_start(program: Program, warm_start: Weights | None) -> tuple[Array, Array] | None:
+def _checked_start(program: Program, warm_start: Weights | None) -> Start | None:
     if warm_start is None:
         return None
     sizes = len(warm_start.values), len(warm_start.dual)
