@@ -91,6 +91,23 @@ def test_a_key_comes_from_the_systems_entropy_into_a_file_of_its_owner(tmp_path:
     assert DataKey.load(tmp_path / "two.key") != made
 
 
+def test_a_kill_leaves_a_whole_key_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            DataKey.create(tmp_path / "my.key")
+    assert list(tmp_path.iterdir()) == []
+    made = DataKey.create(tmp_path / "my.key")
+    assert [path.name for path in tmp_path.iterdir()] == ["my.key"]
+    assert DataKey.load(tmp_path / "my.key") == made
+
+
+def test_two_that_need_a_key_at_once_get_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = DataKey.create(tmp_path / "my.key")
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # as the second saw it just before
+    assert DataKey.load_or_create(tmp_path / "my.key") == first
+
+
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     made = DataKey.create(tmp_path / "my.key")
     with pytest.raises(hush.InvalidInput, match="never overwritten"):

@@ -21,8 +21,10 @@ from experiments.secret_words.jobs import FREE, KINDS, Bench, chosen_rate
 __all__ = ["summarise"]
 
 Row = dict[str, Any]
-COLUMNS: tuple[str, ...] = ("arm", "label", "step", "kept", "kept_weight", "noise_multiplier", "trained_noise", "loss", "loss_radius",
-           "loss_clean", "loss_clean_radius", "seeds")  # fmt: skip
+COLUMNS: tuple[str, ...] = (
+    "arm", "label", "step", "kept", "kept_weight", "noise_multiplier", "trained_noise", "loss", "loss_radius",
+    "loss_clean", "loss_clean_radius", "seeds",
+)  # fmt: skip
 
 SWEEPS = (("paper", "paper, program", "the paper's: KL, c = 2^k"), ("hush", "hush", "hush: tight, accounted"))
 

@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from secrets import token_hex
 from typing import Self, final
 
 from hush.errors import InvalidInput
@@ -42,14 +43,19 @@ class DataKey:
     def create(cls, path: str | os.PathLike[str]) -> Self:
         """A new key from the system's entropy, in a new file that its owner alone can read. Existing files are kept."""
         key = cls(os.urandom(SIZE))
+        target = Path(path)
+        temporary = target.with_name(f".{target.name}.{token_hex(8)}.tmp")  # a kill leaves this, never half a key
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(f"{LABEL}\n{key._secret.hex()}\n".encode())
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, target)  # unlike a rename, it replaces no key that appeared meanwhile
         except FileExistsError:
             raise InvalidInput(f"{path} exists; name a new file, keys are never overwritten") from None
-        with os.fdopen(handle, "wb") as file:
-            file.write(f"{LABEL}\n{key._secret.hex()}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
+        finally:
+            temporary.unlink()
         return key
 
     @classmethod
@@ -66,7 +72,12 @@ class DataKey:
     @classmethod
     def load_or_create(cls, path: str | os.PathLike[str]) -> Self:
         """The key at this path, made on first use."""
-        return cls.load(path) if Path(path).exists() else cls.create(path)
+        if not Path(path).exists():
+            try:
+                return cls.create(path)
+            except InvalidInput:  # another process made one meanwhile
+                pass
+        return cls.load(path)
 
     @property
     def id(self) -> str:

@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -120,15 +120,10 @@ def discard(path: Path) -> None:
 
 
 def key_at(path: Path) -> DataKey:
-    """The key at this path, made on first use, whole or not at all."""
-    if not path.exists():
-        temporary = path.with_name(f".{path.name}.{token_hex(8)}.tmp")
-        DataKey.create(temporary)
-        with suppress(FileExistsError):
-            os.link(temporary, path)  # unlike a rename, it replaces no key that appeared meanwhile
+    """The key at this path, made on first use."""
     for left in path.parent.glob(f".{path.name}.*.tmp"):
-        left.unlink(missing_ok=True)  # our own, or that of a process that was killed here
-    return DataKey.load(path)
+        left.unlink(missing_ok=True)  # of a process that was killed here
+    return DataKey.load_or_create(path)
 
 
 @contextmanager

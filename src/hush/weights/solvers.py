@@ -55,11 +55,12 @@ def simplex(task: Task) -> Candidate:
     shape = program.num_rows, program.num_columns
     matrix = csc_array((np.ones(program.num_entries), program.row_of_entry, program.offset_N), shape=shape)
     unit = float(program.upper_N.mean()) or 1.0  # its tolerances are absolute: measure weights in a typical size
+    most_S = program.loads(program.upper_N)  # what a row can hold anyway; the library takes no infinite capacity
     solve: Any = linprog  # its type stubs know neither sparse matrices nor arrays of bounds
     found = solve(
         -np.ones(program.num_columns),
         A_ub=matrix,
-        b_ub=program.capacity_S / unit,
+        b_ub=np.minimum(program.capacity_S, most_S) / unit,
         bounds=np.column_stack([np.zeros(program.num_columns), program.upper_N / unit]),
         method="highs-ds",
         options={"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
