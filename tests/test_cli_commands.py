@@ -10,6 +10,8 @@ from enum import EnumType
 from pathlib import Path
 from typing import Any, final, get_args, get_origin
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -221,6 +223,92 @@ def test_a_traceback_does_not_repeat_what_another_library_quoted() -> None:
     assert "ValueError (its message may quote the data)" in traced.stderr
     assert "InvalidInput: the file holds something else than numbers" in traced.stderr
     assert "hunter2" not in traced.stderr
+
+
+def test_what_no_one_foresaw_is_told_without_its_message() -> None:
+    def breaking() -> None:
+        float("".join(["hunt", "er2"]))
+
+    alone = typer.Typer()
+    alone.command()(command(breaking))
+    for words in ([], ["--debug"]):
+        result = CliRunner().invoke(alone, words)
+        assert result.exit_code == 1
+        assert isinstance(result.exception, SystemExit)
+        assert "hush failed where it should not (ValueError, whose message may quote" in message(result)
+        assert ("Traceback" in result.stderr) == bool(words)
+        assert "hunter2" not in result.output
+
+
+def test_memory_that_runs_out_is_no_traceback(tmp_path: Path) -> None:
+    graph = tmp_path / "graph.json"
+    graph.write_text('{"num_examples": 1000000000000000, "num_secrets": 1, "pairs": [[0, 0]]}')
+    words = ("--rounds", 1, "--rate", 0.1, "--prior", 0.1, "--ceiling", 0.2)
+    assert "memory ran out; pass less at once" in refused(2, "calibrate", graph, *words)
+
+
+def test_a_program_that_read_a_table_ends_as_it_should(tmp_path: Path) -> None:
+    """Arrow's threads once aborted a third of such programs while Python ended."""
+    pq.write_table(pa.table({"rate": [0.5] * 10}), tmp_path / "rates.parquet")
+    program = "import sys, pathlib, hush.cli_files as f; f.read_rates(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", program, str(tmp_path / "rates.parquet")]
+    for _ in range(5):
+        pair = [subprocess.Popen(command) for _ in range(2)]
+        assert [one.wait() for one in pair] == [0, 0]
+
+
+# --- folders
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "scan texts --rules rules.yaml",
+        "plan graph.json --data texts --key my.key --batch-size 1 --rounds 1 --prior 0.1 --ceiling 0.2",
+        "train plan --model none --data texts",
+        "canaries texts --ceiling 0.5 --from-data",
+    ],
+    ids=lambda words: words.split()[0],
+)
+def test_nothing_is_written_among_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    """It would be read as data the next time, and an owner's file with it."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("texts", "plan"):
+        Path(folder).mkdir()
+    Path("texts", "a.txt").write_text("hello")
+    Path("rules.yaml").write_text(
+        "{defaults: {prior: 0.1, ceiling: 0.2}, rules: [{name: a, find: literals, values: [x]}]}"
+    )
+    Path("graph.json").write_text('{"num_examples": 1, "num_secrets": 1, "pairs": [[0, 0]]}')
+    Path("way").symlink_to("texts")
+    before = sorted(tmp_path.rglob("*"))
+    for inside in ("texts/new", "texts/deep/new", "way/new"):
+        said = refused(2, *words.split(), "--output", inside)
+        assert said == f"Error: --output={inside} lies inside the data, texts; name a folder elsewhere"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_path_that_leads_in_a_circle_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("circle").symlink_to("circle")
+    Path("texts.txt").write_text("hello\n")
+    Path("rules.yaml").write_text("{}")
+    assert "symbolic links" in refused(2, "scan", "texts.txt", "--rules", "circle", "--output", "new")
+    assert "Error: " in refused(2, "scan", "circle", "--rules", "rules.yaml", "--output", "new")
+
+
+def test_a_run_is_not_put_among_other_files(tmp_path: Path) -> None:
+    """Above all not into the plan's own folder, which would be none any more."""
+    plan, busy = tmp_path / "plan", tmp_path / "busy"
+    for folder in (plan, busy):
+        folder.mkdir()
+    (busy / "thesis.tex").write_text("mine")
+    (plan / "plan.json").write_text("{}")
+    words = ("train", plan, "--model", "none", "--data", "no.jsonl")
+    assert "holds something other than a run (plan.json)" in refused(2, *words, "--output", plan)
+    assert "holds something other than a run (thesis.tex)" in refused(2, *words, "--output", busy)
+    assert "is a file; name a folder for the run" in refused(2, *words, "--output", busy / "thesis.tex")
+    assert [path.name for path in busy.iterdir()] == ["thesis.tex"]
 
 
 # --- completion

@@ -192,6 +192,10 @@ def test_what_is_there_already_is_kept(mail: Path) -> None:
     Path("other/thesis.txt").write_text("years of work")
     assert "other holds something other than a scan" in refused(2, *SCAN[:-3], "other", "--force")
     assert files_below(mail / "other") == {"thesis.txt": b"years of work"}
+    Path("mine/public").mkdir(parents=True)
+    Path("mine/public/summary.json").write_text('{"title": "years of work"}')
+    assert "mine holds something other than a scan" in refused(2, *SCAN[:-3], "mine", "--force")
+    assert files_below(mail / "mine") == {"public/summary.json": b'{"title": "years of work"}'}
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,13 @@ def test_the_noise_table_is_json_alone_if_asked_for_and_is_kept(tmp_path: Path) 
     record = json.loads(shown.stdout)
     assert [row["examples_per_secret"] for row in record["table"]] == [12, 1]
     assert all(Path(path).is_file() for path in record["files"])
+    for name in ("noise.json", "noise.png", "noise.svg"):
+        alone = tmp_path / name.replace(".", "-")
+        alone.mkdir()
+        (alone / name).write_text("mine")
+        said = f"Error: {alone / name} is there already; pass --force to replace it, or name a new --output"
+        assert refused(2, *words[:-1], alone) == said
+        assert [path.read_text() for path in alone.iterdir()] == ["mine"]
     assert "pass --force to replace" in refused(2, *words)
 
 
@@ -137,7 +144,7 @@ def test_a_demo_tells_its_story_beside_its_result(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("hush.demo.run.run_demo", run_demo)
     words = ("demo", "--output", tmp_path)
     assert run(*words).stdout == "Once upon a time\n"
-    assert f"{tmp_path / 'report.html'} is an earlier demo's; pass --force" in refused(2, *words)
+    assert f"{tmp_path / 'report.html'} is there already; pass --force" in refused(2, *words)
     quiet = run(*words, "--force", "--quiet")
     assert (quiet.stdout, quiet.stderr) == (f"Report: {tmp_path / 'report.html'}\n", "")
     told = run(*words, "--force", "--json")

@@ -83,10 +83,12 @@ def canaries(
 
     from hush.audit.canaries import Template, plant, templates_from
     from hush.audit.canary_files import check_folder, save_planted
+    from hush.cli_inputs import check_apart
     from hush.cli_results import print_json
     from hush.corpus import read_corpus
 
     check_folder(output)
+    check_apart(output, data)
     if bool(template) == from_data:
         raise InvalidInput("pass either --template, once or several times, or --from-data")
     with working("Reading the data"):

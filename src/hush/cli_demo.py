@@ -34,10 +34,12 @@ def demo(
     Example: `hush demo --output hush-demo`
     """
     from hush.cli_results import print_json
+    from hush.demo.run import BESIDE
 
     last = output / ("noise.json" if noise_table else "report.html")
-    if last.exists() and not force:  # what a demo that was stopped left behind is no result
-        raise InvalidInput(f"{last} is an earlier demo's; pass --force to replace it, or name a new --output")
+    for path in [output / name for name in sorted(BESIDE)] if noise_table else [last]:
+        if path.exists() and not force:  # what a demo that was stopped left behind is no result
+            raise InvalidInput(f"{path} is there already; pass --force to replace it, or name a new --output")
     if noise_table:
         from hush.demo.noise_table import FULL_TABLE, QUICK_TABLE, run_noise_table
 

@@ -31,7 +31,7 @@ def read_rates(path: Path) -> NDArray[np.float64]:
 
     try:
         with path.open("rb") as file:
-            table = pq.read_table(file)
+            table = pq.read_table(file, use_threads=False)  # threads of Arrow may abort Python's exit (arrow#50482)
     except pa.ArrowException as error:
         raise InvalidInput(f"{path} is not a readable Parquet file; write it again") from error
     if "rate" not in table.column_names:

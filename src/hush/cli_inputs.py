@@ -16,9 +16,11 @@ from hush.secret_table import Secrets
 __all__ = [
     "Problem",
     "Promises",
+    "check_apart",
     "check_folder_free",
     "check_output",
     "equal_rates",
+    "is_inside",
     "read_incidence",
     "read_problem",
     "read_promises",
@@ -171,6 +173,17 @@ def check_output(
         raise InvalidInput(f"{option}={path}: let the name end in .{' or .'.join(forms)}")
     if path.exists() and not force:
         raise InvalidInput(f"{option}={path} exists; pass --force to replace it, or name another file")
+
+
+def check_apart(folder: Path, data: str | None) -> None:
+    """Refuse a folder inside that of the data: what is written there would be read as data the next time."""
+    if data is not None and Path(data).is_dir() and is_inside(folder, Path(data)):
+        raise InvalidInput(f"--output={folder} lies inside the data, {data}; name a folder elsewhere")
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path, where links lead, is a folder or anything below it."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def check_folder_free(folder: Path, what: str, *, force: bool) -> None:

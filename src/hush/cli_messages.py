@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 STOPPED = "Stopped; no result was written. The same command begins anew."
+NO_MEMORY = "memory ran out; pass less at once (--micro-batch, --workers) or smaller numbers, or use a larger machine"
 
 QuietOption = Annotated[bool, flag("--quiet", "Print only results and errors.", panel=PRINTED)]
 VerboseOption = Annotated[
@@ -90,7 +91,8 @@ def working(label: str, *, silent: bool = False) -> Iterator[ProgressBar]:
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """The function with --quiet, --verbose and --debug; what hush raises on purpose becomes a message and a code.
 
-    0 done, 1 a promise or check failed, 2 bad input, 130 Ctrl-C. The options count before the command too.
+    0 done, 1 a promise or check failed, or hush itself, 2 bad input, 130 Ctrl-C. The options count before the command
+    too.
     """
 
     @wraps(function)
@@ -118,23 +120,40 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """Errors and Ctrl-C are said, on one line, also with --quiet. Ctrl-C may bring a message: what is kept."""
+    """Errors and Ctrl-C are said, on one line, also with --quiet. Ctrl-C may bring a message: what is kept.
+
+    What no one foresaw is said without its message: that of another library may quote the data.
+    """
     try:
         yield
     except KeyboardInterrupt as stopped:
         Console(stderr=True).print(plain(str(stopped) or STOPPED), soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
-    except BrokenPipeError:
-        raise  # whoever read the output has gone; there is nobody to tell
-    except (HushError, OSError) as error:
-        said = str(error)
-        if isinstance(error, OSError):
-            said = f"{error.filename or 'a file'}: {error.strerror or error}; check the path and its permissions"
+    except (BrokenPipeError, typer.Exit, typer.Abort):
+        raise  # whoever read the output has gone, and there is nobody to tell; or the command has said what it had to
+    except Exception as error:
         console = Console(stderr=True)
         if _asked.get().debug:
             console.print(Text("".join(_traceback(error))), soft_wrap=True)
-        console.print(Text(f"Error: {said}", style="red"), soft_wrap=True)
-        raise typer.Exit(2 if isinstance(error, InvalidInput | OSError) else 1) from None
+        console.print(Text(f"Error: {_said(error)}", style="red"), soft_wrap=True)
+        raise typer.Exit(2 if isinstance(error, InvalidInput | OSError) or _is_memory(error) else 1) from None
+
+
+def _said(error: Exception) -> str:
+    """What is told of an error."""
+    if isinstance(error, HushError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'}: {error.strerror or error}; check the path and its permissions"
+    if _is_memory(error):
+        return NO_MEMORY
+    kind = f"{type(error).__qualname__}, whose message may quote the data"
+    return f"hush failed where it should not ({kind}); report it with what --debug shows"
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether memory ran out, here or on a GPU, for which PyTorch has a class of its own."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def _traceback(error: BaseException) -> list[str]:

@@ -106,7 +106,7 @@ def plan(
     Example: `hush plan found/public/incidence.parquet --secrets found/public/secrets.parquet --data mail.jsonl
     --key my.key --batch-size 16 --rounds 50 --output my-plan`
     """
-    from hush.cli_inputs import check_folder_free, read_promises
+    from hush.cli_inputs import check_apart, check_folder_free, read_promises
     from hush.cli_plan_results import plan_record, show_plan
     from hush.cli_results import print_json
     from hush.plan.files import check_folder
@@ -119,6 +119,7 @@ def plan(
         )
     check_folder(output)
     check_folder_free(output, "a plan", force=force)
+    check_apart(output, data)
     with working("Reading the graph"):
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
     with working("Reading the data"):

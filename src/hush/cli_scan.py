@@ -90,7 +90,7 @@ def scan(
 
     Example: `hush scan mail.jsonl --rules rules.yaml --output found --key my.key`
     """
-    from hush.cli_inputs import check_folder_free
+    from hush.cli_inputs import check_apart, check_folder_free, is_inside
     from hush.cli_results import print_json
     from hush.cli_scan_results import scan_record, show_scan
     from hush.scan.files import check_folder
@@ -101,8 +101,9 @@ def scan(
     check_folder(output)
     check_folder_free(output, "a scan", force=force)
     for given in (data, rules, key):
-        if given is not None and Path(given).resolve().is_relative_to(output.resolve()):
+        if given is not None and is_inside(Path(given), output):
             raise InvalidInput(f"{given} lies in {output}, which the scan would replace; name another --output")
+    check_apart(output, data)
     loaded = load_rules(rules)
     begin = time.perf_counter()
     notices: list[str] = []

@@ -52,6 +52,7 @@ class ScheduleChoice(StrEnum):
 
 LEARNING, LORA, PUBLIC = "Learning", "LoRA: train small adapters", "Public stream: examples without secrets"
 SAFETY = "Resuming and checks"
+PARTS = ("owner", "release")  # of a run's folder
 
 
 def train(
@@ -167,6 +168,7 @@ def train(
 
     On 4 GPUs: `torchrun --nproc-per-node 4 -m hush train my-plan …` as above; if it is too large for one, add `--shard`
     """
+    from hush.cli_inputs import check_apart
     from hush.cli_results import print_json
     from hush.cli_train_results import (
         TrainingBar,
@@ -182,6 +184,8 @@ def train(
     with _processes(device) as first:
         if not plan.is_dir():
             raise InvalidInput(f"{plan} is not a folder; pass one that hush plan wrote")
+        _check_folder(output)
+        check_apart(output, data)
         with working("Reading the plan", silent=not first):
             loaded = Plan.load(plan)
         corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
@@ -244,6 +248,17 @@ def train(
     if first:
         record = fitted_record(ended)
         print_json(record) if json else show_fitted(record, Console(), ended)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a place that holds anything but a run, such as the plan: the two parts of a run are copied by whole."""
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"--output={folder} is a file; name a folder for the run")
+    if not folder.is_dir() or (folder / "owner" / "run.json").is_file():  # to a run, its owner may add what they like
+        return
+    foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in PARTS)
+    if foreign:
+        raise InvalidInput(f"--output={folder} holds something other than a run ({foreign[0]}); name a new folder")
 
 
 @contextmanager

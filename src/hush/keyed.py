@@ -61,12 +61,12 @@ class DataKey:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The key in a file that ``create`` wrote and that nobody else can read."""
-        if os.name == "posix" and stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
-            raise InvalidInput(f"{path} can be read or written by others; make it yours alone with chmod 600 {path}")
         with Path(path).open("rb") as file:
             found = _FILE.fullmatch(file.read(200))  # a key is shorter; anything longer is something else
         if found is None:
             raise InvalidInput(f"{path} is not a data key; pass the file that hush plan --key made")
+        if os.name == "posix" and stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
+            raise InvalidInput(f"{path} can be read or written by others; make it yours alone with chmod 600 {path}")
         return cls(bytes.fromhex(found[1].decode()))
 
     @classmethod

@@ -132,7 +132,7 @@ def read_table(
     remedy = f"pass a file that hush wrote as {kind}"
     with Path(path).open("rb") as file:
         try:
-            table = pq.read_table(file)
+            table = pq.read_table(file, use_threads=False)  # threads of Arrow may abort Python's exit (arrow#50482)
         except (pa.ArrowException, OSError) as error:
             raise InvalidInput(f"{path} is not a readable Parquet file; {remedy}") from error
     raw: dict[bytes, bytes] = table.schema.metadata or {}

@@ -400,6 +400,10 @@ def test_a_folder_that_holds_something_else_is_left_alone(desk: Desk) -> None:
     run = release(desk.root / "run", plan_for(COUNT), byte_model(), TOKENIZER)
     with pytest.raises(InvalidInput, match="something other than an audit"):
         audit(run, folder=desk.root, settings=FEW)
+    (desk.root / "mine" / "owner").mkdir(parents=True)
+    (desk.root / "mine" / "audit.md").write_text("years of work")
+    with pytest.raises(InvalidInput, match="something other than an audit"):
+        audit(run, folder=desk.root / "mine", settings=FEW)
     (desk.root / "begun" / "owner").mkdir(parents=True)  # killed before anything was written
     assert audit(run, folder=desk.root / "begun", settings=FEW).verdict.status == "kept"
 

@@ -123,15 +123,24 @@ def test_the_shared_model_never_saw_a_tokenizer_of_the_code(made: tuple[Path, st
 
 
 def test_an_earlier_demo_is_replaced_and_other_things_are_not(tmp_path: Path) -> None:
-    for name in ("report.html", "run/owner/data.key", ".report.html.0123.tmp", "noise.svg"):
+    for name in (".hush-demo", "report.html", "run/owner/data.key", ".report.html.0123.tmp", "noise.svg"):
         (tmp_path / "old" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "old" / name).write_text("old")
     demo_run._cleared(tmp_path / "old")
-    assert [path.name for path in (tmp_path / "old").iterdir()] == ["noise.svg"]
+    assert {path.name for path in (tmp_path / "old").iterdir()} == {".hush-demo", "noise.svg"}
     (tmp_path / "mine.txt").write_text("mine")
     assert "holds something other than a demo (mine.txt)" in refused(2, "demo", "--quick", "--output", tmp_path)
     assert "is a file; pass a folder" in refused(2, "demo", "--quick", "--output", tmp_path / "mine.txt")
     assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["paper/thesis.tex", "report.html", ".draft.tmp"])
+def test_a_name_that_a_demo_uses_does_not_make_a_folder_a_demo(tmp_path: Path, name: str) -> None:
+    precious = tmp_path / "mine" / name
+    precious.parent.mkdir(parents=True)
+    precious.write_text("years of work")
+    assert "other than a demo" in refused(2, "demo", "--quick", "--force", "--output", tmp_path / "mine")
+    assert precious.read_text() == "years of work"
 
 
 def test_missing_libraries_are_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

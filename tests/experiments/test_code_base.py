@@ -231,7 +231,7 @@ def test_a_round_here_is_a_round_of_private_training(module: Modules, tiny: Any)
     training, rng = module("training"), np.random.default_rng(0)
     blocks = module("prepared").Blocks.of([rng.integers(1, 300, 32).tolist() for _ in range(6)], 32)
     graph = Incidence.from_pairs([0, 1], [0, 0], num_examples=6, num_secrets=1)
-    plan = make_plan(graph, prior=1e-10, ceiling=1e-3, batch_size=6, rounds=3, capacity="none", noise_scale=1e-9)
+    plan = make_plan(graph, prior=1e-10, ceiling=1e-3, batch_size=6, rounds=3, capacity="none", noise_scale=1e-15)
     plan = replace(plan, clip_norm=0.1)
     table = training.Table(blocks, torch.device("cpu"))
     weights: list[dict[str, torch.Tensor]] = []

@@ -270,6 +270,22 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         ran(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["share/precious.txt", "owner/diary.txt", ".draft.tmp"])
+def test_a_name_that_a_run_uses_does_not_make_a_folder_a_run(tmp_path: Path, name: str) -> None:
+    precious = tmp_path / "run" / name
+    precious.parent.mkdir(parents=True)
+    precious.write_text("years of work")
+    with pytest.raises(InvalidInput, match="holds something other than a run"):
+        ran(tmp_path)
+    assert precious.read_text() == "years of work"
+
+
+def test_a_run_that_was_killed_before_its_lock_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "run" / "owner").mkdir(parents=True)
+    with opened(tmp_path / "run") as paths:
+        assert paths.owner.is_dir()
+
+
 def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("years of work")

@@ -227,7 +227,7 @@ def test_one_process_is_the_trivial_case() -> None:
     norm = math.sqrt(sum(float(value.square().sum()) for value in sums.values()))
     noisy, size = ALONE.noisy_sum(sums, parameters, noise=Noise(insecure_seed=2), scale=0.7, round=4)
     assert all(torch.equal(noisy[name], value) for name, value in expected.items())
-    assert size == pytest.approx(norm)
+    assert float(size) == pytest.approx(norm)
     assert whole(noisy) == noisy
     assert laid_out(model.weight, model.bias) is model.weight
 

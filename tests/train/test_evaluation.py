@@ -114,6 +114,20 @@ def test_scores_appear_with_the_model_and_not_before(tmp_path: Path) -> None:
     assert released.stat().st_mtime == (tmp_path / "run" / "release" / "model").stat().st_mtime  # times tell nothing
 
 
+def test_a_training_that_was_closed_keeps_no_scores_for_the_one_that_goes_on(tmp_path: Path) -> None:
+    """Its last rounds are lost, and done again with other noise: their scores must not be released."""
+    lost = private_training(tmp_path / "run", save_every=10)
+    train(lost, DATA, until=3)
+    lost.close()
+    private = private_training(tmp_path / "run")
+    assert private.round == 0
+    train(private, DATA)
+    with pytest.raises(InvalidInput, match="was closed; open the training again"):
+        lost.record_scores({LOSS: 1.0})
+    private.finish()
+    assert not (tmp_path / "run" / "release" / "evaluations.jsonl").exists()
+
+
 def test_without_held_out_examples_nothing_is_written(tmp_path: Path) -> None:
     private = private_training(tmp_path / "run")
     Evaluation(private, cross_entropy, lambda examples: {}, np.zeros(0, dtype=np.int64), size=2)()

@@ -128,8 +128,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     outcomes = {
         name: Outcome(
             codes=[by_name[name] for by_name in codes],
-            stdout=[(root / name / f"stdout.{rank}").read_text() for rank in range(2)],
-            stderr=[(root / name / f"stderr.{rank}").read_text() for rank in range(2)],
+            stdout=[(root / "said" / name / f"stdout.{rank}").read_text() for rank in range(2)],
+            stderr=[(root / "said" / name / f"stderr.{rank}").read_text() for rank in range(2)],
         )
         for name in scenarios
     }

@@ -1,5 +1,6 @@
 """The owner's log: it survives a kill at any byte, and tells each round once."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -68,6 +69,19 @@ def test_rounds_after_the_checkpoint_give_way_as_soon_as_the_run_is_resumed(tmp_
     write(tmp_path / "log", range(1, 6))
     RunLog(tmp_path / "log", resumed_after=2).close()
     assert RunLog.read(tmp_path / "log") == [record(1), record(2)]
+
+
+def test_a_disk_that_takes_half_a_line_costs_that_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, whole = tmp_path / "rounds.jsonl", os.write
+    log = RunLog(path, resumed_after=0)
+    log.append(record(1))
+    monkeypatch.setattr(os, "write", lambda handle, line: whole(handle, line[: len(line) // 2]))
+    with pytest.raises(InvalidInput, match="a part of a line only"):
+        log.append(record(2))
+    monkeypatch.undo()
+    log.close()
+    write(path, range(2, 4))
+    assert [entry.round for entry in RunLog.read(path)] == [1, 2, 3]
 
 
 def test_a_line_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def run(rank: int, folder: Path) -> None:
     gc.freeze()  # children share what was imported
     codes: dict[str, int] = {}
     for name, scenario in json.loads((folder / "scenarios.json").read_text()).items():
-        out = folder / name
-        out.mkdir(exist_ok=True)
+        out = folder / "said" / name
+        out.mkdir(parents=True, exist_ok=True)
         child = os.fork()
         if not child:
             command(rank, scenario, out)

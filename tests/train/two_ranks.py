@@ -110,7 +110,7 @@ def train(
             parameter.grad = sums[name] / 8
         steps.step()
         steps.zero_grad()
-        norms.append(norm)
+        norms.append(float(norm))
     return {"parameters": values(model), "counts": counts, "norms": norms}
 
 

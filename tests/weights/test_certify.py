@@ -63,6 +63,14 @@ def test_the_gap_is_zero_where_nothing_can_be_had() -> None:
     assert solve_weights(incidence, 0.0).gap == 0.0
 
 
+def test_examples_with_many_secrets_are_proven_to_weigh_nothing_where_they_cannot() -> None:
+    """The rounding of a price grows with its terms, and 0 leaves no room for it."""
+    examples = np.repeat(np.arange(3), 100)
+    incidence = hush.Incidence.from_pairs(examples, np.tile(np.arange(100), 3), num_examples=3, num_secrets=100)
+    found = solve_weights(incidence, np.where(np.arange(100) < 99, 1.0, 0.0))
+    assert (found.objective, found.bound, found.gap) == (0.0, 0.0, 0.0)
+
+
 def liar(kind: str):
     """A solver that returns what it should not."""
 

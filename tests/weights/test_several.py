@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weights_instances import assert_certified, optimum, paper_like, problems
 
+import hush
 from hush.weights import Program, Weights, several, solve_several, solve_weights
 from hush.weights.certify import Certified
 
@@ -86,6 +87,12 @@ def test_a_share_of_an_answer_that_proves_too_little_is_solved_afresh(monkeypatc
     assert small.gap <= 1e-4
     assert_certified(small, incidence, 10 * shape, 1.0)
     assert large.gap <= 1e-4
+
+
+def test_a_sweep_over_no_examples_has_nothing_to_share() -> None:
+    empty = hush.Incidence.from_pairs([], [], num_examples=0, num_secrets=2)
+    found = list(solve_several(Program.of(empty, np.inf), [np.inf, np.inf, 1.0, 0.0]))
+    assert [(weights.objective, weights.bound) for weights in found] == [(0.0, 0.0)] * 4
 
 
 def test_a_sweep_may_be_left_early() -> None:

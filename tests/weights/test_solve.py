@@ -52,6 +52,14 @@ def test_at_a_small_capacity_a_vertex_weighs_at_most_as_many_examples_as_there_a
     assert weights.sum() == pytest.approx(optimum(incidence, capacity, 1.0), rel=1e-6)
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_where_reductions_fall_short_the_whole_program_may_have_infinite_capacities(solver: str) -> None:
+    incidence, shape = paper_like(60, seed=3)
+    capacity = np.where(np.arange(60) % 3, 10 * shape, np.inf)
+    found = SOLVERS[solver](Task(program=Program.of(incidence, capacity), tolerance=1e-6))
+    assert found.primal_N.sum() == pytest.approx(optimum(incidence, capacity, 1.0), rel=1e-3)
+
+
 @given(problems(), st.floats(1.0, 4.0))
 def test_more_capacity_never_lowers_the_optimum(problem, factor: float) -> None:
     incidence, capacity, upper = problem

@@ -30,7 +30,7 @@ def check_folder(folder: Path) -> None:
         return
     owner = folder / "owner"
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else {"a file"}
-    begun = owner.is_dir() and (not any(owner.iterdir()) or (owner / "audit.key").is_file())
+    begun = owner.is_dir() and ((names == {"owner"} and not any(owner.iterdir())) or (owner / "audit.key").is_file())
     if names - {"owner", *REPORT} or (names and not begun):
         raise InvalidInput(f"{folder} holds something other than an audit; name a new folder")
 

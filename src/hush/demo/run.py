@@ -23,6 +23,7 @@ __all__ = ["run_demo"]
 
 NAMES = {"code-base", "base-model", "hush.yaml", "run", "none", "paper", "paper-program", "report.html", "demo.json"}
 BESIDE = {"noise.png", "noise.svg", "noise.json"}  # of --noise-table
+MARK = ".hush-demo"  # a folder with this file in it is a demo's
 NEEDED = ("torch", "transformers", "tokenizers", "pathspec", "tree_sitter", "tree_sitter_python")
 CONFIG = """\
 # How the demo's protected model is trained: an ordinary config, to copy and fill in for code of your own.
@@ -136,10 +137,13 @@ def _cleared(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--output={folder} is a file; pass a folder, which is made if it is missing")
     folder.mkdir(parents=True, exist_ok=True)
-    earlier = [path for path in folder.iterdir() if path.name not in BESIDE]
-    foreign = sorted(path.name for path in earlier if path.name not in NAMES and not _is_remains(path.name))
+    earlier = sorted(path for path in folder.iterdir() if path.name not in BESIDE | {MARK})
+    # Names alone do not tell: whoever has a folder "paper" of their own shall keep it.
+    ours = NAMES if (folder / MARK).is_file() else set[str]()
+    foreign = [path.name for path in earlier if path.name not in ours and not (ours and _is_remains(path.name))]
     if foreign:
         raise InvalidInput(f"--output={folder} holds something other than a demo ({foreign[0]}); name a new folder")
+    (folder / MARK).touch()  # before anything else is written
     for path in earlier:
         discard(path) if path.is_dir() else path.unlink()
 

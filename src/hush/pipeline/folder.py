@@ -91,6 +91,10 @@ class RunPaths:
             for entry in self.root.iterdir()
             if entry.name not in NAMES and not _REMAINS.fullmatch(entry.name)
         )
+        if not foreign and not (self.stages.is_file() or (self.owner / "lock").is_file()):
+            # Names alone do not tell whose it is. A run begins with owner/, empty until the lock is in it.
+            empty = self.owner.is_dir() and not any(self.owner.iterdir())
+            foreign = sorted({entry.name for entry in self.root.iterdir()} - ({"owner"} if empty else set()))
         if foreign:
             raise InvalidInput(f"{self.root} holds something other than a run ({foreign[0]}); name a new folder")
 

@@ -69,12 +69,13 @@ def make_plan_holding_out(incidence: Incidence, examples: ArrayLike, **arguments
     found = make_plan(incidence.select(examples=used_N), **arguments)
     weight_N = np.zeros(incidence.num_examples)
     weight_N[used_N] = found.weights
-    best = found.total_weight / (1 - found.weights_gap) + held.size  # no weights for all examples have a larger sum
+    best = found.total_weight / (1 - found.weights_gap)  # no weights for the other examples have a larger sum
     bearing_N = incidence.secrets_per_example > 0
     less = 0.0
     while less < 1e-6:
         now_N = np.where(bearing_N, weight_N * (1 - less), weight_N)
-        plan = replace(found, incidence=incidence, weights=now_N, weights_gap=1 - float(now_N.sum()) / best)
+        gap = max(0.0, 1 - float(now_N.sum()) / best)
+        plan = replace(found, incidence=incidence, weights=now_N, weights_gap=gap)
         # The same weights among zeros may sum to a hair less, and what was proven holds for lower rates only.
         if np.all(plan.rates[used_N & bearing_N] <= found.rates[bearing_N[used_N]]):
             return plan

@@ -33,7 +33,8 @@ class Plan:
     """Rates, weights, noise and the posteriors they lead to.
 
     prior, ceiling and posterior have a row per secret and a column per promised point; binding lists the secrets whose
-    promise about 1 % less noise would break. weights_gap is how far the sum of the weights may be from the best.
+    promise about 1 % less noise would break. weights_gap is how far the sum of the weights may be from the best, of
+    weights that hold out the same examples.
 
     Invariants: weights lie in [0, 1]; rates are batch_size * weights / sum(weights), all in [0, 1]; every posterior is
     at most its ceiling; every array is read-only. noise_scale other than 1 makes it a simulation: training uses

@@ -41,7 +41,7 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; name a folder for the scan")
     names = {entry.name for entry in folder.iterdir()}
-    if names and (names - WRITTEN.keys() or not (folder / "public" / "summary.json").is_file()):
+    if names and (names - WRITTEN.keys() or not _is_summary(folder / "public" / "summary.json")):
         raise InvalidInput(f"{folder} holds something other than a scan; name a new folder")
     for side in sorted(names):
         strange = sorted({entry.name for entry in (folder / side).iterdir()} - WRITTEN[side])
@@ -148,6 +148,14 @@ def _record(public: Path) -> dict[str, Any]:
     if stated != expected:
         raise InvalidInput(f"{path} was changed after it was written; scan again")
     return record
+
+
+def _is_summary(path: Path) -> bool:
+    """Whether a scan wrote this, of whatever version; damaged ones count, since they may be replaced."""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["format"]).startswith(FORMAT.rstrip("0123456789"))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def _digest_at(path: Path) -> str | None:

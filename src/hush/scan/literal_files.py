@@ -75,7 +75,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
     try:
         with path.open("rb") as file:
-            table = pq.read_table(file)
+            table = pq.read_table(file, use_threads=False)  # threads of Arrow may abort Python's exit (arrow#50482)
     except pa.ArrowException:
         raise InvalidInput(f"{path} is not a readable Parquet file; write it again") from None
     _check_columns(table.column_names, path)

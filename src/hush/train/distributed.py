@@ -147,11 +147,11 @@ class Ranks:
         noise: Noise,
         scale: float,
         round: int,
-    ) -> tuple[dict[str, Tensor], float]:
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """The ranks' sums added up, plus N(0, scale²) once for each coordinate; laid out as the parameters are.
 
         ``sums`` are float32 and whole on every rank, those of sharded parameters too; they are used up. The second
-        result is the norm of the sum without noise, for the owner only.
+        result is the norm of the sum without noise, for the owner only; it stays on the device: to read it is to wait.
 
         Guarantee: noise is added after the sum over ranks is complete, by exactly one rank for each coordinate, and
         all ranks leave with the same values.
@@ -169,17 +169,17 @@ class Ranks:
         self._each_bucket(replicated, lambda flat: dist.broadcast(flat, src=0))
         return found, norm
 
-    def _norm(self, parts: Iterable[Tensor]) -> float:
+    def _norm(self, parts: Iterable[Tensor]) -> Tensor:
         """Of the tensors that the ranks hold the parts of."""
         locals_ = [part.to_local() if isinstance(part, DTensor) else part for part in parts]
         norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in locals_]
-        square = torch.zeros(1).double()
-        if norms:  # read together: each reading waits until the device has caught up
-            square = torch.stack([norm.to(norms[0].device) for norm in norms]).square().sum(0, keepdim=True).cpu()
+        square = torch.zeros(()).double()
+        if norms:
+            square = torch.stack([norm.to(norms[0].device) for norm in norms]).square().sum()
         if self.world > 1:
             square = square.to(_device())
             dist.all_reduce(square)
-        return float(square.sqrt())
+        return square.sqrt()
 
     def _each_bucket(self, tensors: Mapping[str, Tensor], communicate: Callable[[Tensor], object]) -> None:
         if self.world > 1:

@@ -101,6 +101,7 @@ class Keeper:
         self.scores = {"round": round, **scores}
         if not self._ranks.first:
             return
+        self._open.check_open()  # else these may be scores of a round that another process does again
         if self._score_log is None:
             self._score_log = RoundLines(self._open.owner / SCORES, resumed_after=round, durable=True)
             flush(self._open.owner)

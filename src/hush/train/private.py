@@ -297,7 +297,7 @@ class PrivateTraining:
         found = probe(self.model, self._loss, batch, real, clipper=plain, autocast=self._autocast)
         self._probed = found.conclusive
 
-    def _record(self, signal_to_noise: float | None) -> None:
+    def _record(self, signal_to_noise: Tensor | None) -> None:
         clipped = [entry for entry, _ in self._seen]
         real = np.concatenate([mask for _, mask in self._seen] or [np.zeros(0, dtype=np.bool_)])
         losses, norms = (_joined([getattr(entry, name) for entry in clipped])[real] for name in ("losses", "norms"))
@@ -309,7 +309,7 @@ class PrivateTraining:
             losses,
             norms,
             clip_norm=self.plan.clip_norm,
-            signal_to_noise=signal_to_noise,
+            signal_to_noise=None if signal_to_noise is None else float(signal_to_noise),
             seconds=perf_counter() - self._began,
         )
         self._records = [*self._records[-99:], record]

@@ -153,6 +153,10 @@ class RunFolder:
         flush(self.public)
         return certificate
 
+    def check_open(self) -> None:
+        """Refuse to write anything once another process may train here."""
+        self._lock.check()
+
     def close(self) -> None:
         """Let another process train here."""
         self._lock.release()

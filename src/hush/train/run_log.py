@@ -88,7 +88,8 @@ class RoundLines:
         if not self._closed.alive:  # the number of the closed file may be that of another one by now
             raise InvalidInput("this training was closed; open it again to go on")
         line = json.dumps(dict(content)).encode() + b"\n"
-        os.write(self._handle, line)  # one write, so that a kill tears one line at most
+        if os.write(self._handle, line) < len(line):  # one write, so that a kill tears one line at most
+            raise InvalidInput("the disk took a part of a line only, as full ones do; make room and start again")
         if self._durable:
             os.fsync(self._handle)
 

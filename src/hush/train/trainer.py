@@ -243,7 +243,8 @@ class HushTrainer(Trainer):
                 append_line(self.folder / "owner" / "evaluations.jsonl", {"round": self.state.global_step, **logs})
             return
         if self._evaluating and self._open:
-            scores = {name: score for name, score in logs.items() if name != "epoch" and not name.endswith(_TIMES)}
+            told = {name: score for name, score in logs.items() if name != "epoch" and not name.endswith(_TIMES)}
+            scores = {name: score for name, score in told.items() if isinstance(score, int | float)}
             self._running().record_scores(scores)
         shown = {name: logs[name] for name in logs if name not in _PRIVATE and not name.startswith("train_")}
         if shown:

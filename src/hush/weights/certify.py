@@ -115,8 +115,9 @@ def _polished(program: Program, dual_S: Array, price_N: Array, bound: float) -> 
 
     dual, price = dual_S.copy(), price_N.copy()
     polish_dual(program.offset_S, program.column_of_entry, program.capacity_S, program.upper_N, price, dual)
-    # Inflated a little, it covers columns whose price is 1 up to rounding, so that their error terms vanish.
-    dual *= 1 + 64 * _EPS
+    # Inflated a little, it covers columns whose price is 1 up to rounding, so that their error terms vanish; these grow
+    # with a column's rows.
+    dual *= 1 + 4 * (int(np.diff(program.offset_N).max(initial=0)) + 16) * _EPS
     value = dual_bound(program, dual, program.prices(dual))
     return (dual, value) if value < bound else (dual_S, bound)
 

@@ -31,7 +31,7 @@ def solve_several(program: Program, capacities: Iterable[ArrayLike], *, toleranc
     """
     goal = checked_tolerance(tolerance)
     points = [program.with_capacity(capacity) for capacity in capacities]
-    larger = _larger(points, float(program.upper_N.min(initial=np.inf)))
+    larger = _larger(points, float(program.upper_N.min()) if program.num_columns else 0.0)
     between = {k for k in range(1, len(points) - 1, 2) if k not in larger and k not in larger.values()}
     cores = os.cpu_count() or 1
     workers = min(AT_ONCE, cores)
