@@ -203,6 +203,7 @@ def test_what_is_there_already_is_kept(mail: Path) -> None:
     [
         (("--column", "txt"), "no column 'txt'"),
         (("--id-column", "ident"), "ident"),
+        (("--id-column", "text"), "'text' is the column of the texts"),
         (("--unit", "line"), "is not plain text"),
         (("--ray-address", "auto"), "--ray-address names a cluster, but the engine is local"),
         (("--rules", "missing.yaml"), "missing.yaml: No such file or directory"),

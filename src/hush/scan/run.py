@@ -71,6 +71,11 @@ def scan(
     else:
         repository = None
         corpus = source if isinstance(source, Corpus) else read_corpus(source, column=column, unit=unit)
+        if id_column == corpus.column:
+            raise InvalidInput(
+                f"id_column={id_column!r} is the column of the texts; ids are shown in every explanation, texts are "
+                "not: name a column with ids, or none, and an id says file and row"
+            )
     ready = prepare(rules, repository=repository)
     if notice is not None and repository is not None:
         for said in _notices(repository, ready):

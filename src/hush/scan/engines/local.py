@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
@@ -45,7 +46,8 @@ class LocalEngine:
         done = False
         try:
             for shard in shards:
-                waiting.append(pool.submit(_work, shard))
+                with _deaf_to_ctrl_c():
+                    waiting.append(pool.submit(_work, shard))  # which may start a process
                 processes = list((pool._processes or {}).values())
                 if len(waiting) > AHEAD * workers:
                     yield waiting.popleft().result()
@@ -63,6 +65,19 @@ class LocalEngine:
                 process.terminate()
             for process in processes:
                 process.join()
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that begin inside never hear Ctrl-C: it would break their start, with a traceback each."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def available_cores() -> int:
