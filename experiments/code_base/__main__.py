@@ -21,13 +21,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--projects", default="", help="the folder below it whose entries are projects")
     parser.add_argument("--scale", choices=tuple(SCALES), default="small")
     parser.add_argument("--part", choices=("all", "prepare", "train", "figures"), default="all")
-    parser.add_argument("--prepared", type=Path, help="folder of what is prepared; default: .scratch/study4/SCALE")
+    parser.add_argument("--prepared", type=Path, help="folder of what is prepared; default: build/code-base/SCALE")
     parser.add_argument("--output", type=Path, help="folder of results; default: results/code_base/SCALE")
     parser.add_argument("--minutes", type=float, help="how long new runs may still be begun; the next call goes on")
     parser.add_argument("--no-compile", action="store_true", help="on a GPU: slower, without waiting for the compiler")
     options = parser.parse_args(arguments)
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    prepared = options.prepared or HERE.parent / ".scratch" / "study4" / options.scale
+    prepared = options.prepared or HERE.parent / "build" / "code-base" / options.scale
     output = options.output or HERE / "results" / "code_base" / options.scale
     if options.part == "prepare" or (options.part == "all" and not (prepared / "study.json").exists()):
         from experiments.code_base.prepare import prepare

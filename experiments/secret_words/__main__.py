@@ -9,6 +9,7 @@ it stopped; --stage runs one alone, so that preparing and training may happen on
 """
 
 import argparse
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,30 +84,37 @@ def main() -> None:
     )
     parser.add_argument("--scale", choices=tuple(SCALES), default="small")
     parser.add_argument("--stage", choices=STAGES, action="append", help="only this stage (repeatable)")
-    parser.add_argument("--work", type=Path, default=Path("secret-words"), help="prepared data, plans, the start")
-    parser.add_argument("--output", type=Path, default=HERE / "results" / "secret_words", help="log, tables, figure")
+    parser.add_argument("--work", type=Path, help="prepared data, plans, the start; default: build/secret-words/SCALE")
+    parser.add_argument("--output", type=Path, help="log, tables, figure; default: results/secret_words at full scale")
     parser.add_argument("--minutes", type=float, help="begin no run after so many minutes")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the device")
     args = parser.parse_args()
     scale, stages = SCALES[args.scale], args.stage or STAGES
+    work = args.work or HERE.parent / "build" / "secret-words" / args.scale
+    # What is committed is of the full scale; a smaller one does not mix with it.
+    output = args.output or (HERE / "results" / "secret_words" if args.scale == "full" else work / "results")
+    if not (work / "incidence.parquet").exists() and (args.abstracts is None or args.vocabulary is None):
+        parser.error(
+            f"nothing is prepared in {work}: pass --abstracts and --vocabulary, or --work with what is prepared"
+        )
     cuda = torch.cuda.is_available()
     bench = Bench(
-        work=args.work, log=args.output / "runs.jsonl", rounds=scale.rounds, batch_size=scale.batch_size,
-        micro_batch=scale.micro_batch, vocabulary=_vocabulary(args.work, args.vocabulary), rates=scale.rates,
-        seeds=scale.seeds, workers=args.workers, compile=cuda, start=args.start or args.work / "start.safetensors",
-        minutes=args.minutes,
+        work=work, log=output / "runs.jsonl", rounds=scale.rounds, batch_size=scale.batch_size,
+        micro_batch=scale.micro_batch, vocabulary=_vocabulary(work, args.vocabulary), rates=scale.rates,
+        seeds=scale.seeds, workers=args.workers, compile=cuda, start=args.start or work / "start.safetensors",
+        until=None if args.minutes is None else time.time() + 60 * args.minutes,
     )  # fmt: skip
     if "prepare" in stages:
         prepare(
-            args.abstracts, args.vocabulary, args.work, public=args.public, limit=scale.abstracts,
+            args.abstracts, args.vocabulary, work, public=args.public, limit=scale.abstracts,
             documents=scale.documents,
         )  # fmt: skip
     if "plan" in stages:
         promise = Promise(batch_size=scale.batch_size, rounds=scale.rounds)
         make_plans(
-            hush.Incidence.from_parquet(args.work / "incidence.parquet"),
+            hush.Incidence.from_parquet(work / "incidence.parquet"),
             promise,
-            args.work / "plans",
+            work / "plans",
             every=scale.every,
         )
     if "pretrain" in stages and not bench.start.exists():
@@ -120,7 +128,7 @@ def main() -> None:
         )
         run_jobs(bench)
     if "figures" in stages:
-        for row in summarise(bench, args.output):
+        for row in summarise(bench, output):
             print(row)
 
 

@@ -4,7 +4,9 @@ Tuning uses a fifth of the rounds and the validation part; what is reported is t
 the study's log, so that the study goes on where it stopped, on this machine or on another.
 """
 
+import math
 import multiprocessing
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -42,7 +44,7 @@ class Bench:
     workers: int
     compile: bool
     start: Path
-    minutes: float | None
+    until: float | None  # on the clock of time.time(): no run begins later, whichever process or stage it is in
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,9 @@ def chosen_rate(log: RunLog, kind: str, bench: Bench) -> float | None:
     tried = [(log.outcome(job.key), job.rate) for job in _tuning(bench, kind)]
     if not tried or any(outcome is None for outcome, _ in tried):
         return None
-    return min((outcome["validation"], rate) for outcome, rate in tried if outcome)[1]
+    losses = [(outcome["validation"], rate) for outcome, rate in tried if outcome]
+    # One that diverged (nan) is no candidate; if all did, there is no rate to go on with.
+    return min(((loss, rate) for loss, rate in losses if math.isfinite(loss)), default=(math.nan, None))[1]
 
 
 def run_jobs(bench: Bench) -> None:
@@ -125,7 +129,8 @@ def _begin(bench: Bench) -> None:
     torch.set_float32_matmul_precision("high")
     rows = Prepared.load(bench.work, PARTS).rows
     task = Task.of(rows, vocabulary=bench.vocabulary, micro_batch=bench.micro_batch)
-    _state.update(bench=bench, task=task, log=RunLog(bench.log, minutes=bench.minutes))
+    minutes = None if bench.until is None else (bench.until - time.time()) / 60
+    _state.update(bench=bench, task=task, log=RunLog(bench.log, minutes=minutes))
 
 
 def _work(job: Job) -> None:

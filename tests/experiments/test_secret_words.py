@@ -76,6 +76,14 @@ def test_a_finished_study_trains_nothing_again(material: Path, finished: Path) -
     assert log.read_text() == before
 
 
+def test_without_data_it_says_what_is_missing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "experiments.secret_words", "--scale", "smoke", "--work", str(tmp_path / "none")]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 2
+    assert "pass --abstracts and --vocabulary" in said.stderr
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_noise_scaled_run_is_marked_as_a_simulation(finished: Path) -> None:
     import hush
 
