@@ -108,6 +108,7 @@ def _draw(rows: list[Row], references: Mapping[str, list[float]], path: Path) ->
                 label="no protection",
             )  # fmt: skip
         axes[place].set(title=title, ylabel=name, xlabel="steps from all data (0) towards less noise")
+        axes[place].set_xlim(-max(row["step"] for row in rows) - 0.5, 0.5)
     axes[1, 0].set_yscale("log")
     axes[1, 1].legend()
     axes[1, 0].legend()
