@@ -53,7 +53,7 @@ SCALES = {
     ),
     "full": Scale(
         abstracts=None, documents=DOCUMENTS, batch_size=BATCH, rounds=ROUNDS, micro_batch=BATCH + 128,
-        pretraining=(1024, 5000), rates=(1e-4, 3e-4, 1e-3, 3e-3), seeds=3,
+        pretraining=(1024, 5000), rates=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2), seeds=3,
     ),
 }  # fmt: skip
 

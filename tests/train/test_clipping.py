@@ -151,6 +151,20 @@ def test_chunks_of_the_head_change_nothing(
     check(model, default_loss(model), batch_of(name))
 
 
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("kept", [0, 2**28])
+@pytest.mark.parametrize("name", ["bert", "gpt2"])  # with a bias and without
+def test_words_that_are_appended_to_the_head_change_nothing(
+    name: str, kept: int, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(head.ALIGN, "cpu", 1000)
+    monkeypatch.setitem(head.CHUNK, "cpu", 2000)
+    monkeypatch.setitem(head.KEEP, "cpu", kept)
+    monkeypatch.setattr(head, "WHOLE_FROM", 0.0 if whole else math.inf)
+    model = tiny(name)
+    check(model, default_loss(model), batch_of(name))
+
+
 def test_every_route_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from hush.train import routes
 

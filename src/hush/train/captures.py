@@ -11,20 +11,20 @@ Shapes: B examples, T positions, O × I the parameter.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
 
-from hush.train.whole import TINY, UNIT, add_whole_, depth, scaled, staged_sum, whole_squared_norms
+from hush.train.whole import TINY, UNIT, Whole, add_several_, depth, scaled, staged_sum
 
 __all__ = [
     "Capture",
     "Chunked",
     "Factors",
+    "Programs",
     "Rows",
     "add_clipped_sum_",
-    "kept",
     "merged",
     "squared_norms",
 ]
@@ -80,21 +80,23 @@ def merged(captures: list[Capture]) -> list[Capture]:
     return [whole]
 
 
-def squared_norms(captures: Sequence[Capture]) -> tuple[Tensor, Tensor]:
+def squared_norms(captures: Sequence[Capture], programs: "Programs | None" = None) -> tuple[Tensor, Tensor]:
     """(squared norm, spread) of each example's gradient: the captures of one parameter add up, cross terms included."""
+    programs = programs or Programs()
     first = captures[0]
     if isinstance(first, Tensor):
-        return whole_squared_norms([first])
+        return Whole([first]).squared_norms()
     if not isinstance(first, Factors | Rows):
         parts = [
-            squared_norms([piece, *(_sliced(other, part) for other in captures[1:])]) for part, piece in first.pieces()
+            squared_norms([piece, *(_sliced(other, part) for other in captures[1:])], programs)
+            for part, piece in first.pieces()
         ]
         squares, spreads = zip(*parts, strict=True)
         return torch.cat(squares), torch.cat(spreads)
-    square, size, rounding, lost, chain = _own_square(first)
+    square, size, rounding, lost, chain = _own_square(first, programs)
     positions = first.y.shape[1]
     for k, capture in enumerate(captures[1:], 1):
-        more, larger, rougher, vanished, longer = _own_square(capture)
+        more, larger, rougher, vanished, longer = _own_square(capture, programs)
         square, size, rounding, chain = square + more, size + larger, rounding + rougher, max(chain, longer)
         lost, positions = lost + vanished, positions + capture.y.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
         for other in captures[:k]:
@@ -104,37 +106,75 @@ def squared_norms(captures: Sequence[Capture]) -> tuple[Tensor, Tensor]:
     return square, spread + rounding * (2 * (square + spread).sqrt() + rounding)
 
 
+def add_clipped_sum_(
+    total: Tensor, captures: Sequence[Capture], scale_B: Tensor, programs: "Programs | None" = None
+) -> None:
+    """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds."""
+    programs = programs or Programs()
+    for capture in captures:
+        if isinstance(capture, Tensor):
+            Whole([capture]).add_clipped_sums_([total], scale_B, several=programs.add_several_)
+        elif isinstance(capture, Factors):
+            y, x = capture.y, capture.x  # the narrower one is scaled: see _own_square
+            if _narrow_x(capture):
+                y, x = programs.kept(y, scale_B), programs.rescaled(x, scale_B)
+            else:
+                y, x = programs.rescaled(y, scale_B), programs.kept(x, scale_B)
+            total += _matmul32(y.flatten(0, 1).t(), x.flatten(0, 1))[: len(total)]
+        elif isinstance(capture, Rows):
+            total.index_add_(0, capture.ids.flatten().long(), programs.scaled(capture.y, scale_B).flatten(0, 1))
+        else:
+            for part, piece in capture.pieces():
+                add_clipped_sum_(total, [piece], scale_B[part], programs)
+
+
 def kept(x: Tensor, scale_B: Tensor) -> Tensor:
     """x where the scale is positive, else 0."""
     return torch.where(scale_B.view(-1, *[1] * (x.dim() - 1)) > 0, x, 0)
 
 
-def add_clipped_sum_(
-    total: Tensor,
-    captures: Sequence[Capture],
-    scale_B: Tensor,
-    *,
-    kept: Callable[[Tensor, Tensor], Tensor] = kept,
-) -> None:
-    """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds.
+def rescaled(x: Tensor, scale_B: Tensor) -> Tensor:
+    """scale × x for each example, rounded to the type of x; 0 where the scale is."""
+    return scaled(x, scale_B).to(x.dtype)
 
-    kept may be a compiled version of its default, which is slow on the gradient of many logits.
-    """
-    for capture in captures:
-        if isinstance(capture, Tensor):
-            add_whole_([total], [capture], scale_B)
-        elif isinstance(capture, Factors):
-            y, x = capture.y, capture.x  # the narrower one is scaled: see _own_square
-            if _narrow_x(capture):
-                y, x = kept(y, scale_B), scaled(x, scale_B).to(x.dtype)
-            else:
-                y, x = scaled(y, scale_B).to(y.dtype), kept(x, scale_B)
-            total += _matmul32(y.flatten(0, 1).t(), x.flatten(0, 1))
-        elif isinstance(capture, Rows):
-            total.index_add_(0, capture.ids.flatten().long(), scaled(capture.y, scale_B).flatten(0, 1))
-        else:
-            for part, piece in capture.pieces():
-                add_clipped_sum_(total, [piece], scale_B[part], kept=kept)
+
+def sizes_of_grams(
+    gram_y: Tensor, gram_x: Tensor, *, narrow_x: bool, half_unit: float, widths: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The first four results of _own_square for factors, from the inner products of their positions."""
+    square_y, square_x = (gram.diagonal(dim1=1, dim2=2).clamp_min(0) for gram in (gram_y, gram_x))
+    size = (square_y * square_x).sqrt().sum(1)
+    wide, narrow = (gram_y, square_x) if narrow_x else (gram_x, square_y)
+    rounding = half_unit * (wide.abs().sum(2).amax(1) * narrow.sum(1)).sqrt()
+    # An entry of either Gram matrix may lack TINY a term, and is multiplied by one of the other.
+    width_y, width_x = widths
+    lost = TINY * (width_y * (square_x.amax(1) + 1) + width_x * (square_y.amax(1) + 1))
+    return staged_sum(gram_y * gram_x), size, rounding, lost
+
+
+def sizes_of_rows(gram: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared norm, and the norm if nothing cancelled, of gradients by rows: positions of one row add up."""
+    size = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(1)
+    return staged_sum(torch.where(ids.unsqueeze(2) == ids.unsqueeze(1), gram, 0.0)), size
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """The passes over large arrays: as they are, or compiled, so that each array is read once and not by every step."""
+
+    add_several_: Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None] = add_several_
+    kept: Callable[[Tensor, Tensor], Tensor] = kept
+    scaled: Callable[[Tensor, Tensor], Tensor] = scaled
+    rescaled: Callable[[Tensor, Tensor], Tensor] = rescaled
+    sizes_of_grams: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = sizes_of_grams
+    sizes_of_rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = sizes_of_rows
+
+    @classmethod
+    def compiled(cls, how: dict[str, Any]) -> "Programs":
+        """By torch.compile with these arguments."""
+        plain = cls()
+        return cls(*(torch.compile(getattr(plain, name), **how) for name in cls.__slots__))
 
 
 def _sliced(capture: Capture, part: slice) -> Capture:
@@ -149,7 +189,7 @@ def _narrow_x(factors: Factors) -> bool:
     return factors.x.shape[-1] <= factors.y.shape[-1]
 
 
-def _own_square(capture: Capture) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+def _own_square(capture: Capture, programs: Programs) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
     """Of one capture: squared norm; the norm if nothing cancelled; what rounding its scaled factor may add; what
     underflow may take from the square for each pair of positions; its chain.
 
@@ -159,19 +199,14 @@ def _own_square(capture: Capture) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
     """
     if isinstance(capture, Factors):
         gram_y, gram_x = _gram(capture.y, capture.y), _gram(capture.x, capture.x)
-        square_y, square_x = (gram.diagonal(dim1=1, dim2=2).clamp_min(0) for gram in (gram_y, gram_x))
-        size = (square_y * square_x).sqrt().sum(1)
-        wide, narrow = (gram_y, square_x) if _narrow_x(capture) else (gram_x, square_y)
+        widths = capture.y.shape[-1], capture.x.shape[-1]
         half_unit = torch.finfo(capture.x.dtype).eps / 2
-        rounding = half_unit * (wide.abs().sum(2).amax(1) * narrow.sum(1)).sqrt()
-        chain = sum(min(part.shape[-1], BLOCK) + part.shape[-1] // BLOCK for part in (capture.y, capture.x))
-        # An entry of either Gram matrix may lack TINY a term, and is multiplied by one of the other.
-        lost = TINY * (capture.y.shape[-1] * (square_x.amax(1) + 1) + capture.x.shape[-1] * (square_y.amax(1) + 1))
-        return staged_sum(gram_y * gram_x), size, rounding, lost, chain + depth(gram_y[0].numel())
+        found = programs.sizes_of_grams(gram_y, gram_x, narrow_x=_narrow_x(capture), half_unit=half_unit, widths=widths)
+        chain = sum(min(width, BLOCK) + width // BLOCK for width in widths)
+        return *found, chain + depth(gram_y[0].numel())
     assert isinstance(capture, Rows)  # noqa: S101
     gram = _gram(capture.y, capture.y)
-    size = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(1)
-    square = staged_sum(gram * (capture.ids.unsqueeze(2) == capture.ids.unsqueeze(1)))
+    square, size = programs.sizes_of_rows(gram, capture.ids)
     lost = TINY * capture.y.shape[-1] * torch.ones_like(size)
     return square, size, UNIT * size, lost, min(capture.y.shape[-1], BLOCK) + depth(gram[0].numel())
 

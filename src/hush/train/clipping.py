@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
-from hush.train.captures import Capture, Factors, Rows, add_clipped_sum_, kept, merged, squared_norms
+from hush.train.captures import Capture, Factors, Programs, Rows, add_clipped_sum_, merged, squared_norms
 from hush.train.distributed import Ranks
 from hush.train.head import Head, find_head
 from hush.train.language import Loss, logits_and_labels
@@ -23,7 +23,7 @@ from hush.train.routes import Route, choose_routes
 from hush.train.sites import Site, Use, attached, find_sites
 from hush.train.taps import empty_tap
 from hush.train.trial import undisturbed
-from hush.train.whole import UNIT, add_several_, add_whole_, whole_squared_norms
+from hush.train.whole import UNIT, Whole
 
 __all__ = ["MARGIN", "Clipped", "Clipper"]
 
@@ -76,15 +76,14 @@ class Clipper:
         self._use_head(find_head(model, loss, backend=backend))
         self._sharded = is_sharded(model)
         self._totals: dict[str, Tensor] = {}
-        self._run_model, self._add_several, self._kept = self._forward, add_several_, kept
+        self._run_model, self._programs = self._forward, Programs()
         if backend is not None:
             # Shapes are few and fixed, so each gets its own program; torch would stop at the eighth of a function. One
             # graph or an error: a pass in pieces would be slow without saying so.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
             how: dict[str, Any] = {"dynamic": False, "fullgraph": True, "backend": backend}
             self._run_model = torch.compile(self._run_model, **how)
-            self._add_several = torch.compile(self._add_several, **how)
-            self._kept = torch.compile(self._kept, **how)
+            self._programs = Programs.compiled(how)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -132,6 +131,7 @@ class Clipper:
         self._head, self._sites = head, find_sites(self._model)
         self._routes: dict[object, dict[Place, Route]] = {}
         self._taps: dict[object, Tensor] = {}
+        self._fitted: tuple[dict[Place, Route], dict[tuple[str, str, int], Tensor]] | None = None
         self._of_head: list[str | None] = [None, None]  # the names of its weight and bias
         if head is not None:
             self._sites = [site for site in self._sites if site.module is not head.module]
@@ -164,17 +164,18 @@ class Clipper:
         """Add each example's gradient, scaled to norm at most C, to the sums; returns the norms before."""
         whole = {name: parts[0] for name, parts in captures.items() if isinstance(parts[0], Tensor)}
         apart = {name: parts for name, parts in captures.items() if name not in whole}
+        together = Whole(list(whole.values()))
         nothing = torch.zeros(len(real), device=real.device)
-        squares = [whole_squared_norms(list(whole.values())) if whole else (nothing, nothing)]
-        squares += [squared_norms(parts) for parts in apart.values()]
+        squares = [together.squared_norms() if whole else (nothing, nothing)]
+        squares += [squared_norms(parts, self._programs) for parts in apart.values()]
         square, spread = (torch.stack(own).sum(0) for own in zip(*squares, strict=True))
         spread = spread + len(squares) * UNIT * square  # of that sum itself
         norm, most = square.sqrt(), (square + spread).sqrt()
         limit = torch.minimum(self._clip_norm * (1 - MARGIN) / norm, self._clip_norm * (1 - MARGIN / 2) / most)
         scale = torch.where(real & most.isfinite(), limit.clamp_max(1.0), 0.0)  # a norm of 0 gives a scale of 1
-        add_whole_([self._totals[name] for name in whole], list(whole.values()), scale, several=self._add_several)
+        together.add_clipped_sums_([self._totals[name] for name in whole], scale, several=self._programs.add_several_)
         for name, parts in apart.items():
-            add_clipped_sum_(self._totals[name], parts, scale, kept=self._kept)
+            add_clipped_sum_(self._totals[name], parts, scale, self._programs)
         return norm
 
     def _routes_for(self, batch: Mapping[str, Tensor]) -> dict[Place, Route]:
@@ -207,6 +208,7 @@ class Clipper:
     def _look(self, batch: Mapping[str, Tensor]) -> dict[str, list[Use]]:
         """How each site is used in a forward pass on this batch, which leaves no trace."""
         size = len(next(iter(batch.values())))
+        self._fitted = None
         for site in self._sites:
             site.batch, site.uses = size, []
             site.taps = {own: self._tap(site, own, size) for own in site.own}
@@ -283,6 +285,8 @@ class Clipper:
 
     def _fit_taps(self, routes: dict[Place, Route], batch: int) -> dict[tuple[str, str, int], Tensor]:
         """The taps of every site, fitted to it; by site, parameter and 0 or 1 (x or y of a pair)."""
+        if self._fitted is not None and self._fitted[0] is routes:  # routes are of one shape, its B included
+            return self._fitted[1]
         taps: dict[tuple[str, str, int], Tensor] = {}
         for site in self._sites:
             site.batch, site.taps = batch, {}
@@ -298,6 +302,7 @@ class Clipper:
                 )
                 site.taps[own] = made if route.pair else made[0]
                 taps |= {(site.name, own, k): tap for k, tap in enumerate(made)}
+        self._fitted = routes, taps
         return taps
 
     def _kept_tap(self, place: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -172,10 +172,11 @@ class Ranks:
     def _norm(self, parts: Iterable[Tensor]) -> Tensor:
         """Of the tensors that the ranks hold the parts of."""
         locals_ = [part.to_local() if isinstance(part, DTensor) else part for part in parts]
-        norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in locals_]
         square = torch.zeros(()).double()
-        if norms:
-            square = torch.stack([norm.to(norms[0].device) for norm in norms]).square().sum()
+        if locals_:
+            # One call for all; float32 is enough to look at.
+            norms = torch._foreach_norm(locals_)  # pyright: ignore[reportPrivateImportUsage]
+            square = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square().sum()
         if self.world > 1:
             square = square.to(_device())
             dist.all_reduce(square)

@@ -134,9 +134,10 @@ def _words_on_device(
 ) -> Tensor:
     """The same words as on the CPU, computed where they are used: a transfer would cost more than the cipher."""
     counter = torch.arange(begin, begin + blocks, device=device)
-    fixed = [*CONSTANTS, *_words32(key), *_words32(number.to_bytes(8, "little"))]
+    fixed = torch.tensor([*CONSTANTS, *_words32(key), *_words32(number.to_bytes(8, "little"))], dtype=torch.int32)
+    fixed = fixed.to(device, non_blocking=True)  # one that blocks would wait for all the round's work
     start = torch.empty(16, blocks, dtype=torch.int32, device=device)
-    start[[*range(12), 14, 15]] = torch.tensor(fixed, dtype=torch.int32, device=device)[:, None]
+    start[:12], start[14:] = fixed[:12, None], fixed[12:, None]
     start[12:14] = counter.view(torch.int32).view(blocks, 2).t()
     state = start
     for _ in range(10):

@@ -184,7 +184,8 @@ class PrivateTraining:
             raise InvalidInput(f"the batch is a {type(batch).__name__}; pass a dict of tensors, as the loss takes it")
         mask = np.asarray(real.cpu() if isinstance(real, Tensor) else real, dtype=np.bool_)
         self._round.count(mask)
-        on_device = torch.as_tensor(mask, device=next(iter(self._parameters.values())).device)
+        device = next(iter(self._parameters.values())).device
+        on_device = torch.as_tensor(mask).to(device, non_blocking=True)  # no waiting for the last micro-batch
         self._under_way = True
         try:
             if not self._probed:

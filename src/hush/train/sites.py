@@ -193,15 +193,15 @@ def attached(sites: Iterable[Site]) -> Iterator[None]:
     worn = [(site.module, type(site.module)) for site in sites]
     try:
         for site in sites:
-            site.module._hush_site = site  # pyright: ignore[reportArgumentType]
-            site.module.__class__ = _worn_class(type(site.module), site.kind)
+            site.module.__dict__["_hush_site"] = site  # torch's own setattr is slow, for hundreds of modules a pass
+            object.__setattr__(site.module, "__class__", _worn_class(type(site.module), site.kind))
             if site.twin is not None:
                 for module, twin in zip(site.module.modules(), site.twin.modules(), strict=True):
                     twin.training = module.training
         yield
     finally:
         for module, original in worn:
-            module.__class__ = original
+            object.__setattr__(module, "__class__", original)
             module.__dict__.pop("_hush_site", None)
 
 

@@ -8,6 +8,7 @@ Shapes: B examples.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import final
 
 import torch
 from torch import Tensor
@@ -16,34 +17,62 @@ __all__ = [
     "STAGE",
     "TINY",
     "UNIT",
+    "Whole",
     "add_several_",
-    "add_whole_",
     "depth",
     "scaled",
     "staged_sum",
-    "whole_squared_norms",
 ]
 
 UNIT = 2.0**-24
 TINY = 2.0**-126  # a product below this may be lost altogether
 STAGE = 1024  # sums of squares go by stages of at most this many terms, so that rounding grows with stages, not terms
-SMALL = 2**16  # entries up to which parameters are joined
+SMALL = 2**20  # entries, of all examples, up to which gradients are joined: a larger copy costs more than a call
 TOGETHER = 4  # large parameters that one program adds: more save calls, but take long to compile
 UNROLLED = 32  # examples that one compiled kernel reads side by side
 
 
-def whole_squared_norms(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """(squared norm, spread) of each example's gradient, which is made of all these parameters' B × shape."""
-    small, large = _by_size(gradients)
-    parts = [part for k in large for part in _norms_of_stages(gradients[k])]
-    for group in small:
-        parts += _norms_of_stages(torch.cat([gradients[k].flatten(1) for k in group], 1))
-    partial = torch.cat(parts, 1)  # one parameter at least has an entry
-    square = staged_sum(partial.square())
-    # A product, at most STAGE additions, a root (which counts twice in its square), a square, and the later stages.
-    rounding = STAGE + 4 + depth(partial.shape[1])
-    lost = 2 * sum(gradient[0].numel() for gradient in gradients) * TINY
-    return square, (rounding + 2) * UNIT * square + lost
+@final
+class Whole:
+    """Whole gradients of some parameters, B × shape each, for the same examples."""
+
+    def __init__(self, gradients: Sequence[Tensor]) -> None:
+        self._gradients = gradients
+        small, self._large = _by_size(gradients)
+        self._joined = [(group, torch.cat([gradients[k].flatten(1) for k in group], 1)) for group in small]
+
+    def squared_norms(self) -> tuple[Tensor, Tensor]:
+        """(squared norm, spread) of each example's gradient, which is made of all these parameters'."""
+        tensors = [self._gradients[k] for k in self._large] + [joined for _, joined in self._joined]
+        partial = torch.cat([part for tensor in tensors for part in _norms_of_stages(tensor)], 1)
+        square = staged_sum(partial.square())
+        # A product, at most STAGE additions, a root (which counts twice in its square), a square, and the later stages.
+        rounding = STAGE + 4 + depth(partial.shape[1])
+        lost = 2 * sum(gradient[0].numel() for gradient in self._gradients) * TINY
+        return square, (rounding + 2) * UNIT * square + lost
+
+    def add_clipped_sums_(
+        self,
+        totals: Sequence[Tensor],
+        scale_B: Tensor,
+        *,
+        several: Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None] | None = None,
+    ) -> None:
+        """Each total += sum over examples of scale × its gradient. A scale of 0 leaves its example out, whatever it
+        holds.
+
+        several may be a compiled version of add_several_.
+        """
+        several = several or add_several_
+        for group, joined in self._joined:
+            sums = torch.zeros_like(joined[0], dtype=torch.float32)
+            several([sums], [joined], scale_B)
+            own = [totals[k] for k in group]
+            pieces = sums.split([total.numel() for total in own])
+            views = [piece.view_as(total) for piece, total in zip(pieces, own, strict=True)]
+            torch._foreach_add_(own, views)  # pyright: ignore[reportPrivateImportUsage]
+        for some in _alike(self._large, self._gradients):
+            several([totals[k] for k in some], [self._gradients[k] for k in some], scale_B)
 
 
 def add_several_(totals: Sequence[Tensor], gradients: Sequence[Tensor], scale_B: Tensor) -> None:
@@ -62,29 +91,6 @@ def add_several_(totals: Sequence[Tensor], gradients: Sequence[Tensor], scale_B:
             keep = scale_B > 0
             kept, scales = (gradient, scale_B) if keep.all() else (gradient[keep], scale_B[keep])
             total.view(-1).addmv_(kept.float().flatten(1).t(), scales)
-
-
-def add_whole_(
-    totals: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    scale_B: Tensor,
-    *,
-    several: Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None] = add_several_,
-) -> None:
-    """Each total += sum over examples of scale × its gradient. A scale of 0 leaves its example out, whatever it holds.
-
-    several may be a compiled version of its default.
-    """
-    small, large = _by_size(gradients)
-    for group in small:
-        joined = torch.cat([gradients[k].flatten(1) for k in group], 1)
-        sums = torch.zeros_like(joined[0], dtype=torch.float32)
-        several([sums], [joined], scale_B)
-        pieces = sums.split([totals[k].numel() for k in group])
-        for k, piece in zip(group, pieces, strict=True):
-            totals[k].add_(piece.view_as(totals[k]))
-    for some in _alike(large, gradients):
-        several([totals[k] for k in some], [gradients[k] for k in some], scale_B)
 
 
 def scaled(x: Tensor, scale_B: Tensor) -> Tensor:
@@ -126,7 +132,7 @@ def _by_size(gradients: Sequence[Tensor]) -> tuple[list[list[int]], list[int]]:
     groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     large: list[int] = []
     for k, gradient in enumerate(gradients):
-        if gradient[0].numel() <= SMALL:
+        if gradient.numel() <= SMALL:
             groups.setdefault((gradient.dtype, gradient.device), []).append(k)
         else:
             large.append(k)
