@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+from models import tiny, tiny_batch
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
+from hush.train.language import default_loss
 from hush.train.probes import Probed, probe
 
 
@@ -353,3 +355,26 @@ def test_a_language_model_with_tied_weights_and_dropout_passes(clip_norm: float,
 
     with pytest.raises(InvalidInput, match="neighbours"):
         probe(model, by_all_tokens, batch, torch.ones(4, dtype=torch.bool), clipper=clipper, autocast=autocast)
+
+
+def test_a_gradient_that_cancels_in_reduced_precision_is_no_reason_to_refuse() -> None:
+    for seed in range(14, 20):
+        torch.manual_seed(seed)
+        model = tiny("gemma2")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(3.0 if parameter.dim() > 1 else 1.0)
+        batch = tiny_batch("gemma2", 4, generator=torch.Generator().manual_seed(seed))
+        loss, real = default_loss(model), torch.ones(4, dtype=torch.bool)
+        clipper = Clipper(model, loss, clip_norm=1.0, autocast=torch.bfloat16)
+        assert probe(model, loss, batch, real, clipper=clipper, autocast=torch.bfloat16).conclusive
+
+
+def test_what_the_clipper_does_not_see_is_refused_in_reduced_precision_too() -> None:
+    torch.manual_seed(0)
+    model = Borrowing()
+    clipper = Clipper(model, cross_entropy, clip_norm=1.0, autocast=torch.bfloat16)
+    with pytest.raises(InvalidInput, match=r"for 1 of 4 parameters: layer\.weight\."):
+        probe(
+            model, cross_entropy, batch_of(3), torch.ones(3, dtype=torch.bool), clipper=clipper, autocast=torch.bfloat16
+        )
