@@ -151,6 +151,19 @@ def test_chunks_of_the_head_change_nothing(
     check(model, default_loss(model), batch_of(name))
 
 
+@pytest.mark.parametrize("tile", [8, 40, 1000])
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_examples_that_are_multiplied_together_change_nothing(
+    name: str, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hush.train import routes
+
+    monkeypatch.setitem(captures.TILE, "cpu", tile)
+    monkeypatch.setattr(routes, "BALANCE", {("cpu", 4): 1e9})  # all in factors
+    model = tiny(name)
+    check(model, default_loss(model), batch_of(name))
+
+
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("kept", [0, 2**28])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])  # with a bias and without
