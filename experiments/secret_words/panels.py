@@ -16,7 +16,7 @@ import hush
 from experiments.figures import COLOURS, panels, save
 from experiments.runs import RunLog, interval, provenance
 from experiments.secret_words.arms import Arm, planned
-from experiments.secret_words.jobs import FREE, KINDS, Bench, chosen_rate
+from experiments.secret_words.jobs import FREE, KINDS, Bench, Job, chosen_rate
 
 __all__ = ["summarise"]
 
@@ -33,7 +33,7 @@ def summarise(bench: Bench, output: Path) -> list[Row]:
     """Write summary.json, table.csv and the figure; returns the rows."""
     log = RunLog(bench.log)
     rows = [_row(arm, log, bench) for arm in planned(bench.work / "plans")]
-    free = _losses(log, FREE, noise=False, bench=bench)
+    free = _losses(log, FREE, FREE, bench=bench)
     start = log.outcome({"arm": "before", "noise": False})
     references = {"no protection": free, "before fine-tuning": [start["test"]] if start else []}
     rates = {kind: chosen_rate(log, kind, bench) for kind in KINDS}
@@ -51,9 +51,9 @@ def summarise(bench: Bench, output: Path) -> list[Row]:
 
 def _row(arm: Arm, log: RunLog, bench: Bench) -> Row:
     plan = hush.Plan.load(bench.work / "plans" / arm.name)
-    noisy = _losses(log, arm.name, noise=True, bench=bench)
+    noisy = _losses(log, arm.name, arm.label, bench=bench)
     # Without noise, hush on all data is the paper's baseline on all data.
-    clean = _losses(log, "paper-00" if arm.step == 0 else arm.name, noise=False, bench=bench)
+    clean = _losses(log, "paper-00" if arm.step == 0 else arm.name, "clipped", bench=bench)
     loss, clean_loss = (interval(found) if found else (None, None) for found in (noisy, clean))
     return {
         "arm": arm.name,
@@ -71,15 +71,14 @@ def _row(arm: Arm, log: RunLog, bench: Bench) -> Row:
     }
 
 
-def _losses(log: RunLog, arm: str, *, noise: bool, bench: Bench) -> list[float]:
-    """Test losses of the final runs: all rounds, seeds from 0."""
-    wanted = {"arm": arm, "noise": noise, "rounds": bench.rounds}
-    found = [
-        entry
-        for entry in log.entries()
-        if entry["key"]["arm"] == arm and wanted.items() <= entry["key"].items() and entry["key"]["seed"] < bench.seeds
-    ]
-    return [entry["outcome"]["test"] for entry in found]
+def _losses(log: RunLog, arm: str, kind: str, *, bench: Bench) -> list[float]:
+    """Test losses of the final runs: all rounds, seeds from 0, the rate that the tuning of its kind chose."""
+    rate = chosen_rate(log, kind, bench)
+    if rate is None:
+        return []
+    noise = kind not in (FREE, "clipped")
+    jobs = [Job(arm, noise, rate, seed, bench.rounds) for seed in range(bench.seeds)]
+    return [outcome["test"] for job in jobs if (outcome := log.outcome(job.key)) is not None]
 
 
 def _finite(value: float | None) -> float | None:
