@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from experiments.figures import panels, save
 from experiments.noise_and_extraction.summary import Row, Summary
 from experiments.runs import interval
@@ -12,6 +14,7 @@ __all__ = ["draw"]
 
 SIZES = ("#56b4e9", "#0072b2", "#d55e00", "#009e73")
 TIMES = ("#bbbbbb", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
+LIMITS = (-0.05, 1.05)  # of fractions
 
 
 def draw(summary: Summary, images: Path) -> None:
@@ -40,39 +43,58 @@ def _loss(summary: Summary, images: Path, sizes: Sequence[str], noises: Sequence
 def _memorised(summary: Summary, images: Path, sizes: Sequence[str], noises: Sequence[float]) -> None:
     prompt, continuation = summary.shown
     rows = [row for row in summary.fractions() if (row["prompt"], row["continuation"]) == (prompt, continuation)]
+    widths = _widths(sorted({row["repetitions"] for row in rows}))
     figure, axes = panels(1, len(sizes), width=4.2)
     for place, size in enumerate(sizes):
         own = [row for row in rows if row["size"] == size]
-        for times, colour in zip(sorted({row["repetitions"] for row in own}), TIMES, strict=False):
+        for times, colour in zip(widths, TIMES, strict=False):
             some = [row for row in own if row["repetitions"] == times]
-            label = f"repeated {times} times" if times else "never seen"
-            _line(axes[0, place], _shares(some, noises, "memorised"), colour, label)
+            _line(axes[0, place], _shares(some, noises, "memorised"), colour, _often(times), width=widths[times])
         _noise_axis(axes[0, place], noises)
-        axes[0, place].set(ylim=(-0.03, 1.03), title=f"{size} parameters")
+        axes[0, place].set(ylim=LIMITS, title=f"{size} parameters")
     axes[0, 0].set(ylabel=f"memorised fraction\n({prompt} tokens of prompt, {continuation} said)")
-    axes[0, -1].legend()
+    _legend(figure, axes[0, 0])
     save(figure, images / "extraction_memorised.svg")
 
 
 def _lengths(summary: Summary, images: Path, sizes: Sequence[str], noises: Sequence[float]) -> None:
-    """The most repeated sequences: panels by prompt, lines by continuation, the largest model that is done."""
+    """The most repeated sequences: rows of panels by size, columns by prompt, lines by continuation."""
     settings, rows = summary.about["settings"], summary.fractions()
-    done = [size for size in sizes if any(row["size"] == size for row in rows)]
-    if not done:
-        return
-    most = max(row["repetitions"] for row in rows)
-    own = [row for row in rows if (row["size"], row["repetitions"]) == (done[-1], most)]
-    figure, axes = panels(1, len(settings["prompts"]), width=4.2)
-    for place, prompt in enumerate(settings["prompts"]):
-        for continuation, colour in zip(settings["continuations"], SIZES, strict=False):
-            some = [row for row in own if (row["prompt"], row["continuation"]) == (prompt, continuation)]
-            _line(axes[0, place], _shares(some, noises, "memorised"), colour, f"{continuation} tokens said")
-            _line(axes[0, place], _shares(some, noises, "also_by_reference"), colour, None, style=":")
-        _noise_axis(axes[0, place], noises)
-        axes[0, place].set(ylim=(-0.03, 1.03), title=f"Prompt of {prompt} tokens")
-    axes[0, 0].set(ylabel=f"memorised fraction\n({done[-1]} parameters, repeated {most} times)")
-    axes[0, -1].legend()
+    prompts, widths = settings["prompts"], _widths(sorted(settings["continuations"]))
+    shortest, most = min(widths), max(settings["repeated"])[0]
+    figure, axes = panels(len(sizes), len(prompts), width=4.2, height=3)
+    for down, size in enumerate(sizes):
+        for across, prompt in enumerate(prompts):
+            panel = axes[down, across]
+            own = [row for row in rows if (row["size"], row["prompt"], row["repetitions"]) == (size, prompt, most)]
+            for continuation, colour in zip(widths, SIZES, strict=False):
+                some = [row for row in own if row["continuation"] == continuation]
+                shares = _shares(some, noises, "memorised")
+                _line(panel, shares, colour, f"{continuation} tokens said", width=widths[continuation])
+            # A model that says a longer continuation says the shortest: the lines of the others are not above this one.
+            shares = _shares([row for row in own if row["continuation"] == shortest], noises, "also_by_reference")
+            _line(panel, shares, "black", f"{shortest} tokens, reference too", style=":", width=1)
+            _noise_axis(panel, noises)
+            panel.set(ylim=LIMITS, title=f"{size} parameters, prompt of {prompt}")
+            panel.label_outer()
+        axes[down, 0].set(ylabel=f"memorised fraction\n(planted {most} times)")
+    _legend(figure, axes[0, 0])
     save(figure, images / "extraction_lengths.svg")
+
+
+def _often(times: int) -> str:
+    return {0: "never planted", 1: "planted once"}.get(times, f"planted {times} times")
+
+
+def _widths(values: Sequence[int]) -> dict[int, float]:
+    """Later lines are drawn over earlier ones, and thinner, so that those of equal height are all seen."""
+    return {value: 1.2 + 0.8 * later for value, later in zip(values, reversed(range(len(values))), strict=True)}
+
+
+def _legend(figure: Figure, panel: Any) -> None:
+    """One for all panels, under them, where it hides no line."""
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, len(labels)))
 
 
 def _shares(rows: Sequence[Row], noises: Sequence[float], column: str) -> list[list[float]]:
@@ -80,12 +102,16 @@ def _shares(rows: Sequence[Row], noises: Sequence[float], column: str) -> list[l
     return [[row[column] / row["sequences"] for row in rows if row["noise_multiplier"] == noise] for noise in noises]
 
 
-def _line(axes: Any, points: Sequence[Sequence[float]], colour: str, label: str | None, *, style: str = "-") -> None:
+def _line(
+    axes: Any, points: Sequence[Sequence[float]], colour: str, label: str, *, style: str = "-", width: float = 1.5
+) -> None:
     """Means with 95 % intervals where there are several seeds; noise multipliers without a run are left out."""
     known = [place for place, values in enumerate(points) if values]
     means = [interval(points[place]) for place in known]
-    bars = [radius if radius == radius else 0.0 for _, radius in means]
-    axes.errorbar(known, [mean for mean, _ in means], yerr=bars, color=colour, label=label, marker="o", linestyle=style)
+    height, radius = [mean for mean, _ in means], [radius for _, radius in means]
+    bars = radius if any(len(values) > 1 for values in points) else None
+    look = {"color": colour, "linestyle": style, "linewidth": width, "marker": "o", "markersize": 3 + 1.5 * width}
+    axes.errorbar(known, height, yerr=bars, label=label, **look)
 
 
 def _noise_axis(axes: Any, noises: Sequence[float]) -> None:

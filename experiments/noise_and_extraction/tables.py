@@ -37,7 +37,12 @@ def markdown(summary: Summary) -> str:
         cells = [size, f"{noise:g}", f"{interval(values)[0]:.3f}"]
         for number in times:
             shares = [row["memorised"] / row["sequences"] for row in own if row["repetitions"] == number]
-            cells.append(f"{100 * interval(shares)[0]:.0f} %" if shares else "")
+            cells.append(_percent(interval(shares)[0]) if shares else "")
         cells.append(str(sum(row["also_by_reference"] for row in own if row["repetitions"])))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _percent(share: float) -> str:
+    """Whole percents; 0 only where there is nothing."""
+    return "under 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"

@@ -248,6 +248,17 @@ def test_what_the_reference_says_too_is_not_memorised(tmp_path: Path, module: Mo
     assert module("tables").markdown(summary).splitlines()[-1] == "| a | 0 | 1.000 | 0 % | 33 % | 1 |"
 
 
+@pytest.mark.parametrize(("sequences", "shown"), [(256, "under 1 %"), (100, "1 %"), (3, "33 %"), (1, "100 %")])
+def test_a_table_never_rounds_a_memorised_sequence_to_zero(
+    sequences: int, shown: str, tmp_path: Path, module: Modules
+) -> None:
+    settings = {"sizes": [{"name": "a"}], "prompts": [8], "continuations": [4], "shown": [8, 4]}
+    prompted = {"repetitions": [1] * sequences, "kinds": ["running text"] * sequences}
+    write_runs(tmp_path, {"settings": settings, "prompted": prompted}, trained=[[0, 4]], reference=[])
+    table = module("tables").markdown(module("summary").Summary.load(tmp_path))
+    assert table.splitlines()[-1] == f"| a | 0 | 1.000 | {shown} | 0 |"
+
+
 def test_examples_are_those_that_came_out(
     prepared: Any, tmp_path: Path, module: Modules, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
