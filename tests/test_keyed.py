@@ -1,16 +1,22 @@
 """The owner's key: what it fingerprints is told apart exactly, and neither key nor content shows anywhere."""
 
+import errno
 import hashlib
 import hmac
 import os
 import stat
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import hush
+from hush import keyed
 from hush.keyed import DataKey, is_fingerprint, key_id_of
 
 ROWS = st.lists(st.one_of(st.text("ab\x00é", max_size=3), st.binary(max_size=3)), max_size=4)
@@ -106,6 +112,72 @@ def test_two_that_need_a_key_at_once_get_the_same(tmp_path: Path, monkeypatch: p
     first = DataKey.create(tmp_path / "my.key")
     monkeypatch.setattr(Path, "exists", lambda _: False)  # as the second saw it just before
     assert DataKey.load_or_create(tmp_path / "my.key") == first
+
+
+def without_links(number: int) -> Callable[..., None]:
+    """What stands for os.link on a file system that has none."""
+
+    def link(source: object, target: object) -> None:
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+    return link
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_without_hard_links_keys_are_made_and_kept_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "link", without_links(number))
+    made = DataKey.create(tmp_path / "my.key")
+    with pytest.raises(hush.InvalidInput, match="never overwritten"):
+        DataKey.create(tmp_path / "my.key")
+    assert DataKey.load(tmp_path / "my.key") == made
+    assert [path.name for path in tmp_path.iterdir()] == ["my.key"]
+    assert stat.S_IMODE((tmp_path / "my.key").stat().st_mode) == 0o600
+
+
+def test_without_hard_links_many_that_need_a_key_at_once_get_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def slowly(*names: Any) -> None:
+        time.sleep(0.05)  # the others find the name taken, and the key not yet there
+        replace(*names)
+
+    monkeypatch.setattr(os, "link", without_links(errno.EPERM))
+    monkeypatch.setattr(os, "replace", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(lambda _: DataKey.load_or_create(tmp_path / "my.key"), range(8)))
+    assert keys == {DataKey.load(tmp_path / "my.key")}
+    assert [path.name for path in tmp_path.iterdir()] == ["my.key"]
+
+
+def test_without_hard_links_an_interrupt_leaves_nothing_and_a_kill_nothing_that_passes_for_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", without_links(errno.EPERM))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            DataKey.create(tmp_path / "my.key")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "my.key").touch(mode=0o600)  # what a kill leaves between the name and the key
+    monkeypatch.setattr(keyed, "NAP", 0.0)
+    for again in (DataKey.load, DataKey.load_or_create):
+        with pytest.raises(hush.InvalidInput, match=r"is not a data key but empty.*delete it"):
+            again(tmp_path / "my.key")
+    with pytest.raises(hush.InvalidInput, match="never overwritten"):
+        DataKey.create(tmp_path / "my.key")
+
+
+def test_another_failure_of_a_link_is_not_taken_for_a_lack_of_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", without_links(errno.ENOSPC))
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        DataKey.create(tmp_path / "my.key")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:

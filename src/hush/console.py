@@ -12,9 +12,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from hush.rounding import rounded_down, rounded_up
+from hush.rounding import counted, rounded_down, rounded_up
 
-__all__ = ["BOUND_NAMES", "ProgressBar", "plain", "rounded_down", "rounded_up", "show_rows", "times_less"]
+__all__ = ["BOUND_NAMES", "ProgressBar", "counted", "plain", "rounded_down", "rounded_up", "show_rows", "times_less"]
 
 BOUND_NAMES: Mapping[str, str] = {"kl": "KL (the paper)", "renyi": "Rényi", "blowup": "blow-up (tight)"}
 MOMENT = 0.5  # seconds before a progress bar is worth showing
@@ -35,10 +35,11 @@ def plain(text: str) -> Text:
 
 
 def show_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """Print a table whose first column is a name and whose others are numbers."""
+    """Print a table whose first column is a name and whose others are numbers; what is too wide is broken, not cut."""
     table = Table(*columns, box=SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    for place, column in enumerate(table.columns):
+        column.justify = "right" if place else "left"
+        column.overflow = "fold"
     for row in rows:
         table.add_row(*(plain(cell) for cell in row))
     console.print(table)

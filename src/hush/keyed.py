@@ -5,10 +5,12 @@ HMAC under a key that stays with the owner has the same use (is this the data th
 nobody else anything. Only keyed fingerprints of private content may enter a plan, a certificate or a file name.
 """
 
+import errno
 import hmac
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from secrets import token_hex
@@ -22,6 +24,9 @@ SIZE = 32  # bytes, as long as what HMAC-SHA256 gives
 LABEL = "hush data key 1"
 ROW, ROWS = b"hush row 2\n", b"hush rows 2\n"  # so that no leaf is the fingerprint of a corpus
 _FILE = re.compile(re.escape(LABEL).encode() + rb"\n([0-9a-f]{64})\n")
+# What file systems without hard links say: FAT, some network shares, some containers.
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+PATIENCE, NAP = 100, 0.01  # how often, and for how many seconds, to wait for another process's key
 _FINGERPRINT = re.compile(r"([0-9a-f]{16}):[0-9a-f]{64}")
 
 
@@ -51,11 +56,11 @@ class DataKey:
                 file.write(f"{LABEL}\n{key._secret.hex()}\n".encode())
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, target)  # unlike a rename, it replaces no key that appeared meanwhile
+            _give_name(temporary, target)
         except FileExistsError:
             raise InvalidInput(f"{path} exists; name a new file, keys are never overwritten") from None
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
         return key
 
     @classmethod
@@ -63,6 +68,11 @@ class DataKey:
         """The key in a file that ``create`` wrote and that nobody else can read."""
         with Path(path).open("rb") as file:
             found = _FILE.fullmatch(file.read(200))  # a key is shorter; anything longer is something else
+        if found is None and Path(path).stat().st_size == 0:
+            raise InvalidInput(
+                f"{path} is not a data key but empty, as a process may leave it that is killed while it makes one; "
+                "delete it, and a new key can be made there"
+            )
         if found is None:
             raise InvalidInput(f"{path} is not a data key; pass the file that hush plan --key made")
         if os.name == "posix" and stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
@@ -77,6 +87,10 @@ class DataKey:
                 return cls.create(path)
             except InvalidInput:  # another process made one meanwhile
                 pass
+        for _ in range(PATIENCE):
+            if Path(path).stat().st_size:
+                break
+            time.sleep(NAP)  # another process holds the name, and is about to put its key there
         return cls.load(path)
 
     @property
@@ -139,6 +153,28 @@ class DataKey:
 
     def __repr__(self) -> str:
         return f"DataKey(id={self.id!r})"
+
+
+def _give_name(whole: Path, target: Path) -> None:
+    """Let a file that is written have its name; FileExistsError if there is a file of this name.
+
+    A hard link does it in one step, and unlike a rename it replaces no key that appeared meanwhile. Without links the
+    name is taken first, by an empty file that only one process can create, and then the written file replaces that. A
+    kill between the two leaves the empty file: no key, and nothing that passes for one.
+    """
+    try:
+        os.link(whole, target)
+        return
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        whole.replace(target)
+    except BaseException:
+        if whole.exists():  # not moved: the name is still ours, and empty; else somebody may have read the key already
+            target.unlink()
+        raise
 
 
 def is_fingerprint(text: object) -> bool:

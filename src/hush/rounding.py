@@ -2,7 +2,7 @@
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-__all__ = ["rounded_down", "rounded_up"]
+__all__ = ["counted", "rounded_down", "rounded_up"]
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
@@ -21,6 +21,15 @@ def rounded_down(value: float, digits: int = 4) -> str:
     '0.0009962'
     """
     return _rounded(value, digits, ROUND_FLOOR)
+
+
+def counted(number: int, what: str, several: str | None = None) -> str:
+    """A number of things, in words that fit it.
+
+    >>> counted(1, "secret"), counted(2000, "secret"), counted(0, "canary", "canaries")
+    ('1 secret', '2,000 secrets', '0 canaries')
+    """
+    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
 
 
 def _rounded(value: float, digits: int, direction: str) -> str:

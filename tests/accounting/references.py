@@ -367,17 +367,25 @@ class Simulation:
         return Tails(_estimate(hits), _estimate(alarms))
 
     def posterior(self, prior: float) -> Estimate:
-        """B(p) = min over t of t p + E_P[(1 - t / R)+], each side estimated from the runs."""
-        log_p, log_q = (1 - self._tilt) * self.loss + self._log_norm, -self._tilt * self.loss + self._log_norm
+        """B(p) = min over t of t p + E_P[(1 - t / R)+], each side estimated from the runs.
+
+        In logarithms: a steep tilt draws ratios beyond any float. No t above 1 / p is of use, since B(p) <= 1; a tilt
+        that leaves no run below it has drawn nothing of what decides, and is refused.
+        """
+        log_p, most = (1 - self._tilt) * self.loss + self._log_norm, -math.log(prior)
 
         def gain(threshold: float) -> Array:
-            above = self.loss > threshold
-            return np.where(above, np.exp(log_p) - np.exp(np.where(above, log_q + threshold, 0.0)), 0.0)
+            above = np.maximum(self.loss - threshold, 0.0)
+            with np.errstate(divide="ignore"):  # log 0 where a run is not above it
+                return np.exp(log_p + np.log(-np.expm1(-above)))
 
-        grid = np.linspace(float(np.quantile(self.loss, 0.001)), float(self.loss.max()), 300)
-        best = float(min(grid, key=lambda t: np.exp(t) * prior + float(gain(t).mean())))
+        lowest = float(np.quantile(self.loss, 0.001))
+        if lowest >= most:
+            raise ValueError(f"tilt={self._tilt} draws no run with a log ratio below {most:.4g}; tilt less")
+        grid = np.linspace(lowest, min(float(self.loss.max()), most), 300)
+        best = float(min(grid, key=lambda t: math.exp(t - most) + float(gain(t).mean())))
         found = _estimate(gain(best))
-        return Estimate(math.exp(best) * prior + found.value, found.error)
+        return Estimate(math.exp(best - most) + found.value, found.error)
 
 
 def _estimate(values: Array) -> Estimate:

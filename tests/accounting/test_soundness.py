@@ -80,6 +80,22 @@ def test_the_blowup_agrees_with_a_simulation_of_the_likelihood_ratio_test(
     assert found.value * 0.999 <= upper + 5 * found.error
 
 
+def test_a_simulation_whose_ratios_exceed_all_floats_still_agrees_and_one_of_nothing_else_is_refused(
+    reference: ModuleType,
+) -> None:
+    rates, sigma, rounds, prior = np.full(30, 2048 / 1.7e6), 0.803432, 2000, 1e-10
+    rng = np.random.default_rng(0)
+    simulation = reference.Simulation(rates, sigma, rounds, runs=4_000, rng=rng, tilt=1.55)
+    assert simulation.loss.max() > 710  # whose exponential is no float
+    found = simulation.posterior(prior)
+    assert found.error <= 0.1 * found.value
+    upper = hush.posterior(rates, noise_multiplier=sigma, rounds=rounds, prior=prior)
+    assert abs(found.value - upper) <= 5 * found.error
+    steep = reference.Simulation(rates, sigma, rounds, runs=100, rng=rng, tilt=2.0)
+    with pytest.raises(ValueError, match="tilt less"):
+        steep.posterior(prior)
+
+
 def test_the_simulated_tails_are_those_of_the_lattice_at_the_threshold_of_the_table(reference: ModuleType) -> None:
     # One secret in 100 examples: at sigma 1.816 the best test reaches 1e-3 from a prior of 1e-10.
     rng = np.random.default_rng(4)

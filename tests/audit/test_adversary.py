@@ -168,7 +168,7 @@ def test_the_token_for_unknown_text_says_no_secret(tmp_path: Path) -> None:
     made = audit(run, inputs, folder=tmp_path / "audit", settings=replace(FEW, prompts=(3,)))
     assert [cell["hits"] for cell in made.record["extraction"][0]["cells"]] == [2]
     assert not made.verdict.failed
-    assert any("2 places hold a secret that the tokenizer cannot write" in notice for notice in made.notices)
+    assert any("in 2 places a secret stands that the tokenizer cannot write" in notice for notice in made.notices)
 
 
 # --- nothing to copy from

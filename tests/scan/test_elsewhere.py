@@ -31,8 +31,8 @@ TEXTS = st.lists(st.lists(WORDS, max_size=4).map(" ".join), min_size=1, max_size
 @given(TEXTS, st.sets(st.integers(1, 7)))
 def test_every_occurrence_of_what_any_example_calls_a_secret_is_found_once(texts: list[str], cuts: set[int]) -> None:
     found = searched(texts, cuts=tuple(sorted(cut for cut in cuts if cut < len(texts))))
-    secrets = list(dict.fromkeys(key for text in texts for key in re.findall(CALLED, text)))
-    assert list(found.secrets.texts or ()) == secrets  # in the order of first appearance, as without a second search
+    secrets = list(found.secrets.texts or ())
+    assert sorted(secrets) == sorted({key for text in texts for key in re.findall(CALLED, text)})
     expected = {
         (example, number, begin, begin + len(key))
         for example, text in enumerate(texts)

@@ -177,8 +177,8 @@ def test_each_secret_has_the_promise_nearest_to_it(tmp_path: Path) -> None:
     )
     promised = dict(zip(*(lambda table: (table.ids, table.protections))(scan(data, rules).secrets), strict=True))
     assert promised == {
-        "l-000000": Protection(1e-10, 0.25),
-        "l-000001": Protection(1e-10, 0.125),
+        "l-000000": Protection(1e-10, 0.125),
+        "l-000001": Protection(1e-10, 0.25),
         "p-000000": Protection(2.0**-6, 0.5),
         "t-000000": Protection(1e-10, 1e-3),
     }

@@ -12,7 +12,7 @@ from hush.audit.comparison import Excess
 from hush.audit.exposure import BY_CHANCE, Ranked
 from hush.audit.verdict import Verdict
 from hush.audit.work_extraction import Found
-from hush.rounding import rounded_down, rounded_up
+from hush.rounding import counted, rounded_down, rounded_up
 
 __all__ = [
     "audit_record",
@@ -125,9 +125,10 @@ def exposure_line(exposure: Record) -> str:
     """What became of the canaries, in a sentence."""
     beside = "" if not exposure["with_reference"] else ", less what the reference model finds likely anyway"
     return (
-        f"{exposure['named']} of {exposure['canaries']} canaries rank first among {exposure['ranked']:,} candidates"
-        f"{beside}; mean exposure {exposure['mean']:.2f} bits, most {exposure['most']:.2f}, by chance "
-        f"{exposure['by_chance']:.2f}. Canaries of one run share its model: the first one counts, the others describe."
+        f"Ranked first among {counted(exposure['ranked'], 'candidate')}{beside}: {exposure['named']} of "
+        f"{counted(exposure['canaries'], 'canary', 'canaries')}; mean exposure {exposure['mean']:.2f} bits, most "
+        f"{exposure['most']:.2f}, by chance {exposure['by_chance']:.2f}. Canaries of one run share its model: the "
+        "first one counts, the others describe."
     )
 
 
@@ -170,7 +171,7 @@ def _discoverable(found: Found) -> list[Record]:
 def discoverable_line(one: Record) -> str:
     """The same in a sentence; empty where it was not tried."""
     rows = one["discoverable"]
-    said = "; ".join(f"of {row['samples']:,} samples: {row['hits']} of {row['tried']}" for row in rows)
+    said = "; ".join(f"of {counted(row['samples'], 'sample')}: {row['hits']} of {row['tried']}" for row in rows)
     return f"Said by one of several samples with probability 0.5 or more: {said}." if rows else ""
 
 
@@ -205,7 +206,7 @@ def _exposure(plain: Sequence[Ranked], ranks: Sequence[Ranked]) -> Record:
 
 def _left_out(one: Record) -> str:
     left = ", ".join(f"{count} {name}" for name, count in one["left_out"].items() if count)
-    return f"{one['sequences']} sequences" + (f"; left out: {left}" if left else "")
+    return counted(one["sequences"], "sequence") + (f"; left out: {left}" if left else "")
 
 
 def _table(columns: Sequence[str], rows: Any) -> list[str]:

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
+from hush.train.owner_paths import LOCAL_BASE
 from hush.train.pretrained import Task, load_pretrained
+from hush.train.release import local_base_of
 
 __all__ = ["Subject", "along_targets", "greedy_tokens", "load_subject", "matching_tokens", "still"]
 
@@ -102,6 +104,10 @@ def _base_of_adapters(folder: Path) -> str | None:
     base = json.loads(adapters.read_text()).get("base_model_name_or_path")
     if not base:
         raise InvalidInput(f"{adapters} does not name the model that the adapters belong to; load and pass the model")
+    if base == LOCAL_BASE:
+        base = local_base_of(folder)
+    if base is None:
+        raise InvalidInput(f"{adapters} is of a local base model, whose path stays with the run; pass the run's folder")
     return str(base)
 
 

@@ -18,6 +18,7 @@ from hush.audit.steps import closest_secrets, exposed, simulated
 from hush.audit.verdict import Attempt, Verdict, judge
 from hush.audit.work import AuditInputs, AuditSettings, Told, Work
 from hush.audit.work_extraction import Found, examples_found, secrets_found
+from hush.rounding import counted
 
 __all__ = ["Audit", "audit"]
 
@@ -84,8 +85,8 @@ def audit(
         )
     if verdict.powerless:
         work.notices.append(
-            f"{verdict.powerless} rows could not have failed, whatever came out: from so few tries no limit reaches "
-            "their bounds; promise canaries less than the level, or add independent runs"
+            f"{counted(verdict.powerless, 'row')} could not have failed, whatever came out: from so few tries no limit "
+            "reaches the bound; promise canaries less than the level, or add independent runs"
         )
     record = audit_record(run, verdict, found, plain, ranks, work.notices)
     record["naming"] = None if naming is None else asdict(naming)

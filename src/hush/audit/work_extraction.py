@@ -17,6 +17,7 @@ from hush.audit.places import Places
 from hush.audit.sequences import Sequences, secret_sequences
 from hush.audit.steps import discovered, extracted, filled, fitting_prompts, whole_sequences
 from hush.audit.work import Work
+from hush.rounding import counted
 
 __all__ = ["Found", "examples_found", "secrets_found"]
 
@@ -236,8 +237,8 @@ def _not_known_anyway(work: Work, hits: dict[int, bool], anyway: dict[int, bool]
     known = sum(hits[secret] and anyway[secret] for secret in hits)
     if known:
         work.notices.append(
-            f"{known} secrets also come out of the reference model, which never saw them: their stated priors are too "
-            "small, whatever training does; they are not counted against it"
+            f"{counted(known, 'secret')} also came out of the reference model, which never saw the data: stated priors "
+            "are too small there, whatever training does, and it is not counted against training"
         )
     return {secret: hit and not anyway[secret] for secret, hit in hits.items()}
 
@@ -249,8 +250,8 @@ def _sayable(work: Work, sequences: Sequences) -> Flags:
     sayable_N = np.array([unknown is None or unknown not in row[begin:end] for row, begin, end in parts], dtype=bool)
     if not sayable_N.all():
         work.notices.append(
-            f"{int((~sayable_N).sum())} places hold a secret that the tokenizer cannot write, only its token for "
-            "unknown text: what comes out there is not counted against training"
+            f"in {counted(int((~sayable_N).sum()), 'place')} a secret stands that the tokenizer cannot write, only its "
+            "token for unknown text: what comes out there is not counted against training"
         )
     return sayable_N
 

@@ -22,7 +22,7 @@ from hush.config.sections import (
     ReportSection,
     TrainingSection,
 )
-from hush.corpus.formats import kind_of
+from hush.corpus.names import means_path
 from hush.errors import InvalidInput
 from hush.scan.promises import Promise
 from hush.scan.rule_code import ChunksRule
@@ -118,7 +118,7 @@ class Config:
     def located(self, name: str) -> str:
         """A path that the config names, from its folder; what is not there stays as it is, and may be a name."""
         path = self.folder / Path(name).expanduser()
-        return str(path) if path.exists() or _is_path(name) else name
+        return str(path) if path.exists() or means_path(name, folder=self.folder) else name
 
     def __repr__(self) -> str:
         rules = ", ".join(f"{rule.name}: {rule.find}" for rule in self.rules.rules)
@@ -202,25 +202,22 @@ def _from_file(path: Path, content: Mapping[str, Any]) -> tuple[Rules, object]:
     return Rules.checked(document, path.parent, str(path)), rules
 
 
-def _is_path(name: str) -> bool:
-    """Whether this can only be a path: a file's ending, or a beginning that names have not."""
-    return name.startswith(("/", "./", "../", "~")) or kind_of(Path(name)) is not None
-
-
 def _path_misfits(config: Config) -> Iterator[tuple[Place, str]]:
     """Paths that lead nowhere, before anything is begun."""
     source, begin = config.source, "paths begin at the folder of the config"
     if config.rules.about_code:
         if not Path(source).is_dir():
             yield ("data", "source"), f"{source} is no folder, but the rules are about code; {begin}"
-    elif _is_path(config.data.source) and not Path(source).exists():
+    elif means_path(config.data.source, folder=config.folder) and not Path(source.split(":")[0]).exists():
         yield ("data", "source"), f"{source} does not exist; {begin}"
     name = config.model.name
-    if name is not None and not Path(config.located(name)).is_dir() and (_is_path(name) or name.count("/") > 1):
+    if name is not None and not Path(config.located(name)).is_dir() and means_path(name, folder=config.folder):
         yield ("model", "name"), f"{config.located(name)} is no folder of a model, nor is it a name of the hub; {begin}"
     held_out = None if config.audit is None else config.audit.held_out
-    if held_out is not None and _is_path(held_out) and not Path(config.located(held_out)).exists():
-        yield ("audit", "held_out"), f"{config.located(held_out)} does not exist; {begin}"
+    if held_out is not None and means_path(held_out, folder=config.folder):
+        found = config.located(held_out)
+        if not Path(found.split(":")[0]).exists():
+            yield ("audit", "held_out"), f"{found} does not exist; {begin}"
 
 
 def _misfits(config: Config) -> Iterator[tuple[Place, str]]:

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from hush.scan.rule_model import YES_OR_NO, Model, Probability, Real, Texts, Whole, wrong
 from hush.scan.rule_problems import nearest
+from hush.train.limits import MOST_LEARNING_RATE
 
 __all__ = [
     "AttackName",
@@ -130,7 +131,9 @@ class TrainingSection(Model):
     task: Literal["causal", "masked"] | None = None
     lora: LoraSection | None = Field(default=None, description="a mapping with rank, alpha, dropout or targets")
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    learning_rate: Positive | None = Field(default=None, description="a number above 0, such as 5e-4")
+    learning_rate: Positive | None = Field(
+        default=None, le=MOST_LEARNING_RATE, description="a number above 0 and up to 1000, such as 5e-4"
+    )
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     warmup: Whole = Field(default=0, ge=0, description="a number of rounds, a whole number from 0 on")
     max_length: Count | None = Field(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import final
 
 from hush.corpus.formats import CsvPart, JsonPart, TextPart, Unit, kind_of
+from hush.corpus.names import means_path
 from hush.corpus.parquet import ParquetPart
 from hush.corpus.parts import Broken, Part, Row, shown
 from hush.corpus.shards import Shard, cut_parts
@@ -88,12 +89,12 @@ def read_corpus(source: str | os.PathLike[str], *, column: str | None = None, un
     an example on each line or in each file; by default lines for a single file and files for a folder. A data set is
     named as NAME, NAME:SPLIT or NAME:CONFIG:SPLIT; the split is "train" by default.
     """
-    path = Path(source)
+    path, name = Path(source), os.fspath(source).split(":")[0]
     if path.is_dir() and not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
         parts = _folder(path, unit)
     elif path.is_file():
         parts = (_file(path, unit or "line"),)
-    elif not Path(os.fspath(source).split(":")[0]).is_dir() and (path.is_absolute() or kind_of(path) is not None):
+    elif not Path(name).is_dir() and (means_path(name) or means_path(os.fspath(source))):
         raise InvalidInput(f"{path} does not exist; pass a file or a folder with {_FORMS}, or the name of a data set")
     else:
         from hush.corpus.hub import load_part

@@ -2,7 +2,7 @@
 
 folder (where things lie, one process at a time) -> record (what is done, under which inputs) -> job (what every stage
 is given) -> stage_* (the stages) -> share (what may leave) -> run (their order, and what need not be done again),
-forecast (what would be done).
+forecast (what would be done). inside: what other commands look for in such a folder.
 """
 
 from hush.pipeline.forecast import forecast

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from hush.config import Config
+from hush.console import counted
 from hush.keyed import DataKey
 from hush.pipeline.folder import RunPaths
 from hush.pipeline.job import Job
@@ -89,18 +90,18 @@ def _sizes(name: StageName, config: Config, job: Job | None) -> tuple[str, float
     plan, audit = config.plan, config.audit
     match name:
         case "data":
-            return (_counted(len(files), "file") + f", {size / 1e6:,.1f} MB", size / READ) if files else ("", None)
+            return (counted(len(files), "file") + f", {size / 1e6:,.1f} MB", size / READ) if files else ("", None)
         case "scan":
             rules = len(config.rules.rules)
-            return _counted(rules, "rule"), size * rules / SCANNED / config.data.workers if files else None
+            return counted(rules, "rule"), size * rules / SCANNED / config.data.workers if files else None
         case "canaries":
             planted = None if audit is None else audit.canaries
-            return ("", None) if planted is None else (f"{planted.count} × {planted.repeats} examples", 1)
+            return ("", None) if planted is None else (f"{planted.count} × {counted(planted.repeats, 'example')}", 1)
         case "plan":
             scan = known.get("scan")
             if scan is None:
-                return f"{plan.rounds:,} rounds of {plan.batch_size:g}", None
-            said = f"{_counted(scan['examples'], 'example')}, {_counted(scan['secrets'], 'secret')}"
+                return f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}", None
+            said = f"{counted(scan['examples'], 'example')}, {counted(scan['secrets'], 'secret')}"
             return said, 2 + 20 * scan["pairs"] / PLANNED
         case "train":
             return _training(config, job)
@@ -120,7 +121,7 @@ def _training(config: Config, job: Job | None) -> tuple[str, float | None]:
     if job is not None and "plan" in job.record.stages:
         begun = _rounds_done(training_folder(job))
     left = plan.rounds - begun
-    said = f"{plan.rounds:,} rounds of {plan.batch_size:g}" + (f", {begun:,} done" if begun else "")
+    said = f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}" + (f", {begun:,} done" if begun else "")
     if parameters is None:
         return said, None
     tokens = min(training.max_length or 512, length or 512)
@@ -137,7 +138,3 @@ def _model(config: Config) -> tuple[float | None, int | None]:
     folder = Path(config.located(config.model.name or ""))
     weights = sum(path.stat().st_size for path in folder.glob("*.safetensors")) if folder.is_dir() else 0
     return (weights / 4 or None), None
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

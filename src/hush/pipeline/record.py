@@ -46,11 +46,22 @@ class Record:
         """What is recorded there under the key of this id; nothing if there is no file."""
         if not path.exists():
             return cls(path=path, key=key)
+        found = cls.read(path)
+        if found.key != key:
+            raise InvalidInput(
+                f"{path} was written under the key {found.key}, but this one is {key}; pass that key as data.key, or "
+                "name a new folder"
+            )
+        return found
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What is recorded there, under whichever key: enough to find things, not to go on."""
         try:
             content = read_json(path)
             if content["format"] != FORMAT:
                 raise ValueError("another format")
-            found = cls(
+            return cls(
                 path=path,
                 key=str(content["key"]),
                 stages={name: Done(**content["stages"][name]) for name in STAGES if name in content["stages"]},
@@ -59,12 +70,6 @@ class Record:
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidInput(f"{path} is not the record of a run; restore it, or name a new folder") from None
-        if found.key != key:
-            raise InvalidInput(
-                f"{path} was written under the key {found.key}, but this one is {key}; pass that key as data.key, or "
-                "name a new folder"
-            )
-        return found
 
     def finish(self, stage: StageName, inputs: str, outputs: dict[str, Any]) -> None:
         """Enter a stage, once its results lie where they belong."""

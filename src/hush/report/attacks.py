@@ -12,6 +12,7 @@ from typing import Any, Self, final
 from hush.errors import InvalidInput
 from hush.report.markup import at_least, at_most, shown, table
 from hush.report.plots import Plot
+from hush.rounding import counted
 
 __all__ = ["AuditResult", "attacks_plot", "attacks_table"]
 
@@ -143,7 +144,7 @@ def attacks_table(result: AuditResult) -> str:
     ]
     columns = ["secret", "attack", "prior", "attack ≥", "attack ≤", "certified ≤", "ceiling", "verdict"]
     more = len(result.rows) - LISTED
-    rest = f"<p>{more:,} more rows are in audit.json.</p>" if more > 0 else ""
+    rest = f"<p>In audit.json besides: {counted(more, 'row')}.</p>" if more > 0 else ""
     parts = [table(columns, cells, caption="The audit, row by row"), rest]
     if result.extraction:
         columns = ["sequences", "prompt", "continuation", "came out", "at least", "at most"]
@@ -177,7 +178,7 @@ def _exposure(found: object) -> list[str]:
         return []
     named, total, mean, chance = (found.get(name, "–") for name in ("named", "canaries", "mean", "by_chance"))
     bits = [f"{value:.2f}" if isinstance(value, float) else str(value) for value in (mean, chance)]
-    return [f"{named} of {total} canaries rank first; mean exposure {bits[0]} bits, by chance {bits[1]}"]
+    return [f"Canaries that rank first: {named} of {total}; mean exposure {bits[0]} bits, by chance {bits[1]}"]
 
 
 def _texts(given: object) -> list[str]:

@@ -12,7 +12,7 @@ from hush.report.attacks import AuditResult
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most, shown
 from hush.report.methods import MethodNoise
 from hush.report.numbers import SecretNumbers, kept_weight
-from hush.rounding import rounded_down
+from hush.rounding import counted, rounded_down
 
 __all__ = ["headline"]
 
@@ -37,7 +37,10 @@ def headline(
         banners.append("<strong>The audit failed.</strong> Do not release this model; find the mistake first.")
     warnings = "".join(f'<p class="banner bad" role="alert">{banner}</p>\n' for banner in banners)
     graph = plan.incidence
-    sizes = f"{graph.num_secrets:,} secrets in {graph.num_examples:,} examples · planned {shown(plan.created[:10])}"
+    sizes = (
+        f"{counted(graph.num_secrets, 'secret')} in {counted(graph.num_examples, 'example')} · planned "
+        f"{shown(plan.created[:10])}"
+    )
     cards = [_promise(plan), _cost(plan, methods), _verdict(certificate, numbers, audit)]
     return f'<p class="sizes">{sizes}</p>\n{warnings}<div class="cards">\n{"".join(cards)}</div>\n'
 
@@ -63,9 +66,9 @@ def _promise(plan: Plan) -> str:
 def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
     noise = plan.training_noise_multiplier
     lines = [
-        f"noise multiplier, {plan.rounds:,} rounds of about {plan.batch_size:g} examples. Examples with secrets keep "
-        f"{percent_at_least(kept_weight(plan), 3)} of their weight; {percent_at_least(plan.kept_fraction, 3)} of all "
-        "examples are used.",
+        f"noise multiplier; {counted(plan.rounds, 'round')}, a batch of about {plan.batch_size:g}. Examples with "
+        f"secrets keep {percent_at_least(kept_weight(plan), 3)} of their weight; "
+        f"{percent_at_least(plan.kept_fraction, 3)} of all examples are used.",
     ]
     held_out = held_out_examples(plan).size
     if held_out:

@@ -12,6 +12,7 @@ from hush.report.frontier import BOUNDS, CAPACITIES
 from hush.report.markup import at_least, at_most, percent_at_least, shown, table
 from hush.report.methods import MethodNoise
 from hush.report.numbers import Curve
+from hush.rounding import counted
 
 __all__ = ["Look", "Plot", "counts_plot", "curves_plot", "frontier_plot", "noise_plot", "training_plots"]
 
@@ -135,7 +136,7 @@ def counts_plot(names: Sequence[str], before: Sequence[int], after: Sequence[int
         {
             "type": "bar", "name": name, "x": list(names), "y": list(counts),
             "marker": {"color": colour, "pattern": {"shape": pattern, **HATCH}},
-            "hovertext": [f"{count:,} secrets in {bin_} examples<br>{name}"
+            "hovertext": [f"{counted(count, 'secret')} in {bin_} example{'' if bin_ == '1' else 's'}<br>{name}"
                           for bin_, count in zip(names, counts, strict=True)],
             "hoverinfo": "text",
         }

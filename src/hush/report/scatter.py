@@ -11,6 +11,7 @@ import numpy as np
 from hush.report.markup import at_most, percent_at_most, printable, shown, table
 from hush.report.numbers import SecretNumbers
 from hush.report.plots import Plot
+from hush.rounding import counted
 
 __all__ = ["scatter_plot"]
 
@@ -28,7 +29,7 @@ def scatter_plot(ids: tuple[str, ...], numbers: SecretNumbers) -> Plot:
               for is_binding in (False, True)]  # fmt: skip
     absent = len(ids) - len(held)
     drawn = "" if alone else " Secrets that would lie on top of each other are drawn as one, the larger the more."
-    none = f" {absent:,} secrets are in no example and are not drawn." if absent else ""
+    none = f" Not drawn: {counted(absent, 'secret')} in no example." if absent else ""
     counts = [int(np.sum(numbers.share_S <= share)) for share in SHARES]
     cells = [(f"up to {percent_at_most(share)}", f"{count:,}") for share, count in zip(SHARES, counts, strict=True)]
     return Plot(
@@ -73,7 +74,7 @@ def _trace(ids: tuple[str, ...], numbers: SecretNumbers, groups: list[np.ndarray
     for secret, size in zip(closest, sizes, strict=True):
         more = f"<br>and {size - 1:,} more like it" if size > 1 else ""
         texts.append(
-            f"{shown(ids[secret])}<br>in {numbers.before_S[secret]:,} examples<br>at most "
+            f"{shown(ids[secret])}<br>in {counted(numbers.before_S[secret], 'example')}<br>at most "
             f"{at_most(numbers.posterior_S[secret])} of {at_most(numbers.ceiling_S[secret])}, "
             f"{percent_at_most(numbers.share_S[secret])}{more}"
         )

@@ -13,6 +13,7 @@ from hush.report.packing import PackedRows
 from hush.report.page import Section, figure
 from hush.report.plots import Look, counts_plot, curves_plot, frontier_plot, noise_plot, training_plots
 from hush.report.scatter import scatter_plot
+from hush.rounding import counted
 
 __all__ = [
     "audit_section",
@@ -78,7 +79,8 @@ def counts_section(numbers: SecretNumbers) -> Section:
 
 def secrets_section(plan: Plan, numbers: SecretNumbers, rows: PackedRows, *, has_texts: bool) -> Section:
     plot = scatter_plot(plan.secret_ids, numbers)
-    text = f"<p>{len(plan.binding):,} of {len(plan.secret_ids):,} secrets bind: about 1 % less noise would break them."
+    secrets = counted(len(plan.secret_ids), "secret")
+    text = f"<p>Binding: {len(plan.binding):,} of {secrets}. About 1 % less noise would break their promises."
     if plan.prior.shape[1] > 1:
         text += " Of several promised points the one closest to its ceiling is shown."
     text += " Choose a point to find its secret in the table.</p>\n"
@@ -153,11 +155,16 @@ def scan_section(summary: dict[str, Any], *, planted: int) -> Section:
     ]
     text = (
         f"<p>{summary['examples_with_secrets']:,} of {summary['examples']:,} examples contain a secret, in "
-        f"{summary['pairs']:,} pairs of example and secret, {summary['pairs_from_copies']:,} of them through copies; "
-        f"{summary['skipped']:,} rows were passed over.</p>\n"
+        f"{summary['pairs']:,} pairs of example and secret"
     )
+    if "pairs_from_copies" in summary:  # the owner's side of the scan is here
+        text += (
+            f", {summary['pairs_from_copies']:,} of them through copies; {summary['skipped']:,} rows were passed over"
+        )
+    text += ".</p>\n"
     if planted:
-        text += f"<p>{planted:,} canaries were planted after the scan; they are not counted here.</p>\n"
+        canaries = f"{counted(planted, 'canary', 'canaries')} {'was' if planted == 1 else 'were'}"
+        text += f"<p>{canaries} planted after the scan, and not counted here.</p>\n"
     rules = table(["rule", "secrets", "found in the data", "pairs"], cells, caption="What the scan found, by rule")
     return Section(name="scan", link="Scan", title="What was found", html=text + rules)
 

@@ -1,8 +1,9 @@
 """Which secrets there are, and which examples contain them: from a corpus and a rules file to what a plan needs.
 
 rules, rule_kinds, promises: what to look for and what it is promised; prepare: rules become finders; finders, code,
-copies: ways to find; pipeline and engines: over all data, here or on a cluster; result, files: what comes out, and its
-folder; review: a page to look through; run: the one function that does it all.
+copies: ways to find; pipeline and engines: over all data, here or on a cluster; outcome, numbering: public numbers,
+private reasons; result, files: what comes out, and its folder; review: a page to look through; run: the one function
+that does it all.
 
 Names load on first use, so that importing this is light.
 """

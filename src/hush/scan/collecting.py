@@ -36,7 +36,7 @@ COLUMNS = ("file", "row", "same", "leaf", "ids", "signatures")  # of the example
 
 @final
 class Collecting:
-    """Takes what was found in one shard after the other. Numbers of examples and secrets are final as soon as given."""
+    """Takes what was found in one shard after the other. Examples' numbers are final, those of secrets provisional."""
 
     def __init__(self, finders: Sequence[Finder], hits_file: Path, *, again: Sequence[int] = ()) -> None:
         self.again = tuple(again)  # rules whose secrets are looked for a second time

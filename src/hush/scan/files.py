@@ -1,9 +1,12 @@
 """A scan as a folder: what may be shown, and what stays with the owner.
 
 public/incidence.parquet, secrets.parquet   the graph and the promises, for hush plan
-public/summary.json                         counts, and SHA-256 of the other public files
-owner/reasons.parquet, examples.parquet, skipped.json, texts.parquet, and data.parquet where the examples are not the
+public/summary.json                         counts of what is in them, and their SHA-256
+owner/reasons.parquet, examples.parquet, counts.json, texts.parquet, and data.parquet where the examples are not the
 rows of the input (rows were passed over, or files were cut into chunks); readable by the owner alone
+
+Guarantee: apart from the keyed fingerprint of the data, the public side is a function of the graph, the promises and
+the rules' and secrets' public names. How the graph came about (copies, rows passed over) is not in it.
 """
 
 import json
@@ -27,11 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["load_scan", "save_scan"]
 
-FORMAT = "hush scan 1"
+FORMAT = "hush scan 2"
 PUBLIC = ("incidence.parquet", "secrets.parquet")
-OWNER = ("reasons.parquet", "examples.parquet", "skipped.json")
+OWNER = ("reasons.parquet", "examples.parquet", "counts.json")
+UNSAID = ("pairs_from_copies", "skipped", "skipped_by_file")  # of a summary, in public
 DATA, TEXTS = "data.parquet", "texts.parquet"
-WRITTEN = {"public": {*PUBLIC, "summary.json"}, "owner": {*OWNER, DATA, TEXTS, "review.html"}}
+EARLIER = "skipped.json"  # of the first format
+WRITTEN = {"public": {*PUBLIC, "summary.json"}, "owner": {*OWNER, DATA, TEXTS, "review.html", EARLIER}}
 
 
 def check_folder(folder: Path) -> None:
@@ -67,7 +72,7 @@ def save_scan(scan: "Scan", folder: Path, also: Callable[[Path], None] | None) -
                 also(owner)
             for path in owner.iterdir():
                 path.chmod(0o600)
-        summary = {name: value for name, value in scan.summary().items() if name != "skipped_by_file"}
+        summary = {name: value for name, value in scan.summary().items() if name not in UNSAID}
         digests = {name: file_digest(public / name) for name in PUBLIC}
         record = {"format": FORMAT, **summary, "digests": digests}
         record |= {"digest": record_digest(record)}
@@ -113,14 +118,15 @@ def load_scan(folder: Path) -> dict[str, Any]:
     if changed:
         raise InvalidInput(f"{public}: {', '.join(changed)} changed after the scan was written; scan again")
     has_texts = (owner / TEXTS).is_file()
+    files = OwnerFiles(owner) if owner.is_dir() else None
     return {
         "incidence": Incidence.from_parquet(public / "incidence.parquet"),
         "secrets": Secrets.from_parquet(public / "secrets.parquet", texts_path=owner / TEXTS if has_texts else None),
         "rules": tuple((rule["rule"], rule["secrets"]) for rule in record["rules"]),
-        "skipped": record["skipped"],
-        "inherited": record["pairs_from_copies"],
+        "skipped": 0 if files is None else sum(files.skipped().values()),
+        "inherited": 0 if files is None else files.inherited(),
         "data_fingerprint": record["data_fingerprint"],
-        "owner": OwnerFiles(owner) if owner.is_dir() else None,
+        "owner": files,
     }
 
 

@@ -37,7 +37,7 @@ class Finder(Protocol):
 
     @property
     def declared(self) -> Sequence[Declared]:
-        """The secrets that it knows beforehand, in order."""
+        """The secrets that it knows beforehand, in any order: their public one is made later."""
         ...
 
     def find(self, block: Block) -> Hits:

@@ -2,7 +2,7 @@
 
 reasons.parquet   example, secret, rule, reason, begin, end: at least one row for every pair
 examples.parquet  id, file, row and, under a key, the row's fingerprint
-skipped.json      how many rows of which file were passed over
+counts.json       how many rows of which file were passed over, and how many pairs come from copies alone
 
 All of it is read in stretches: a question about one example or one secret reads the row groups that can answer it.
 """
@@ -87,7 +87,23 @@ class OwnerFiles:
 
     def skipped(self) -> dict[str, int]:
         """How many rows were passed over, by file."""
-        return json.loads((self.folder / "skipped.json").read_text(encoding="utf-8"))
+        return self._counts()["skipped"]
+
+    def inherited(self) -> int:
+        """How many pairs come from copies alone."""
+        return self._counts()["pairs_from_copies"]
+
+    def write_counts(self, *, skipped: dict[str, int], inherited: int) -> None:
+        """Keep what was counted on the way."""
+        counts = {"skipped": skipped, "pairs_from_copies": inherited}
+        (self.folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
+
+    def _counts(self) -> dict[str, Any]:
+        path = self.folder / "counts.json"
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            raise InvalidInput(f"{path} is missing or not readable; restore it, or scan again") from None
 
     def _opened(self, name: str) -> pq.ParquetFile:
         try:

@@ -1,63 +1,37 @@
 """The scan itself: surveys, then finders over every shard, then copies, numbers and promises.
 
-    corpus → shards → count (surveys) → find → look again → copies → secrets + incidence + reasons
+    corpus → shards → count (surveys) → find → look again → copies → public order → secrets + incidence + reasons
 
 Shards are read by an engine; everything after them happens here, in their order, so that neither the cut into shards
 nor the engine changes anything that comes out.
 """
 
-import json
 import secrets as entropy
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from hush.corpus.shards import Readable, ShardSource
 from hush.errors import InvalidInput
-from hush.incidence import Incidence
 from hush.keyed import DataKey
 from hush.scan.collecting import Collecting
 from hush.scan.elsewhere import LookAgain
 from hush.scan.engines import Engine
 from hush.scan.finder import Finder, Prepared, Survey
 from hush.scan.finders.literals import Literals
-from hush.scan.numbering import Numbering, secret_table
-from hush.scan.owner import REASONS, ROW_GROUP, OwnerFiles, OwnerWriter, temporary_owner
+from hush.scan.numbering import Numbering
+from hush.scan.outcome import NearCopies, written_outcome
+from hush.scan.owner import temporary_owner
 from hush.scan.places import write_examples
 from hush.scan.result import Data, Scan
-from hush.scan.spreading import first_equal, inherited
-from hush.scan.task import Count, Find, Signer, Total
+from hush.scan.task import Count, Find, Total
 
-__all__ = ["NearCopies", "Progress", "run_scan"]
+__all__ = ["Progress", "run_scan"]
 
 Result = TypeVar("Result")
 Progress = Callable[[int, int], None]
-Sentences = Callable[[NDArray[np.int64], NDArray[np.int64]], Sequence[str]]  # of examples and where each has it from
-
-
-class CopyGroups(Protocol):
-    """Who is a copy of whom."""
-
-    @property
-    def first_N(self) -> NDArray[np.int64]:
-        """The first example of each example's group."""
-        ...
-
-    def reasons(self, example: Any, origin: Any, /) -> Sequence[str]:
-        """Why each example has what the origin, of its group, contains."""
-        ...
-
-
-class NearCopies(Signer, Protocol):
-    """The rule of near copies, as ``hush.scan.copies.Copies`` has it."""
-
-    def groups(self, signature_NK: Any, /) -> CopyGroups:
-        """The groups, from the signatures of all examples in order."""
-        ...
 
 
 def run_scan(
@@ -116,16 +90,16 @@ def run_scan(
                 for result in results:
                     found.add_elsewhere(result)
                     tell()
-    incidence, num_inherited = _written(found, rules, owner, copies)
+    incidence, secrets, num_inherited = written_outcome(found, rules, owner, copies)
     fingerprint = None
     if key is not None:
         leaves = found.column("leaf")
         fingerprint = key.fingerprint_leaves([] if leaves is None else [leaves.tobytes()])
     write_examples(found, owner.folder / "examples.parquet", corpus.source)
-    (owner.folder / "skipped.json").write_text(json.dumps(found.skipped), encoding="utf-8")
+    owner.write_counts(skipped=found.skipped, inherited=num_inherited)
     return Scan(
         incidence=incidence,
-        secrets=secret_table(rules, found.numberings),
+        secrets=secrets,
         rules=tuple((rule.name, len(numbering)) for rule, numbering in zip(rules, found.numberings, strict=True)),
         skipped=sum(found.skipped.values()),
         inherited=num_inherited,
@@ -189,44 +163,3 @@ def _results(
 ) -> Generator[Result, None, None]:
     """What the engine gives; to close this is to stop it, even where somebody keeps the traceback of an error."""
     yield from engine.map(task, shards)
-
-
-def _written(
-    found: Collecting, rules: Sequence[Prepared], owner: OwnerFiles, copies: NearCopies | None
-) -> tuple[Incidence, int]:
-    """The incidence, its reasons in the owner's file, and how many of its pairs come from copies alone."""
-    offset_R = found.offsets()
-    num_secrets = int(offset_R[-1])
-    name_R = pa.array([rule.name for rule in rules], pa.string())
-    example_P, secret_P = found.pairs()
-    direct = len(example_P)
-    with OwnerWriter(owner.folder / "reasons.parquet", REASONS, kind="scan reasons") as writer:
-        for batch in found.hits():
-            rule_H = batch.column("rule").to_numpy()
-            columns = {name: batch.column(name) for name in ("example", "reason", "begin", "end")}
-            secret_H = offset_R[rule_H] + batch.column("number").to_numpy()
-            writer.write(columns | {"secret": secret_H, "rule": name_R.take(pa.array(rule_H))})
-        for first_N, reasons in _groups(found, copies) if direct else ():
-            made = inherited(first_N, example_P, secret_P, num_secrets=num_secrets)
-            for part in made.parts(ROW_GROUP):
-                rule_H = np.searchsorted(offset_R, part.secret_H, side="right") - 1
-                columns = {"example": part.example_H, "secret": part.secret_H, "rule": name_R.take(pa.array(rule_H))}
-                nowhere = dict.fromkeys(("begin", "end"), np.full(len(part), -1))
-                writer.write(columns | nowhere | {"reason": reasons(part.example_H, part.origin_H)})
-            example_P = np.concatenate([example_P, made.example_H])
-            secret_P = np.concatenate([secret_P, made.secret_H])
-    (owner.folder / "hits.arrows").unlink()
-    incidence = Incidence.from_pairs(example_P, secret_P, num_examples=found.num_examples, num_secrets=num_secrets)
-    return incidence, len(example_P) - direct
-
-
-def _groups(found: Collecting, copies: NearCopies | None) -> Iterator[tuple[NDArray[np.int64], Sentences]]:
-    """The first member of each example's group of copies, and why members share: equal texts first, then near ones."""
-    yield first_equal(found.column("same")), _exact_copies
-    if copies is not None:
-        groups = copies.groups(found.column("signatures"))
-        yield groups.first_N, groups.reasons
-
-
-def _exact_copies(example_H: NDArray[np.int64], origin_H: NDArray[np.int64]) -> list[str]:
-    return [f"exact copy of example {origin}" for origin in origin_H.tolist()]

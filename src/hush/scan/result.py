@@ -58,10 +58,10 @@ class Data:
 class Scan:
     """Which examples contain which secrets, what each secret is promised, and why each pair is there.
 
-    rules: name and number of secrets of each rule, in the order of the secrets. skipped: rows that were passed over.
-    inherited: pairs that are there only because of copies. data_fingerprint: of the examples' texts, under the owner's
-    key. owner: the owner's side; None where only the public one is at hand. data: where the texts can be read again, if
-    they have to be saved with the scan.
+    rules: name and number of secrets of each rule, in the order of the secrets. skipped: rows that were passed over;
+    inherited: pairs that are there only because of copies; both are for the owner to know, and 0 without his side.
+    data_fingerprint: of the examples' texts, under the owner's key. owner: the owner's side; None where only the public
+    one is at hand. data: where the texts can be read again, if they have to be saved with the scan.
     """
 
     incidence: Incidence
@@ -101,14 +101,17 @@ class Scan:
         return sorted(found, key=lambda reason: (reason.begin, reason.end, reason.secret))
 
     def summary(self) -> dict[str, Any]:
-        """Counts for its owner: sizes, how they are distributed, who has most, what was passed over. No text."""
+        """Sizes, how they are distributed, who has most; with the owner's side also how they came about. No text."""
         by_secret, by_example = self.incidence.examples_per_secret, self.incidence.secrets_per_example
+        own: dict[str, Any] = {}
+        if self.owner is not None:
+            by_file = self.owner.skipped() if self.skipped else {}
+            own = {"pairs_from_copies": self.inherited, "skipped": self.skipped, "skipped_by_file": by_file}
         return {
             "examples": self.incidence.num_examples,
             "examples_with_secrets": int(np.count_nonzero(by_example)),
             "secrets": self.incidence.num_secrets,
             "pairs": self.incidence.num_entries,
-            "pairs_from_copies": self.inherited,
             "examples_per_secret": _quantiles(by_secret),
             "secrets_per_example": _quantiles(by_example),
             "most_widespread": [
@@ -126,9 +129,8 @@ class Scan:
                 }
                 for name, begin, end in self._ranges()
             ],
-            "skipped": self.skipped,
-            "skipped_by_file": {} if self.owner is None or not self.skipped else self.owner.skipped(),
             "data_fingerprint": self.data_fingerprint,
+            **own,
         }
 
     def save(self, folder: str | os.PathLike[str], *, also: Callable[[Path], None] | None = None) -> None:

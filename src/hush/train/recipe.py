@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from hush.errors import InvalidInput
 from hush.plan.files import read_json
 from hush.train.checkpoint import durable_file
+from hush.train.limits import MOST_LEARNING_RATE
 from hush.train.pretrained import Lora, Task
 
 __all__ = ["Recipe", "Runtime", "check_recipe", "store_recipe"]
@@ -41,8 +42,10 @@ class Recipe:
     public_batch: int | None = None
 
     def __post_init__(self) -> None:
-        if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
-            raise InvalidInput(f"learning_rate={self.learning_rate!r}; pass a finite number above 0")
+        if self.learning_rate is not None and not 0 < self.learning_rate <= MOST_LEARNING_RATE:
+            raise InvalidInput(
+                f"learning_rate={self.learning_rate!r}; pass a number above 0 and up to {MOST_LEARNING_RATE:g}"
+            )
         if self.warmup < 0:
             raise InvalidInput(f"warmup={self.warmup}; pass a number of rounds, 0 or more")
         if (self.public_weight is None) != (self.public_batch is None):

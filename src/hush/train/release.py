@@ -4,6 +4,7 @@ owner/run.json       which plan, the seed of the draws, the ledger of released r
 owner/checkpoints/   states to resume from
 owner/rounds.jsonl   the run log
 owner/scores.jsonl   scores on data without secrets, until they are released
+owner/base_model.txt where the base model of adapters lies, if it has no public name
 owner/lock           held by the process that trains
 release/round-…/     a model released on the way
 release/model/       the final model; beside it certificate.json, certificate.md, plan/ (a copy to verify) and, if
@@ -35,11 +36,13 @@ from hush.storage import flush, whole_file, whole_folder
 from hush.train.checkpoint import Checkpoints
 from hush.train.ledger import Ledger
 from hush.train.lock import FolderLock
+from hush.train.owner_paths import without_owner_paths
 from hush.train.run_log import RoundLines
 
-__all__ = ["EVALUATIONS", "SCORES", "Export", "RunFolder", "folder_digest", "tensors_of"]
+__all__ = ["EVALUATIONS", "SCORES", "Export", "RunFolder", "folder_digest", "local_base_of", "tensors_of"]
 
 SCORES, EVALUATIONS = "scores.jsonl", "evaluations.jsonl"  # before their release, and after it
+BASE_MODEL = "base_model.txt"
 
 Export = Callable[[Path], object]
 """Writes the model, as it is now, into a folder."""
@@ -200,9 +203,17 @@ class RunFolder:
     def _write(self, path: Path, export: Export) -> None:
         with whole_folder(path) as work:
             export(work)
+            self._hide_paths(work)
             self._hide_times(work)
         self._hide_times(self.public)  # which just got a new entry
         flush(self.root)
+
+    def _hide_paths(self, folder: Path) -> None:
+        """Paths of the owner's machine stay here; an audit needs that of the base model again."""
+        base = without_owner_paths(folder)
+        if base is not None:
+            with whole_file(self.owner / BASE_MODEL) as file:
+                file.write(str(Path(base).resolve() if Path(base).exists() else base).encode())
 
     def _hide_times(self, folder: Path) -> None:
         """When files were written says how long the rounds took, and so how large their secret draws were."""
@@ -221,6 +232,12 @@ class RunFolder:
                 f"{self.public / unknown[0]} exists, but {self.owner / 'run.json'} knows nothing of its release: the "
                 "owner's files are older than what was released. Restore them, or train in a new folder"
             )
+
+
+def local_base_of(model: Path) -> str | None:
+    """Where the base model lies that a run's released adapters belong to; None where no owner's file says so."""
+    path = model.resolve().parents[1] / "owner" / BASE_MODEL
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def tensors_of(model: nn.Module) -> Export:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hush.accounting import posterior
 from hush.plan import Plan
+from hush.rounding import counted
 from hush.verification.checks import Check, check
 
 SLACK = 5e-3  # two upper bounds of the same number may differ by this much: each is within 1e-3 of the truth
@@ -40,15 +41,17 @@ def check_posteriors(plan: Plan, progress: Progress | None) -> tuple[Check, Chec
         return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
 
     if faults["broken"]:
-        problem = f"{len(faults['broken'])} promises do not hold at noise {plan.noise_multiplier:.6g}: {told('broken')}"
+        broken = counted(len(faults["broken"]), "promise")
+        problem = f"{broken} not kept at noise {plan.noise_multiplier:.6g}: {told('broken')}"
     else:
-        problem = f"{len(faults['larger than stated'])} are larger than stated: {told('larger than stated')}"
+        problem = f"{len(faults['larger than stated'])} larger than stated: {told('larger than stated')}"
     sound = not (faults["broken"] or faults["larger than stated"])
+    recomputed = "the one there is" if total == 1 else f"all {total}"
+    bind = f"{counted(plan.binding.size, 'secret')} {'binds' if plan.binding.size == 1 else 'bind'}"
     return (
-        check("posteriors", sound, problem, f"all {total} recomputed, every one within its ceiling"),
-        check("binding", not faults["binding"], f"wrongly listed or left out: {told('binding')}",
-              f"{plan.binding.size} secrets bind, as stated"),
-    )  # fmt: skip
+        check("posteriors", sound, problem, f"{recomputed} recomputed, every one within its ceiling"),
+        check("binding", not faults["binding"], f"wrongly listed or left out: {told('binding')}", f"{bind}, as stated"),
+    )
 
 
 def _faults(plan: Plan, listed: np.ndarray, secret: int) -> list[str]:

@@ -88,7 +88,8 @@ def newton_step(offset, row, curvature, slope, free, damping, tolerance, most):
     direction, image = np.empty(size, np.float32), np.empty(size, np.float32)
     inner, norm = 0.0, 0.0
     for j in range(size):
-        inverse[j] = keep[j] / inverse[j]
+        # A row without columns has neither curvature nor damping, and nothing to move for.
+        inverse[j] = keep[j] / inverse[j] if inverse[j] > 0.0 else 0.0
         residual[j] = -slope[j] * keep[j]
         direction[j] = residual[j] * inverse[j]
         inner += residual[j] * direction[j]

@@ -24,6 +24,8 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.integer]
 Progress = Callable[[int, int], None]  # called with (done, total)
 
+LEAST = 1e-290  # below it products are subnormal, and their rounding is no longer small against themselves
+
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -142,7 +144,10 @@ class Program:
 
 
 def checked_capacity(capacity: ArrayLike, num_secrets: int) -> Array:
-    """One capacity per secret, each at least 0; infinite ones never bind."""
+    """One capacity per secret, each at least 0; infinite ones never bind.
+
+    Those below 1e-290 count as 0, the safe side: whatever keeps a capacity of 0 keeps them, too.
+    """
     try:
         array = np.asarray(capacity, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -155,15 +160,15 @@ def checked_capacity(capacity: ArrayLike, num_secrets: int) -> Array:
     if wrong.any():
         where = int(wrong.argmax())
         raise InvalidInput(f"capacity[{where}]={array[where]} is not a capacity; every one must be at least 0")
-    return array.copy()
+    return np.where(array < LEAST, 0.0, array)
 
 
 def checked_upper(upper: float) -> float:
-    """The common upper bound of all weights: finite and above 0."""
+    """The common upper bound of all weights: finite, and large enough to compute with."""
     try:
         bound = float(upper)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"upper={upper!r} is not a number") from error
-    if not (0 < bound < math.inf):
-        raise InvalidInput(f"upper={bound}; the weights need a finite upper bound above 0")
+    if not (LEAST <= bound < math.inf):
+        raise InvalidInput(f"upper={bound}; the weights need a finite upper bound of at least {LEAST:g}")
     return bound

@@ -71,9 +71,10 @@ def solve_weights(
 ) -> Weights:
     """Weights of the largest sum under which the examples of each secret weigh at most its capacity together.
 
-    capacity: one number, or one per secret; infinite ones never bind. upper bounds every weight. tolerance is the
-    largest certified relative gap that is accepted. warm_start: the answer to a similar question, such as the same
-    graph under other capacities. solver: None chooses by size. progress is called with (done, total) now and then.
+    capacity: one number, or one per secret; infinite ones never bind, those below 1e-290 count as 0. upper bounds every
+    weight. tolerance is the largest certified relative gap that is accepted. warm_start: the answer to a similar
+    question, such as the same graph under other capacities. solver: None chooses by size. progress is called with
+    (done, total) now and then.
 
     Guarantee: every capacity holds (up to 1e-12 of itself, the rounding of a sum), and no weights with these
     capacities have a sum above ``bound``, whatever the solver did. CannotCertify where the gap is above tolerance.

@@ -83,7 +83,7 @@ const secretTable = (() => {
       const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
       view = !words.length && !only.checked ? order : order.filter(row =>
         (!only.checked || columns.binding[row]) && words.every(word => lower[row].includes(word)));
-      found.textContent = `${numbers.grouped(view.length)} of ${numbers.grouped(layout.rows)} secrets`;
+      found.textContent = `${numbers.grouped(view.length)} of ${numbers.grouped(layout.rows)} secret${layout.rows === 1 ? "" : "s"}`;
       box.firstElementChild.setAttribute("aria-rowcount", view.length + 1);
       box.scrollTop = 0;
       render();

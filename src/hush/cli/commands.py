@@ -1,0 +1,70 @@
+"""The program of all commands, and what its help shows.
+
+Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C.
+"""
+
+from typing import Annotated
+
+import typer
+
+from hush import __version__
+from hush.cli.audit import audit
+from hush.cli.canaries import canaries
+from hush.cli.demo import demo
+from hush.cli.explain import explain
+from hush.cli.frontier import frontier
+from hush.cli.messages import DebugOption, QuietOption, VerboseOption, command, say_as_asked
+from hush.cli.numbers import calibrate, posterior
+from hush.cli.plan import plan
+from hush.cli.report import report
+from hush.cli.run import init, run
+from hush.cli.scan import scan
+from hush.cli.train import train
+from hush.cli.verify import sign, verify
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    pretty_exceptions_show_locals=False, no_args_is_help=True, rich_markup_mode="markdown", help=(
+        "Train on data that holds secrets, with a proven ceiling on what anyone can get back out of the model.\n\n"
+        "Example: `hush init`, fill in the path of your data, then `hush run hush.yaml`\n\n"
+        "Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C. Nothing that exists is "
+        "replaced without `--force`. Completion in your shell: `hush --install-completion`"
+    ),
+)  # fmt: skip
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hush {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _hush(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and stop.", metavar=""
+        ),
+    ] = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    debug: DebugOption = False,
+) -> None:
+    say_as_asked(quiet=quiet, verbose=verbose, debug=debug)
+
+
+for _panel, _commands in {  # as the help shows them: first what a new user needs
+    "All at once": (demo, init, run),
+    "Step by step": (scan, explain, canaries, plan, frontier, train, audit, report),
+    "Trust": (verify, sign),
+    "Single numbers": (posterior, calibrate),
+}.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(command(_command))

@@ -1,0 +1,37 @@
+"""Models, and libraries that only commands with models need: named if missing, kept from drawing bars of their own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hush.errors import InvalidInput
+
+__all__ = ["check_model", "needed_for", "quiet_libraries"]
+
+
+def check_model(name: str, option: str) -> None:
+    """Refuse what is meant as a folder and is none, before anybody asks the hub for it."""
+    from hush.corpus.names import means_path
+
+    if not Path(name).is_dir() and (Path(name).exists() or means_path(name)):
+        raise InvalidInput(f"{option}={name} is no folder; pass that of a model, or its NAME or OWNER/NAME on the hub")
+
+
+@contextmanager
+def needed_for(what: str) -> Iterator[None]:
+    """Imports inside may fail; the message then says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f'{what} needs the library {error.name}; pip install "hush[hf]"') from error
+
+
+def quiet_libraries(*, silent: bool) -> None:
+    """No bars of the libraries beneath ours; their warnings stay, unless another process shows the same."""
+    try:
+        from transformers.utils import logging
+    except ImportError:
+        return  # said where the library is needed
+    logging.disable_progress_bar()
+    if silent:
+        logging.set_verbosity_error()

@@ -1,0 +1,165 @@
+"""What all commands share: how much they say, and how errors and Ctrl-C become a message and an exit code.
+
+Results go to standard output; progress, notes and errors go to standard error.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from traceback import format_tb
+from typing import Annotated, Any, final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from hush.cli.options import PRINTED, flag
+from hush.console import ProgressBar, plain
+from hush.errors import HushError, InvalidInput
+from hush.interrupt import INTERRUPTED
+
+__all__ = [
+    "DebugOption",
+    "QuietOption",
+    "VerboseOption",
+    "command",
+    "is_quiet",
+    "is_verbose",
+    "say_as_asked",
+    "terminal",
+    "working",
+]
+
+STOPPED = "Stopped; no result was written. The same command begins anew."
+NO_MEMORY = "memory ran out; pass less at once (--micro-batch, --workers) or smaller numbers, or use a larger machine"
+
+QuietOption = Annotated[bool, flag("--quiet", "Print only results and errors.", panel=PRINTED)]
+VerboseOption = Annotated[
+    bool, flag("--verbose", "Also print what is being done, how long it took, and notes.", panel=PRINTED)
+]
+DebugOption = Annotated[bool, flag("--debug", "With an error, print where in the program it arose.", panel=PRINTED)]
+OPTIONS = {"quiet": QuietOption, "verbose": VerboseOption, "debug": DebugOption}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """How much the user wants to read."""
+
+    quiet: bool = False
+    verbose: bool = False
+    debug: bool = False
+
+
+_asked: ContextVar[_Asked] = ContextVar("asked", default=_Asked())  # noqa: B039 - it is frozen
+
+
+def say_as_asked(*, quiet: bool, verbose: bool, debug: bool) -> None:
+    """From now on say so much."""
+    _asked.set(_Asked(quiet=quiet, verbose=verbose, debug=debug))
+
+
+def is_quiet() -> bool:
+    """Whether --quiet was given."""
+    return _asked.get().quiet
+
+
+def is_verbose() -> bool:
+    """Whether --verbose was given."""
+    return _asked.get().verbose
+
+
+def terminal(*, silent: bool = False) -> Console:
+    """Standard error, for progress and notes; with --quiet, or silent, it shows nothing."""
+    return Console(stderr=True, quiet=silent or _asked.get().quiet)
+
+
+@contextmanager
+def working(label: str, *, silent: bool = False) -> Iterator[ProgressBar]:
+    """A piece of work, with a progress bar on a terminal if it lasts; with --verbose, a line on how long it took."""
+    console, begin = terminal(silent=silent), time.perf_counter()
+    with ProgressBar(console, label) as progress:
+        yield progress
+    if is_verbose():
+        console.print(plain(f"{label}: {time.perf_counter() - begin:.2f} s"), soft_wrap=True)
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with --quiet, --verbose and --debug; what hush raises on purpose becomes a message and a code.
+
+    0 done, 1 a promise or check failed, or hush itself, 2 bad input, 130 Ctrl-C. The options count before the command
+    too.
+    """
+
+    @wraps(function)
+    def speaking(**given: Any) -> None:
+        before = _asked.get()
+        asked = {name: given.pop(name) or getattr(before, name) for name in OPTIONS}
+        say_as_asked(**asked)
+        try:
+            with _ending():
+                if asked["quiet"] and asked["verbose"]:
+                    raise InvalidInput("--quiet and --verbose ask for opposite things; pass one of them")
+                function(**given)
+        finally:
+            _asked.set(_Asked())  # the next command of the same process is asked anew
+
+    signature = inspect.signature(function)
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+        for name, option in OPTIONS.items()
+    ]
+    speaking.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # pyright: ignore[reportAttributeAccessIssue]
+    speaking.__annotations__ = function.__annotations__ | OPTIONS
+    return speaking
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Errors and Ctrl-C are said, on one line, also with --quiet. Ctrl-C may bring a message: what is kept.
+
+    What no one foresaw is said without its message: that of another library may quote the data.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        Console(stderr=True).print(plain(str(stopped) or STOPPED), soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except (BrokenPipeError, typer.Exit, typer.Abort):
+        raise  # whoever read the output has gone, and there is nobody to tell; or the command has said what it had to
+    except Exception as error:
+        console = Console(stderr=True)
+        if _asked.get().debug:
+            console.print(Text("".join(_traceback(error))), soft_wrap=True)
+        console.print(Text(f"Error: {_said(error)}", style="red"), soft_wrap=True)
+        raise typer.Exit(2 if isinstance(error, InvalidInput | OSError) or _is_memory(error) else 1) from None
+
+
+def _said(error: Exception) -> str:
+    """What is told of an error."""
+    if isinstance(error, HushError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'}: {error.strerror or error}; check the path and its permissions"
+    if _is_memory(error):
+        return NO_MEMORY
+    kind = f"{type(error).__qualname__}, whose message may quote the data"
+    return f"hush failed where it should not ({kind}); report it with what --debug shows"
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether memory ran out, here or on a GPU, for which PyTorch has a class of its own."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def _traceback(error: BaseException) -> list[str]:
+    """Where an error arose, and what led to it; without messages of other libraries, which quote what they read."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    led = [] if cause is None else [*_traceback(cause), "\nwhich led to:\n\n"]
+    said = f": {error}" if isinstance(error, HushError | OSError) else " (its message may quote the data)"
+    frames = format_tb(error.__traceback__)
+    return [*led, "Traceback (most recent call last):\n", *frames, f"{type(error).__qualname__}{said}\n"]

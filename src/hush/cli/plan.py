@@ -1,0 +1,148 @@
+"""The command that plans: how often each example is used, and with how much noise."""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hush.cli.data import check_scanned, read_data_fingerprint
+from hush.cli.messages import working
+from hush.cli.options import (
+    DATA_IN,
+    BatchOption,
+    CeilingOption,
+    ColumnOption,
+    ForceOption,
+    IncidenceArgument,
+    JsonOption,
+    OneBound,
+    OneBoundOption,
+    PriorOption,
+    RoundsOption,
+    SecretsOption,
+    TopOption,
+    UnitOption,
+)
+from hush.errors import InvalidInput
+
+__all__ = ["plan"]
+
+CHOICE = "How rates and noise are chosen"
+
+
+class PlanCapacity(StrEnum):
+    """How often a secret's examples may be used."""
+
+    accounted = "accounted"
+    paper = "paper"
+    none = "none"
+
+
+def plan(
+    incidence: IncidenceArgument,
+    batch_size: BatchOption,
+    output: Annotated[Path, typer.Option(help="Folder for the plan, its tables and its certificate.")],
+    rounds: RoundsOption = None,
+    prior: PriorOption = None,
+    ceiling: CeilingOption = None,
+    secrets: SecretsOption = None,
+    capacity: Annotated[
+        PlanCapacity,
+        typer.Option(
+            help="accounted: as much data as the noise allows; paper: strength × mu_j; none: all data.",
+            rich_help_panel=CHOICE,
+        ),
+    ] = PlanCapacity.accounted,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(help="Standard deviation of the noise / clip norm [found].", rich_help_panel=CHOICE),
+    ] = None,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            help="To find it: share of their weight that examples with secrets keep [0.9].", rich_help_panel=CHOICE
+        ),
+    ] = None,
+    strength: Annotated[
+        float | None, typer.Option(help="With --capacity paper: the paper's c.", rich_help_panel=CHOICE)
+    ] = None,
+    hold_out: Annotated[
+        float,
+        typer.Option(
+            help="Share of the examples without secrets to evaluate on, not to train on.", rich_help_panel=CHOICE
+        ),
+    ] = 0.0,
+    bound: OneBoundOption = OneBound.blowup,
+    clip_norm: Annotated[float, typer.Option(help="Norm to which training clips each gradient.")] = 1.0,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Tie the plan to this data: example i is its row i, and training refuses any other data.",
+            rich_help_panel=DATA_IN,
+        ),
+    ] = None,
+    column: ColumnOption = None,
+    unit: UnitOption = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --data: your key for its fingerprint, made on first use. Keep it with the data.",
+            rich_help_panel=DATA_IN,
+        ),
+    ] = None,
+    force: ForceOption = False,
+    top: TopOption = 10,
+    json: JsonOption = False,
+) -> None:
+    """How often is each example used, and with how much noise?
+
+    Chooses sampling rates and noise so that every promise is kept, and writes them as a folder with a certificate that
+    anyone can check with `hush verify`. By itself it finds the least noise at which examples with secrets keep 90 % of
+    their weight. Exit code 1 means that no plan exists; the message says what would help.
+
+    Example: `hush plan found/public/incidence.parquet --secrets found/public/secrets.parquet --data mail.jsonl
+    --key my.key --batch-size 16 --rounds 50 --output my-plan`
+    """
+    from hush.cli.inputs import check_apart, check_folder_free, read_promises
+    from hush.cli.plan_results import plan_record, show_plan
+    from hush.cli.results import print_json
+    from hush.plan.files import check_folder
+    from hush.plan.held_out import choose_held_out, make_plan_holding_out
+    from hush.weights.frontier import KEEP
+
+    if keep is not None and (noise_multiplier is not None or capacity is not PlanCapacity.accounted):
+        raise InvalidInput(
+            "--keep looks for a noise, for accounted capacities; drop it, or --noise-multiplier and --capacity"
+        )
+    check_folder(output)
+    check_folder_free(output, "a plan", force=force)
+    check_apart(output, data)
+    with working("Reading the graph"):
+        promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
+    with working("Reading the data"):
+        fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=promises.incidence.num_examples)
+        check_scanned(incidence, fingerprint)
+    begin = time.perf_counter()
+    with working("Planning") as progress:
+        found = make_plan_holding_out(
+            promises.incidence,
+            choose_held_out(promises.incidence, hold_out),
+            **promises.arguments,
+            batch_size=batch_size,
+            bound=bound.value,
+            capacity=capacity.value,
+            noise_multiplier=noise_multiplier,
+            keep=KEEP if keep is None else keep,
+            strength=strength,
+            clip_norm=clip_norm,
+            secret_ids=promises.ids,
+            data_fingerprint=fingerprint,
+            progress=progress,
+        )
+    with working("Writing the plan"):
+        found.save(output)
+    record = plan_record(found, output, time.perf_counter() - begin)
+    print_json(record) if json else show_plan(record, Console(), top=top)

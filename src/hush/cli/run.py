@@ -1,0 +1,132 @@
+"""The commands that do everything: write a config, and run it."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from hush.cli.messages import is_verbose, terminal
+from hush.cli.options import ForceOption, JsonOption, flag
+from hush.interrupt import GOES_ON, Interrupt, said_when_stopped, stopped_after
+
+if TYPE_CHECKING:
+    from hush.pipeline.record import StageName
+    from hush.pipeline.run import Outcome
+
+__all__ = ["init", "run"]
+
+
+class KindChoice(StrEnum):
+    """What the data is."""
+
+    text = "text"
+    code = "code"
+
+
+class StageChoice(StrEnum):
+    """Where to begin again."""
+
+    data = "data"
+    scan = "scan"
+    canaries = "canaries"
+    plan = "plan"
+    train = "train"
+    audit = "audit"
+    report = "report"
+
+
+def init(
+    kind: Annotated[KindChoice, typer.Option(help="What the data is: texts, or a code base.")] = KindChoice.text,
+    output: Annotated[Path, typer.Option(help="The file to write.")] = Path("hush.yaml"),
+    force: ForceOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Write a config to begin with.
+
+    It is whole but for the path of your data, and says beside every key what it means. Fill it in, then `hush run` it.
+
+    Example: `hush init --kind code --output hush.yaml`
+    """
+    from hush.cli.inputs import check_output
+    from hush.cli.results import print_json
+    from hush.config import template
+    from hush.storage import whole_file
+
+    check_output(output, force=force)
+    with whole_file(output) as file:
+        file.write(template(kind.value).encode())
+    if json:
+        print_json({"config": str(output), "kind": kind.value, "next": f"hush run {output}"})
+        return
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(f"Wrote {output}. Fill in data.source, then: hush run {output}", markup=False)
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="A config, as hush init writes one.", metavar="CONFIG")],
+    output: Annotated[Path | None, typer.Option(help="Folder of the run [as the config says].")] = None,
+    since: Annotated[
+        StageChoice | None, typer.Option("--from", help="Do this stage and all later ones again.", metavar="STAGE")
+    ] = None,
+    new_release: Annotated[
+        bool,
+        flag("--new-release", "Train on the same data once more. No certificate accounts for both models together."),
+    ] = False,
+    dry_run: Annotated[
+        bool, flag("--dry-run", "Say what would be done, how large it is and about how long it takes.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """From data to a protected model, its certificate and a report, in one command.
+
+    Stages: data, scan, canaries, plan, train, audit, report. One whose inputs did not change is not done again. Ctrl-C
+    stops; however it was stopped, the same command goes on, training from its last saved state. The folder then has two
+    parts: share/ may leave your hands, owner/ may not. Exit code 1 means that no plan keeps the promises, or that an
+    attack of the audit did better than was certified. An audit that had nothing to compare says so, and ends with 0.
+
+    Example: `hush run hush.yaml --output hush-run`
+    """
+    stage = None if since is None else since.value
+    if dry_run:
+        _foretell(config, output=output, since=stage, json=json)
+        return
+    with said_when_stopped(GOES_ON):  # also while it loads: an earlier command may have finished stages
+        ended = _ended(config, output=output, since=stage, new_release=new_release)
+    if isinstance(ended, str):
+        raise KeyboardInterrupt(ended)
+    from hush.cli.results import print_json
+    from hush.cli.run_results import outcome_record, show_outcome
+
+    record = outcome_record(ended)
+    print_json(record) if json else show_outcome(record, Console())
+    if ended.verdict == "failed":
+        raise typer.Exit(1)
+
+
+def _ended(config: Path, *, output: Path | None, since: "StageName | None", new_release: bool) -> "Outcome | str":
+    """What a run comes to; where training was asked to stop and did, what is said of that."""
+    from hush.cli.run_results import Screen
+    from hush.config import load_config
+    from hush.pipeline.run import run_pipeline
+    from hush.pipeline.stage_train import Interrupted
+
+    loaded = load_config(config)
+    try:
+        with Screen(terminal(), verbose=is_verbose()) as screen:
+            watch = screen.watch(stoppable=lambda: Interrupt(screen.stopping))
+            return run_pipeline(loaded, output=output, since=since, new_release=new_release, watch=watch)
+    except Interrupted as stopped:
+        return stopped_after(stopped.round, stopped.rounds)
+
+
+def _foretell(config: Path, *, output: Path | None, since: "StageName | None", json: bool) -> None:
+    """What a run would do now."""
+    from hush.cli.results import print_json
+    from hush.cli.run_results import forecast_record, show_forecast
+    from hush.config import load_config
+    from hush.pipeline.forecast import forecast
+
+    record = forecast_record(forecast(load_config(config), output=output, since=since))
+    print_json(record) if json else show_forecast(record, Console())

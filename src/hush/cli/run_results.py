@@ -1,0 +1,190 @@
+"""What a run shows: a line for each stage, a bar while one is at work, and at the end what may leave."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from hush.cli.libraries import quiet_libraries
+from hush.cli.results import Record
+from hush.console import counted, plain, show_rows
+
+if TYPE_CHECKING:
+    from hush.pipeline.forecast import Forecast
+    from hush.pipeline.job import Watch
+    from hush.pipeline.record import StageName
+    from hush.pipeline.run import Outcome
+    from hush.train.rounds import LiveNumbers
+
+__all__ = ["Screen", "forecast_record", "outcome_record", "show_forecast", "show_outcome"]
+
+_WORDS = {
+    "data": "Reading the data",
+    "scan": "Looking for secrets",
+    "canaries": "Planting canaries",
+    "plan": "Planning",
+    "train": "Training",
+    "audit": "Attacking the model",
+    "report": "Writing the report",
+}
+_STATES = {
+    "done": "done",
+    "runs": "runs",
+    "goes on": "goes on",
+    "depends": "runs if an earlier stage comes to something new",
+}
+
+
+@final
+class Screen:
+    """Told by a run what it does; shows a line for each stage, and on a terminal a bar.
+
+    verbose: also stages that are not done again, notes, and how long a stage took; but not training, whose time tells
+    how large its draws were.
+    """
+
+    def __init__(self, console: Console, *, verbose: bool) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        shown = console.is_terminal and not console.quiet
+        self._console, self._verbose = console, verbose
+        self._bar = Progress(*columns, console=console, transient=True, disable=not shown)
+        self._task = self._bar.add_task("", total=None)
+        self._begun: tuple[StageName, float] | None = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def watch(self, *, stoppable: Callable[[], AbstractContextManager[Callable[[], bool]]]) -> "Watch":
+        """What a run is given."""
+        from hush.pipeline.job import Watch
+
+        return Watch(stage=self._stage, work=self._work, live=self._live, notice=self._notice, stoppable=stoppable)
+
+    def stopping(self) -> None:
+        """Ctrl-C during training."""
+        self._console.print("Stopping after this round; Ctrl-C again stops at once.", soft_wrap=True)
+
+    def _stage(self, name: "StageName", state: str) -> None:
+        self._end_stage()
+        if state == "begins":
+            self._begun = name, time.perf_counter()
+            if name in ("train", "audit"):
+                quiet_libraries(silent=False)
+        self._bar.update(self._task, description=_WORDS[name], completed=0, total=None)
+        if state == "begins" or self._verbose:
+            self._console.print(plain(f"{_WORDS[name]}{' (as before)' if state == 'kept' else ' …'}"), soft_wrap=True)
+
+    def _end_stage(self) -> None:
+        if self._begun is not None and self._verbose and self._begun[0] != "train":
+            name, begin = self._begun
+            self._console.print(plain(f"{_WORDS[name]}: {time.perf_counter() - begin:.2f} s"), soft_wrap=True)
+        self._begun = None
+
+    def _work(self, what: str, done: int, total: int) -> None:
+        self._bar.update(self._task, description=what, completed=done, total=total)
+
+    def _live(self, live: "LiveNumbers") -> None:
+        rounds = live.round + live.rounds_left
+        loss = "" if live.loss is None else f", loss {live.loss:.3f}"  # on the owner's terminal, and nowhere else
+        held_out = live.scores.get("held-out loss")
+        loss += "" if held_out is None else f", held out {held_out:.3f}"
+        self._bar.update(
+            self._task, description=f"Round {live.round:,} of {rounds:,}{loss}", completed=live.round, total=rounds
+        )
+
+    def _notice(self, said: str) -> None:
+        if self._verbose:
+            self._console.print(plain(f"Note: {said}"), soft_wrap=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        if error is None:
+            self._end_stage()
+
+
+def forecast_record(stages: "Sequence[Forecast]") -> Record:
+    """Plain data for JSON; seconds are guesses."""
+    rows = [
+        {"stage": one.stage, "state": one.state, "size": one.size, "estimated_seconds": one.seconds} for one in stages
+    ]
+    known = [one.seconds for one in stages if one.seconds is not None]
+    return {"stages": rows, "estimated_seconds": sum(known), "is_estimate": True}
+
+
+def show_forecast(record: Record, console: Console) -> None:
+    """A row for each stage."""
+    rows = [
+        [row["stage"], _STATES[row["state"]], row["size"], _duration(row["estimated_seconds"])]
+        for row in record["stages"]
+    ]
+    show_rows(console, ["stage", "", "size", "time, about"], rows)
+    console.print(
+        "Nothing was done. Times are estimates from counts, for a processor without GPU; they may be wrong by several "
+        "times. What is not known yet has none.",
+        soft_wrap=True,
+    )
+
+
+def outcome_record(made: "Outcome") -> Record:
+    """Where everything is, and what it came to. No times: how long training took tells how large its draws were."""
+    plan, train = made.outputs["plan"], made.outputs["train"]
+    return {
+        "folder": str(made.folder),
+        "share": None if made.verdict == "failed" else str(made.folder / "share"),
+        "owner": str(made.folder / "owner"),
+        "report": str(made.folder / "owner" / "report.html"),
+        "ran": list(made.ran),
+        "examples": made.outputs["scan"]["examples"],
+        "secrets": made.outputs["scan"]["secrets"],
+        "canaries": made.outputs.get("canaries", {}).get("canaries", 0),
+        "noise_multiplier": plan["noise_multiplier"],
+        "kept_fraction": plan["kept_fraction"],
+        "rounds": plan["rounds"],
+        "model": train["fingerprint"],
+        "certifies": train["certifies"],
+        "verdict": made.verdict,
+    }
+
+
+def show_outcome(record: Record, console: Console) -> None:
+    """The sentences that an owner needs."""
+    done = ", ".join(record["ran"]) or "nothing: no input changed"
+    canaries = f" and {counted(record['canaries'], 'canary', 'canaries')}" if record["canaries"] else ""
+    lines = [
+        f"Done now: {done}.",
+        f"{counted(record['secrets'], 'secret')}{canaries} in {counted(record['examples'], 'example')}; noise "
+        f"multiplier {record['noise_multiplier']:.4g}, {record['kept_fraction']:.1%} of the examples are used, "
+        f"{counted(record['rounds'], 'round')}.",
+    ]
+    if record["share"] is not None:
+        lines.append(f"May leave your hands:  {record['share']} (model, plan, certificate, report)")
+    lines += [
+        f"May not:               {record['owner']} (everything else)",
+        f"Your report:           {record['report']}",
+    ]
+    for line in lines:
+        console.print(plain(line), soft_wrap=True)
+    if record["share"] is None:
+        said = "The audit FAILED: an attack did better than was certified. Nothing is shared; find the mistake."
+        console.print(said, style="bold white on red", soft_wrap=True)
+    else:
+        console.print(plain(f"Check the plan:        hush verify {record['share']}/plan"), soft_wrap=True)
+    if record["verdict"] == "kept":
+        console.print("Audit: no attack did better than was certified, which is no proof that none could.")
+    elif record["verdict"] == "nothing to compare":
+        console.print("Audit: nothing was compared with a certified bound. This is not a pass.")
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

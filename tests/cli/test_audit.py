@@ -1,0 +1,199 @@
+"""Planting canaries and auditing runs by the command line: exit codes, files, and nothing that shows a text."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import hush
+from command_line import message, refused, run, run_json
+from hush.console import rounded_down, rounded_up
+from hush.keyed import DataKey
+
+sys.path.append(str(Path(__file__).parents[1] / "audit"))
+_audited: Any = import_module("audited")
+_memorising: Any = import_module("memorising")
+
+COUNT = 10
+FEW: list[object] = ["--trials", 500, "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data, spans, a base model, a run that keeps its promise and one that does not."""
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    root = tmp_path_factory.mktemp("desk")
+    texts, _ = _audited.write_texts(root, COUNT)
+    tokenizer = _memorising.byte_tokenizer()
+    tokenizer.model_max_length = 48
+    _memorising.byte_model(seed=3).save_pretrained(root / "base")
+    tokenizer.save_pretrained(root / "base")
+    plan = _audited.plan_for(COUNT)
+    _audited.release(root / "honest", plan, _memorising.byte_model(), tokenizer)
+    learnt = _memorising.trained_plainly([tokenizer(text)["input_ids"] for text in texts], steps=120)
+    _audited.release(root / "leaky", plan, learnt, tokenizer)
+    return root
+
+
+def audited(desk: Path, which: str, output: Path, *more: object) -> list[object]:
+    data: list[object] = ["--data", desk / "data.jsonl", "--spans", desk / "spans.parquet", *FEW]
+    prompts = [] if "--prompt" in more else ["--prompt", 10, "--prompt", 21]
+    return ["audit", desk / which, "--output", output, *data, *prompts, *more]
+
+
+def secrets_of(desk: Path) -> list[str]:
+    rows = [json.loads(line)["text"] for line in (desk / "data.jsonl").read_text().splitlines()]
+    return [row[21:29] for row in rows[:COUNT]]
+
+
+def test_an_honest_run_passes_and_a_leaky_one_fails_loudly(desk: Path, tmp_path: Path) -> None:
+    kept = run_json(*audited(desk, "honest", tmp_path / "honest"))
+    assert kept["verdict"] == "kept"
+    result = run(*audited(desk, "leaky", tmp_path / "leaky", "--reference", desk / "base"))
+    assert result.exit_code == 1
+    assert "FAILED" in result.stdout
+    assert "Do not release" in result.stdout
+    assert json.loads((tmp_path / "leaky" / "audit.json").read_text())["verdict"] == "failed"
+    written = [path.read_text() for path in (tmp_path / "leaky").rglob("*") if path.is_file()]
+    for text in secrets_of(desk):
+        assert not [content for content in (result.output, *written) if text in content]
+    failed = run_json(*audited(desk, "leaky", tmp_path / "leaky", "--reference", desk / "base"), code=1)
+    assert {row["status"] for row in failed["rows"] if row["attack"] == "extraction"} >= {"failed"}
+
+
+def test_the_table_of_limits_is_whole_on_80_columns(
+    desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = ["audit", desk / "honest" / "release", "--output", tmp_path / "audit", *FEW]
+    shown = run(*command).stdout
+    rows = run_json(*command)["rows"]
+    assert rows
+    assert "…" not in shown
+    for row in rows:
+        cells = (rounded_down(row["lower"], 2), rounded_up(row["upper"], 2), f"{row['reached']:.2g}", str(row["runs"]))
+        assert all(cell in shown for cell in cells)
+
+
+def test_the_plan_alone_can_be_audited_without_data(desk: Path, tmp_path: Path) -> None:
+    result = run("audit", desk / "leaky" / "release", "--output", tmp_path / "audit", *FEW)
+    assert result.exit_code == 0
+    assert "worst case" in result.stdout
+    assert "no proof" in result.stdout
+    assert json.loads((tmp_path / "audit" / "audit.json").read_text())["extraction"] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--attack", "guessing"], "is not one of 'mechanism', 'extraction', 'exposure'"),
+        (["--prompt", "ten"], "--prompt"),
+        (["--continuation", "0"], "pass a number of tokens from 1 on, or the word secret"),
+        (["--level", "0.99"], "probability of error"),
+        (["--scan", "found"], "both say where"),
+        (["--add", "other"], "pass --canaries"),
+        (["--prompt", "47"], "ask for less"),
+    ],
+)
+def test_bad_input_ends_with_2(desk: Path, tmp_path: Path, more: list[str], said: str) -> None:
+    assert said in refused(2, *audited(desk, "honest", tmp_path / "audit", *more))
+
+
+def test_an_audit_that_compares_nothing_is_no_pass(desk: Path, tmp_path: Path) -> None:
+    """A run with a fixed seed certifies nothing, so that no attack could break a promise."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(desk / "base")
+    _audited.release(tmp_path / "run", _audited.plan_for(COUNT), _memorising.byte_model(), tokenizer, marks=("seed",))
+    command = audited(desk, "honest", tmp_path / "audit")
+    command[1] = tmp_path / "run"
+    record = run_json(*command, code=1)
+    assert (record["verdict"], record["certified"]) == ("nothing to compare", False)
+    shown = run(*command)
+    assert shown.exit_code == 1
+    assert "This is not a pass" in " ".join(shown.stdout.split())
+
+
+def test_data_that_is_not_the_runs_is_refused(desk: Path, tmp_path: Path) -> None:
+    output = ["--output", tmp_path / "audit", *FEW]
+    assert "pass --data" in refused(2, "audit", desk / "honest", "--reference", desk / "base", *output)
+    assert "drop --key" in refused(2, "audit", desk / "honest", "--key", desk / "none.key", *output)
+    (tmp_path / "short.txt").write_text("one\n")
+    said = refused(2, "audit", desk / "honest", "--data", tmp_path / "short.txt", *output)
+    assert "1 row but the plan 20 examples" in said
+    DataKey.create(tmp_path / "my.key")
+    assert "not the plan's data" in refused(2, *audited(desk, "honest", tmp_path / "a", "--key", tmp_path / "my.key"))
+    assert "no finished run" in refused(2, "audit", desk, *output)
+
+
+def test_an_audit_that_is_interrupted_says_so_and_goes_on(desk: Path, tmp_path: Path) -> None:
+    command = [*audited(desk, "honest", tmp_path / "audit"), "--trials", 30_000_000]
+    words = [sys.executable, "-m", "hush", *map(str, command)]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    while not (tmp_path / "audit" / "owner" / "mechanism.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode in (130, -signal.SIGINT)  # a shell sees 130 in either case
+    assert "the same command goes on" in " ".join(said.split())
+    assert not (tmp_path / "audit" / "audit.json").exists()
+    assert run(*audited(desk, "honest", tmp_path / "audit")).exit_code == 0
+
+
+# --- planting
+
+
+def planting(data: Path, output: Path, *more: object) -> list[object]:
+    return ["canaries", data, "--output", output, "--ceiling", 0.05, *more]
+
+
+def test_canaries_are_planted_beside_the_owners_secrets(desk: Path, tmp_path: Path) -> None:
+    plan = desk / "honest" / "release" / "plan"
+    hush.Secrets([hush.Protection(1e-6, 1e-3)] * COUNT).to_parquet(tmp_path / "secrets.parquet")
+    graph: list[object] = ["--incidence", plan / "incidence.parquet", "--secrets", tmp_path / "secrets.parquet"]
+    template = ["--template", "Vault {number}: {secret}."]
+    record = run_json(*planting(desk / "data.jsonl", tmp_path / "out", *graph, *template, "--count", 4, "--repeats", 2))
+    assert (record["examples"], record["secrets"], record["candidates"]) == (2 * COUNT + 8, COUNT + 4, "10000")
+    assert hush.Secrets.from_parquet(tmp_path / "out" / "public" / "secrets.parquet").ids[-1] == "canary-000003"
+    assert record["next"].startswith("hush plan ")
+    shown = run(*planting(desk / "data.jsonl", tmp_path / "from", *graph, "--from-data", "--length", 6))
+    assert shown.exit_code == 0, shown.output
+    assert "10 canaries of 1,000,000 candidates" in shown.stdout
+    key = json.loads((tmp_path / "from" / "owner" / "canaries.json").read_text())
+    assert all(one["before"].startswith("User ") for one in key["canaries"])
+    assert not [text for text in secrets_of(desk) if text in json.dumps(key)]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "either --template"),
+        (["--template", "a {secret}", "--from-data"], "either --template"),
+        (["--template", "nothing"], "exactly once"),
+        (["--template", "a {secret}"], "hide each other"),
+        (["--template", "a {number} {secret}", "--alphabet", "runes"], "alphanumeric"),
+        (["--template", "a {number} {secret}", "--incidence", "graph"], "belong together"),
+        (["--template", "a {number} {secret}", "--candidates", "list", "--length", "3"], "drop it"),
+        (["--template", "a {number} {secret}", "--length", "1"], "longer format"),
+    ],
+)
+def test_plantings_that_cannot_work_end_with_2(desk: Path, tmp_path: Path, more: list[str], said: str) -> None:
+    assert said in refused(2, *planting(desk / "data.jsonl", tmp_path / "out", *more))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_list_of_candidates_is_read_line_by_line(desk: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("".join(f"name {number}\n" for number in range(40)))
+    template: list[object] = ["--template", "By {number}: {secret}", "--candidates", tmp_path / "names.txt"]
+    assert run_json(*planting(desk / "data.jsonl", tmp_path / "out", *template))["prior"] == 1 / 40
+    again = run(*planting(desk / "data.jsonl", tmp_path / "out", *template))
+    assert "name a new folder" in message(again)

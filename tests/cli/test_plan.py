@@ -1,0 +1,257 @@
+"""The planning commands say what the library says, teach when they fail, and leave nothing half done."""
+
+import csv
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hush
+from command_line import refused, run, run_json
+from hush.keyed import DataKey
+from hush.plan import noise_without_forcing
+from hush.plan.held_out import held_out_examples
+
+SIZES = [3, 25, 30, 1, 12]
+PROMISE = ["--prior", "1e-8", "--ceiling", "1e-3"]
+RUN = ["--batch-size", "10", "--rounds", "50"]
+
+
+def incidence() -> hush.Incidence:
+    rng = np.random.default_rng(5)
+    example = np.concatenate([rng.choice(80, size, replace=False) for size in SIZES])
+    secret = np.repeat(np.arange(len(SIZES)), SIZES)
+    return hush.Incidence.from_pairs(example, secret, num_examples=80, num_secrets=len(SIZES))
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("graph") / "graph.parquet"
+    incidence().to_parquet(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(graph: Path) -> Path:
+    output = graph.parent / "plan"
+    assert run("plan", graph, *PROMISE, *RUN, "--capacity", "none", "--output", output).exit_code == 0
+    return output
+
+
+def test_plan_writes_the_librarys_plan_and_says_what_it_is(graph: Path, tmp_path: Path) -> None:
+    record = run_json("plan", graph, *PROMISE, *RUN, "--keep", 0.8, "--output", tmp_path / "plan")
+    plan = hush.Plan.load(tmp_path / "plan")
+    arguments: Any = {"prior": 1e-8, "ceiling": 1e-3, "batch_size": 10, "rounds": 50}
+    expected = hush.make_plan(incidence(), **arguments, keep=0.8)
+    assert np.array_equal(plan.weights, expected.weights)
+    assert record["noise_multiplier"] == plan.noise_multiplier == expected.noise_multiplier
+    assert record["kept_fraction"] == plan.kept_fraction
+    assert record["total_weight"] == plan.total_weight
+    assert {row["id"] for row in record["binding"]} == {plan.secret_ids[secret] for secret in plan.binding}
+    assert Path(record["certificate"]).read_text() == plan.certificate.to_markdown()
+    assert (record["forcing"] is None) == (noise_without_forcing(plan) is None)
+
+
+def test_the_table_shows_noise_data_binding_secrets_and_what_relaxing_would_buy(graph: Path, tmp_path: Path) -> None:
+    command = ["plan", graph, *PROMISE, *RUN, "--capacity", "none", "--output", tmp_path / "plan", "--force"]
+    record = run_json(*command)
+    shown = " ".join(run(*command).stdout.split())
+    for words in ("noise multiplier", "100.0 % of 80", "effective size 80", "Binding secrets: 1", "certificate.md"):
+        assert words in shown
+    assert f"{record['forcing']['id']} alone forces this noise" in shown
+    assert record["forcing"]["noise_without"] < record["noise_multiplier"]
+    assert "Binding" not in run(*command, "--top", 0).stdout
+
+
+def test_ids_points_and_options_reach_the_plan(graph: Path, tmp_path: Path) -> None:
+    secrets = hush.Secrets([hush.Protection.of((1e-8, 1e-3), (1e-3, 0.3))] * 5, ids=[f"[red]{i}" for i in range(5)])
+    secrets.to_parquet(tmp_path / "secrets.parquet")
+    options = [
+        "--capacity",
+        "paper",
+        "--strength",
+        500,
+        "--bound",
+        "renyi",
+        "--clip-norm",
+        0.5,
+        "--noise-multiplier",
+        40,
+    ]
+    command = ["plan", graph, "--secrets", tmp_path / "secrets.parquet", *RUN, *options, "--output", tmp_path / "plan"]
+    assert run(*command).exit_code == 0
+    plan = hush.Plan.load(tmp_path / "plan")
+    assert plan.secret_ids == secrets.ids
+    assert plan.prior.shape == (5, 2)
+    assert (plan.capacity, plan.bound, plan.clip_norm, plan.noise_multiplier) == ("paper", "renyi", 0.5, 40)
+
+
+def test_examples_without_secrets_are_held_out_if_asked_for(graph: Path, tmp_path: Path) -> None:
+    command = ["plan", graph, *PROMISE, *RUN, "--capacity", "none", "--output", tmp_path / "plan"]
+    run_json(*command, "--hold-out", 0.5)
+    free = np.flatnonzero(incidence().secrets_per_example == 0)
+    held = held_out_examples(hush.Plan.load(tmp_path / "plan"))
+    assert set(held.tolist()) <= set(free.tolist())
+    assert len(held) == len(free) // 2 > 0
+    run_json(*command, "--force")
+    assert held_out_examples(hush.Plan.load(tmp_path / "plan")).size == 0
+    assert "number up to 0.5" in refused(2, *command, "--force", "--hold-out", 0.9)
+
+
+def test_a_plan_is_tied_to_its_data_under_a_key_made_on_first_use(graph: Path, tmp_path: Path) -> None:
+    texts = [f"example {index}, the vault code is 7401" for index in range(80)]
+    data, key = tmp_path / "data.jsonl", tmp_path / "my.key"
+    data.write_text("".join(json.dumps({"id": str(i), "body": text}) + "\n" for i, text in enumerate(texts)))
+    command = ["plan", graph, *PROMISE, *RUN, "--capacity", "none", "--data", data, "--column", "body", "--key", key]
+    record = run_json(*command, "--output", tmp_path / "plan")
+    plan = hush.Plan.load(tmp_path / "plan")
+    made = key.read_bytes()
+    assert plan.data_fingerprint == DataKey.load(key).fingerprint_rows(texts)
+    assert record["fingerprints"]["data (keyed)"] == plan.data_fingerprint
+    assert run("verify", tmp_path / "plan").exit_code == 0
+    assert run(*command, "--output", tmp_path / "again").exit_code == 0
+    assert key.read_bytes() == made
+    assert hush.Plan.load(tmp_path / "again").data_fingerprint == plan.data_fingerprint
+    for file in (tmp_path / "plan").iterdir():
+        assert b"7401" not in file.read_bytes()
+        assert hashlib.sha256("".join(texts).encode()).hexdigest().encode() not in file.read_bytes()
+
+
+def test_data_without_a_key_and_data_of_another_length_are_refused(graph: Path, tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("one\ntwo\n")
+    command = ["plan", graph, *PROMISE, *RUN, "--output", tmp_path / "plan"]
+    data = ["--data", tmp_path / "data.txt"]
+    assert "only a keyed fingerprint" in refused(2, *command, *data)
+    key = ["--key", tmp_path / "my.key"]
+    assert "has 2 rows but the incidence 80 examples" in refused(2, *command, *data, *key)
+    assert "--key is about data, but --data is not given" in refused(2, *command, *key)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
+
+
+def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> None:
+    command = ["plan", graph, *PROMISE, "--rounds", 50, "--output", tmp_path / "plan"]
+    message = refused(1, *command, "--batch-size", 60, "--noise-multiplier", 0.5)
+    assert "raise it to at least" in message
+    assert "lower batch_size to at most" in message
+    assert "lower it to at most 80" in refused(1, *command, "--batch-size", 81)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--batch-size", 10], "states no rounds; pass --rounds"),
+        (["--batch-size", 0, "--rounds", 5], "batch_size=0.0; pass"),
+        ([*RUN, "--capacity", "paper"], "give a strength exactly for 'paper'"),
+        ([*RUN, "--capacity", "best"], "'best' is not one of"),
+        ([*RUN, "--keep", 0.5, "--noise-multiplier", 3], "--keep looks for a noise"),
+        ([*RUN, "--keep", 2], "keep=2.0; pass the share"),
+        (["--rounds", 5], "Missing option '--batch-size'"),
+    ],
+)
+def test_bad_questions_end_with_2(graph: Path, tmp_path: Path, arguments: list[object], words: str) -> None:
+    assert words in refused(2, "plan", graph, *PROMISE, *arguments, "--output", tmp_path / "plan")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_other_files_is_refused_before_any_work(graph: Path) -> None:
+    assert "name a new folder" in refused(2, "plan", graph, *PROMISE, *RUN, "--output", graph.parent)
+
+
+def test_frontier_shows_and_writes_the_librarys_rows(graph: Path, tmp_path: Path) -> None:
+    command = ["frontier", graph, *PROMISE, *RUN, "--setting", 6, "--setting", 4]
+    record = run_json(*command, "--output", tmp_path / "rows.json", "--plot", tmp_path / "plot.svg")
+    expected = hush.frontier(incidence(), prior=1e-8, ceiling=1e-3, batch_size=10, rounds=50, settings=[6, 4])
+    assert [row["noise_multiplier"] for row in record["rows"]] == [row.noise_multiplier for row in expected.rows]
+    assert [row["default"] for row in record["rows"]] == [row is expected.best for row in expected.rows]
+    assert json.loads((tmp_path / "rows.json").read_text()) == record
+    assert "<svg" in (tmp_path / "plot.svg").read_text()
+    result = run(*command, "--output", tmp_path / "rows.csv", "--plot", tmp_path / "plot.html")
+    assert "* the default" in result.stdout
+    rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
+    assert [float(row["kept_weight"]) for row in rows] == [row.kept_weight for row in expected.rows]
+
+
+def test_all_capacities_are_compared_in_one_picture_that_asks_no_server(graph: Path, tmp_path: Path) -> None:
+    command = ["frontier", graph, *PROMISE, *RUN, "--capacity", "all"]
+    record = run_json(*command, "--plot", tmp_path / "plot.html")
+    kinds = {(row["capacity"], row["bound"]) for row in record["rows"]}
+    assert kinds == {("accounted", "blowup"), ("paper", "blowup"), ("paper", "kl")}
+    assert record["rows"][0]["setting"] is None
+    page = (tmp_path / "plot.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "<svg" in page
+    assert not re.search(r"(src|href)=\"http|@import|url\(http", page)
+    assert run("frontier", graph, *PROMISE, *RUN, "--capacity", "none", "--plot", tmp_path / "p.png").exit_code == 0
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--plot", "x.gif"], "let the name end in .png or .svg or .html"),
+        (["--output", "x.txt"], "let the name end in .json or .csv"),
+        (["--plot", "/no/such/x.png"], "in a folder that exists"),
+        (["--setting", "x"], "--setting"),
+        (["--setting", "0"], "finite number above 0"),
+        (["--capacity", "all", "--setting", "3"], "drop --setting"),
+    ],
+)
+def test_bad_sweeps_end_with_2(graph: Path, arguments: list[str], words: str) -> None:
+    assert words in refused(2, "frontier", graph, *PROMISE, *RUN, *arguments)
+
+
+def test_verify_shows_every_check_and_ends_with_0(folder: Path, graph: Path) -> None:
+    shown = run("verify", folder, "--incidence", graph)
+    assert shown.exit_code == 0
+    lines = shown.stdout.splitlines()
+    names = ["plan.json", "files", "graph", "rates", "certificate", "posteriors", "binding"]
+    assert [line.split(":")[0] for line in lines[:-1]] == [f"✓ {name}" for name in names]
+    assert lines[-1] == "Every promise holds."
+    record = run_json("verify", folder)
+    assert record["passed"]
+    assert record["certifies"]
+    assert record["fingerprints"]["incidence"] == incidence().fingerprint
+
+
+def test_verify_ends_with_1_on_any_failure_and_names_it(graph: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "plan"
+    hush.make_plan(incidence(), prior=1e-8, ceiling=1e-3, batch_size=10, rounds=50, capacity="none").save(folder)
+    page = folder / "certificate.md"
+    page.write_text(page.read_text() + "Trust me.")
+    shown = run("verify", folder)
+    assert shown.exit_code == 1
+    assert "✗ files: changed after the plan was written: ['certificate.md']" in shown.stdout
+    assert "do not rely on its certificate" in shown.stdout
+    record = run_json("verify", folder, code=1)
+    assert not record["passed"]
+    assert {check["name"] for check in record["checks"] if not check["passed"]} == {"files", "certificate"}
+    (folder / "plan.json").unlink()
+    assert run("verify", folder).exit_code == 1
+    assert "is not a folder" in refused(2, "verify", tmp_path / "missing")
+
+
+def test_a_simulation_verifies_but_certifies_nothing(tmp_path: Path) -> None:
+    arguments: Any = {"prior": 1e-8, "ceiling": 1e-3, "batch_size": 10, "rounds": 50, "capacity": "none"}
+    hush.make_plan(incidence(), **arguments, noise_scale=0.5).save(tmp_path / "plan")
+    assert "certifies nothing" in run("verify", tmp_path / "plan").stdout
+    assert not run_json("verify", tmp_path / "plan")["certifies"]
+
+
+def test_keys_are_made_plans_signed_and_signatures_checked(folder: Path, tmp_path: Path) -> None:
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    assert "Keep" in run("sign", "--new-key", private, public).stdout
+    assert private.stat().st_mode & 0o077 == 0
+    assert run("verify", folder, "--public-key", public).exit_code == 1
+    assert "plan.sig" in run("sign", folder, "--private-key", private).stdout
+    assert "✓ signature: valid for this key" in run("verify", folder, "--public-key", public).stdout
+    assert "pass --public-key to check by whom" in run("verify", folder).stdout
+    assert "keys are never overwritten" in refused(2, "sign", "--new-key", private, public)
+    assert "is not a PEM public key" in refused(2, "verify", folder, "--public-key", folder / "plan.json")
+    assert "pass PLAN with --private-key" in refused(2, "sign", folder)
+    assert "pass PLAN with --private-key" in refused(2, "sign")
+    (folder / "plan.sig").unlink()

@@ -1,0 +1,483 @@
+"""From data to a released model by the command line: what leaves holds no secret, what does not fit is refused."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from rich.console import Console
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import hush
+from command_line import message, run
+from hush.cli.train_results import TrainingBar, live_line
+from hush.keyed import DataKey
+from hush.train.rounds import LiveNumbers
+from hush.train.run_log import RunLog
+
+EXAMPLES, ROUNDS, LENGTH = 60, 6, 48
+SECRETS = ["the vault opens with 7401-QX", "Project Halcyon buys Norrland AB"]
+HOLDERS = {0: [3, 17, 30], 1: [5, 41]}
+WORDS = ["the", "weather", "in", "town", "was", "fine", "wet", "cold", "again", "today"]
+
+
+def refused(*arguments: object, code: int = 2) -> str:
+    result = run(*arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    assert not [secret for secret in SECRETS if secret in result.output]
+    return message(result)
+
+
+def texts() -> list[str]:
+    """Short notes about the weather, one of them empty, a secret at the beginning of some."""
+    rng = np.random.default_rng(0)
+    notes = [" ".join(rng.choice(WORDS, rng.integers(2, 7))) for _ in range(EXAMPLES)]
+    notes[50] = ""
+    for secret, examples in HOLDERS.items():
+        for example in examples:
+            notes[example] = f"{SECRETS[secret]}. {notes[example]}"
+    return notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """An owner's files: models, data, key and plan."""
+
+    root: Path
+
+    def train(self, output: Path, *more: object, model: str = "gpt2", plan: str = "plan") -> list[object]:
+        """The command that trains here; a later option counts before an earlier one."""
+        data = ["--data", self.root / "data.jsonl", "--key", self.root / "my.key"]
+        return ["train", self.root / plan, "--model", self.root / model, *data, "--output", output, *more]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    root = tmp_path_factory.mktemp("desk")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiny models gain nothing from more
+    torch.manual_seed(0)
+    save_models(root)
+    rows = [json.dumps({"text": text}) + "\n" for text in texts()]
+    (root / "data.jsonl").write_text("".join(rows))
+    (root / "swapped.jsonl").write_text("".join([rows[1], rows[0], *rows[2:]]))
+    (root / "edited.jsonl").write_text("".join(rows).replace("7401", "7402", 1))
+    (root / "shorter.jsonl").write_text("".join(rows[:-1]))
+    pairs = [(example, secret) for secret, examples in HOLDERS.items() for example in examples]
+    incidence = hush.Incidence.from_pairs(*zip(*pairs, strict=True), num_examples=EXAMPLES, num_secrets=2)
+    incidence.to_parquet(root / "incidence.parquet")
+    command: list[object] = ["plan", root / "incidence.parquet", "--batch-size", 8, "--rounds", ROUNDS]
+    command += ["--prior", 1e-6, "--ceiling", 1e-3]
+    data: list[object] = ["--data", root / "data.jsonl", "--key", root / "my.key"]
+    assert run(*command, *data, "--output", root / "plan").exit_code == 0
+    assert run(*command, "--output", root / "plan-without-data").exit_code == 0
+    assert run(*command, *data, "--output", root / "long-plan", "--rounds", 40).exit_code == 0
+    DataKey.create(root / "other.key")
+    yield Desk(root=root)
+    torch.set_num_threads(threads)
+
+
+def save_models(root: Path) -> None:
+    """A tiny GPT-2 and a tiny BERT over bytes: their tokenizer has seen no data at all."""
+    words = ["<pad>", "<mask>", "<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    byte_level = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
+    byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_level.decoder = decoders.ByteLevel()
+    named = {"pad_token": "<pad>", "mask_token": "<mask>", "eos_token": "<end>", "model_max_length": LENGTH}
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=byte_level, **named)
+    ends: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 0}
+    shape: dict[str, Any] = {"vocab_size": len(words), "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": LENGTH}
+    hf.GPT2LMHeadModel(hf.GPT2Config(**shape, **ends)).save_pretrained(root / "gpt2")
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    bert = hf.BertConfig(**shape, vocab_size=len(words), max_position_embeddings=LENGTH, pad_token_id=0)
+    hf.BertForMaskedLM(bert).save_pretrained(root / "bert")
+    for name in ("gpt2", "bert"):
+        tokenizer.save_pretrained(root / name)
+    unmasked = hf.PreTrainedTokenizerFast(tokenizer_object=byte_level, pad_token="<pad>", eos_token="<end>")
+    unmasked.save_pretrained(root / "unmasked")
+    hf.BertForMaskedLM(bert).save_pretrained(root / "unmasked")
+    hf.BertModel(bert).save_pretrained(root / "headless")
+    tokenizer.save_pretrained(root / "headless")
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(next(folder.glob("*.safetensors")))
+
+
+KINDS = {
+    "gpt2": ("gpt2", []),
+    "bert": ("bert", ["--optimizer", "sgd", "--schedule", "cosine", "--warmup", 2]),
+    "gpt2-lora": ("gpt2", ["--lora", "--lora-rank", 2, "--bf16", "--gradient-checkpointing"]),
+    "bert-lora": (
+        "bert",
+        ["--lora", "--lora-target", "query", "--lora-target", "value", "--lora-dropout", 0.1, "--max-length", 20],
+    ),
+    "gpt2-public": (
+        "gpt2",
+        ["--public-weight", 0.5, "--public-batch", 7, "--micro-batch", 3, "--schedule", "constant"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plan_and_train_lead_to_a_model_a_certificate_and_no_secret(desk: Desk, tmp_path: Path, kind: str) -> None:
+    model, options = KINDS[kind]
+    result = run(*desk.train(tmp_path / "run", *options, model=model))
+    assert result.exit_code == 0, result.output
+    assert "May leave your hands:" in result.stdout
+    assert "May not:" in result.stdout
+    release, owner = tmp_path / "run" / "release", tmp_path / "run" / "owner"
+    assert {path.name for path in release.iterdir()} == {"model", "plan", "certificate.md", "certificate.json"}
+    certificate = json.loads((release / "certificate.json").read_text())
+    plan = hush.Plan.load(desk.root / "plan")
+    assert certificate["marks"] == []
+    assert certificate["fingerprints"]["data (keyed)"] == plan.data_fingerprint
+    assert hush.Plan.load(release / "plan") == plan
+    assert hush.verify(release / "plan", incidence=plan.incidence).passed
+    assert [record.round for record in RunLog.read(owner / "rounds.jsonl")] == list(range(1, ROUNDS + 1))
+    began, now = weights(desk.root / model), weights(release / "model")
+    if "--lora" in options:
+        assert all("lora" in name for name in now)
+    else:
+        assert now.keys() == began.keys()
+        assert not all(torch.equal(now[name], began[name]) for name in now)
+    hidden = [secret.encode() for secret in SECRETS] + [(desk.root / "my.key").read_bytes().split()[-1]]
+    for path in release.rglob("*"):
+        if path.is_file() and path.suffix != ".safetensors":
+            assert not [secret for secret in hidden if secret in path.read_bytes()], path
+    assert not [secret for secret in hidden if secret.decode() in result.output]
+    assert owner.stat().st_mode & 0o077 == 0
+
+
+def test_the_released_model_loads_as_any_other(desk: Desk, tmp_path: Path) -> None:
+    assert run(*desk.train(tmp_path / "full")).exit_code == 0
+    model = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "full" / "release" / "model")
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "full" / "release" / "model")
+    ids = tokenizer("the weather", return_tensors="pt")
+    assert torch.isfinite(model(**ids).logits).all()
+    assert run(*desk.train(tmp_path / "lora", "--lora")).exit_code == 0
+    from peft import PeftModel
+
+    base = hf.AutoModelForCausalLM.from_pretrained(desk.root / "gpt2")
+    adapted: Any = PeftModel.from_pretrained(base, tmp_path / "lora" / "release" / "model")
+    assert torch.isfinite(adapted(**ids).logits).all()
+
+
+def test_the_record_holds_nothing_of_the_draw_and_says_where_everything_is(desk: Desk, tmp_path: Path) -> None:
+    result = run(*desk.train(tmp_path / "run", "--json"))
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record.keys() == {
+        "rounds", "task", "trained_parameters", "max_length", "noise_multiplier", "certifies", "marks", "fingerprints",
+        "model", "certificate", "release", "owner",
+    }  # fmt: skip
+    assert (record["rounds"], record["task"], record["certifies"]) == (ROUNDS, "causal", True)
+    assert Path(record["model"]).is_dir()
+    assert Path(record["certificate"]).is_file()
+    again = run(*desk.train(tmp_path / "run", "--json"))  # a finished run is only reported
+    assert json.loads(again.stdout) == record
+
+
+def test_a_fixed_seed_repeats_the_run_and_is_marked(desk: Desk, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        result = run(*desk.train(tmp_path / name, "--insecure-seed", 5, "--lora"))
+        assert result.exit_code == 0, result.output
+        assert "NOT A CERTIFICATE: insecure_seed" in result.stdout
+        assert "NOT A CERTIFICATE" in (tmp_path / name / "release" / "certificate.md").read_text()
+    one, other = (weights(tmp_path / name / "release" / "model") for name in ("one", "other"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_without_a_fixed_seed_no_two_runs_are_the_same(desk: Desk, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        assert run(*desk.train(tmp_path / name)).exit_code == 0
+    one, other = (weights(tmp_path / name / "release" / "model") for name in ("one", "other"))
+    assert not any(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("data", ["swapped.jsonl", "edited.jsonl"])
+def test_data_other_than_the_plans_is_refused_before_a_round_is_done(desk: Desk, tmp_path: Path, data: str) -> None:
+    message = refused(*desk.train(tmp_path / "run", "--data", desk.root / data))
+    assert "is not the data that the plan was made for" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_of_another_length_is_refused(desk: Desk, tmp_path: Path) -> None:
+    message = refused(*desk.train(tmp_path / "run", "--data", desk.root / "shorter.jsonl"))
+    assert "has 59 rows but the plan 60 examples" in message
+
+
+def test_another_key_is_told_from_other_data(desk: Desk, tmp_path: Path) -> None:
+    ids = [DataKey.load(desk.root / name).id for name in ("other.key", "my.key")]
+    message = refused(*desk.train(tmp_path / "run", "--key", desk.root / "other.key"))
+    assert f"this key is {ids[0]}, but the plan's fingerprint was made with {ids[1]}" in message
+    command = ["train", desk.root / "plan", "--model", desk.root / "gpt2", "--data", desk.root / "data.jsonl"]
+    assert "pass the key that it was made with: --key" in refused(*command, "--output", tmp_path / "run")
+    missing = refused(*desk.train(tmp_path / "run", "--key", tmp_path / "missing.key"))
+    assert "No such file or directory" in missing
+    assert not (tmp_path / "missing.key").exists()  # training never makes a key
+
+
+def test_unchecked_data_must_be_asked_for_and_is_marked(desk: Desk, tmp_path: Path) -> None:
+    command = desk.train(tmp_path / "run", plan="plan-without-data")
+    assert "does not say which data it was made for" in refused(*command)
+    result = run(*command, "--unchecked-data")
+    assert result.exit_code == 0, result.output
+    assert "NOT A CERTIFICATE: the data was not checked" in result.stdout
+    pages = list((tmp_path / "run" / "release").rglob("certificate.md"))
+    assert pages
+    assert all("NOT A CERTIFICATE: the data was not checked" in page.read_text() for page in pages)
+    assert "it will be checked; drop --unchecked-data" in refused(*desk.train(tmp_path / "new", "--unchecked-data"))
+
+
+def test_a_run_goes_on_as_it_began_or_not_at_all(desk: Desk, tmp_path: Path) -> None:
+    assert run(*desk.train(tmp_path / "run")).exit_code == 0
+    assert "holds a run already; train in a new folder" in refused(*desk.train(tmp_path / "run", "--no-resume"))
+    message = refused(*desk.train(tmp_path / "run", "--learning-rate", 0.1))
+    assert "was begun with learning_rate=None, now it is 0.1" in message
+    assert "begun under another plan" in refused(*desk.train(tmp_path / "run", plan="long-plan"))
+    assert "was begun with" in refused(*desk.train(tmp_path / "run", "--insecure-seed", 1))
+    (tmp_path / "run" / "owner" / "recipe.json").write_text("{")
+    assert "is not the recipe of a run" in refused(*desk.train(tmp_path / "run"))
+
+
+def test_a_plan_without_secrets_trains_without_noise(desk: Desk, tmp_path: Path) -> None:
+    empty = hush.Incidence.from_pairs([], [], num_examples=EXAMPLES, num_secrets=0)
+    fingerprint = hush.Plan.load(desk.root / "plan").data_fingerprint
+    settings: Any = {"prior": 1e-6, "ceiling": 1e-3, "batch_size": 8, "rounds": 2}
+    hush.make_plan(empty, **settings, data_fingerprint=fingerprint).save(tmp_path / "plan")
+    result = run(*desk.train(tmp_path / "run", plan=str(tmp_path / "plan")))
+    assert result.exit_code == 0, result.output
+    assert "noise multiplier 0," in result.stderr
+
+
+BAD_QUESTIONS = {
+    "an unknown name": (["--model", "no-such-model"], "no-such-model: its configuration cannot be loaded"),
+    "a folder that holds no model": (["--model", "{root}/plan"], "cannot be loaded"),
+    "a misspelt folder of a model": (["--model", "./nosuch"], "--model=./nosuch is no folder; pass that of a model"),
+    "a model in a folder that is here": (["--model", "{root}/plan/nosuch"], "plan/nosuch is no folder"),
+    "a file as a model": (["--model", "{root}/data.jsonl"], "data.jsonl is no folder; pass that of a model"),
+    "no head": (["--model", "{root}/headless"], "pass --task causal or --task masked"),
+    "nothing to mask with": (["--model", "{root}/unmasked"], "has no mask token; train it with --task causal"),
+    "too long": (["--max-length", LENGTH + 1], f"takes from 1 to {LENGTH} tokens"),
+    "half a public stream": (["--public-weight", 1], "needs both, public_weight and public_batch"),
+    "a public stream too large": (["--public-weight", 1, "--public-batch", 56], "there are 55 public examples"),
+    "targets without LoRA": (["--lora-target", "c_attn"], "add --lora, or drop it"),
+    "unknown targets": (["--lora", "--lora-target", "nothing"], "name its modules with --lora-target"),
+    "no device": (["--device", "cuda:99"], "--device=cuda:99 cannot be used here"),
+    "a learning rate of nothing": (["--learning-rate", 0], "learning_rate=0.0; pass a number above 0 and up to 1000"),
+    "no learning rate": (["--learning-rate", "nan"], "Invalid value for '--learning-rate'"),
+    "an endless learning rate": (["--learning-rate", "inf"], "Invalid value for '--learning-rate'"),
+    "an absurd learning rate": (["--learning-rate", "1e308"], "Invalid value for '--learning-rate'"),
+    "an unknown column": (["--column", "body"], "has no column 'body'; it has text"),
+    "no data": (["--data", "{root}/missing.jsonl"], "missing.jsonl does not exist"),
+    "shards of one process": (["--shard"], "start them with torchrun, or drop --shard"),
+    "compiled shards": (["--shard", "--compile"], "drop --shard or --compile"),
+    "no known schedule": (["--schedule", "random"], "is not one of"),
+}
+
+
+@pytest.mark.parametrize("question", BAD_QUESTIONS)
+def test_bad_questions_end_with_2_and_leave_no_folder(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # or it would try for a while
+    options, words = BAD_QUESTIONS[question]
+    filled = [str(option).replace("{root}", str(desk.root)) for option in options]
+    assert words in refused(*desk.train(tmp_path / "run", *filled))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_that_is_no_folder_is_refused(desk: Desk, tmp_path: Path) -> None:
+    assert "pass one that hush plan wrote" in refused(*desk.train(tmp_path / "run", plan="data.jsonl"))
+
+
+def test_killed_at_any_moment_the_same_command_goes_on_and_ends_as_if_nothing_had_happened(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """With a fixed seed, so that the two can be compared bit for bit."""
+    options: list[object] = ["--insecure-seed", 3, "--save-every", 1]
+    command = desk.train(tmp_path / "killed", *options, plan="long-plan")
+    hush_program = Path(sys.executable).with_name("hush")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [hush_program, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    checkpoints = tmp_path / "killed" / "owner" / "checkpoints"
+    try:
+        while process.poll() is None and not list(checkpoints.glob("round-*[3-9].ckpt")):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        _, errors = process.communicate()
+    assert process.returncode == -signal.SIGKILL, errors.decode()
+    assert not (tmp_path / "killed" / "release").exists()
+    for folder, words in (
+        ("killed", r"for 40 rounds \(\d+ of them in an earlier session\)\."),
+        ("whole", r"for 40 rounds\."),
+    ):
+        result = run(*desk.train(tmp_path / folder, *options, plan="long-plan"))
+        assert result.exit_code == 0, result.output
+        assert re.search(words, result.stdout)
+    killed, whole = (weights(tmp_path / name / "release" / "model") for name in ("killed", "whole"))
+    assert all(torch.equal(killed[name], whole[name]) for name in whole)
+    logs = [RunLog.read(tmp_path / name / "owner" / "rounds.jsonl") for name in ("killed", "whole")]
+    assert logs[0] == logs[1]
+    assert [record.round for record in logs[0]] == list(range(1, 41))
+
+
+def numbers(**changes: Any) -> LiveNumbers:
+    given: dict[str, Any] = {
+        "round": 3, "rounds_left": 7, "loss": 1.23456, "clipped_share": 0.25, "signal_to_noise": 0.0312,
+        "seconds_left": 61.0,
+    }  # fmt: skip
+    return LiveNumbers(**given | changes)
+
+
+def test_the_live_line_shows_loss_clipping_and_signal() -> None:
+    assert live_line(numbers()).plain == "loss 1.235   clipped 25%   signal/noise 0.031"
+    assert live_line(numbers(), first_loss=2.0).plain.startswith("loss 1.235 (from 2.000)   clipped")
+    empty = numbers(loss=None, clipped_share=None, signal_to_noise=0.0)
+    assert live_line(empty).plain == "loss –   clipped –   signal/noise 0"
+    assert live_line(numbers(signal_to_noise=None)).plain.endswith("signal/noise –")
+    assert live_line(numbers(scores={"held-out loss": 2.5, "round": 3})).plain.endswith("   held out 2.500")
+
+
+def shown(*calls: LiveNumbers | tuple[int, int] | None, width: int = 80) -> list[str]:
+    """What a terminal shows at last: of texts read, of rounds, of being asked to stop (None)."""
+    console = Console(file=StringIO(), force_terminal=True, width=width, color_system=None)
+    paper = Console(file=StringIO(), width=width, color_system=None)
+    with TrainingBar(console, 10) as bar:
+        for call in calls:
+            if call is None:
+                bar.stopping()
+            elif isinstance(call, tuple):
+                bar.reading(*call)
+            else:
+                bar(call)
+        with paper.capture() as captured:
+            paper.print(bar.picture())
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_rounds_and_time_left_above_the_numbers_and_cuts_nothing(width: int) -> None:
+    first, then = numbers(round=2, loss=2.0), numbers(seconds_left=7384.0)
+    bar, line = shown((60, 60), first, then, width=width)
+    assert bar.startswith("Round 3 of 10 ")
+    assert bar.rstrip().endswith(" 7 rounds left, 2 h 03 min")
+    assert line.rstrip() == "loss 1.235 (from 2.000)   clipped 25%   signal/noise 0.031"
+    for seconds, words in ((61.0, "1 min"), (2.9, "2 s")):
+        assert shown(numbers(seconds_left=seconds), width=width)[0].rstrip().endswith(f"7 rounds left, {words}")
+
+
+def test_a_terminal_shows_what_goes_on_before_the_first_round_and_after_the_last() -> None:
+    assert shown()[0].startswith("Loading the model ")
+    assert shown((1000, 12000))[0].startswith("Reading the data ")
+    assert shown((1000, 12000))[0].rstrip().endswith("1,000 of 12,000 texts")
+    assert shown((12000, 12000))[0].startswith("First round ")
+    assert shown(numbers(round=10, rounds_left=0))[0].rstrip().endswith("releasing the model")
+    asked = shown(numbers(), None)
+    assert asked[0].rstrip().endswith("stopping")
+    assert asked[1].startswith("Stopping after this round; Ctrl-C again stops at once.")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_live_numbers_are_for_a_terminal_only(terminal: bool) -> None:
+    out = StringIO()
+    console = Console(file=out, force_terminal=terminal, width=80, color_system=None)
+    with TrainingBar(console, 10) as bar:
+        bar(numbers())
+    assert ("loss 1.235" in out.getvalue()) == terminal
+    assert ("Round 3 of 10" in out.getvalue()) == terminal
+
+
+def test_ctrl_c_stops_after_the_round_under_way_and_the_same_command_goes_on(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its signal arrives once, after three rounds; a fixed seed lets the two be compared bit for bit."""
+    heard = TrainingBar.__call__
+
+    def interrupted(self: TrainingBar, live: LiveNumbers) -> None:
+        heard(self, live)
+        if live.round == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    command = desk.train(tmp_path / "run", "--insecure-seed", 4)
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingBar, "__call__", interrupted)
+        result = run(*command)
+    assert result.exit_code == 130, result.output
+    assert "Ctrl-C again stops at once." in result.stderr
+    assert "Stopped after round 3 of 6, which is saved. The same command goes on there." in result.stderr
+    assert result.stdout == ""
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not (tmp_path / "run" / "release").exists()
+    again = run(*command)
+    assert "for 6 rounds (3 of them in an earlier session)." in again.stdout
+    assert run(*desk.train(tmp_path / "whole", "--insecure-seed", 4)).exit_code == 0
+    one, whole = (weights(tmp_path / name / "release" / "model") for name in ("run", "whole"))
+    assert all(torch.equal(one[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize("moment", ["reading", "round"])
+def test_ctrl_c_stops_at_once_before_a_round_is_done_or_when_it_comes_twice(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def interrupted(self: TrainingBar, *numbers: object) -> None:
+        if moment == "reading" or numbers[0].round == 2:  # pyright: ignore[reportAttributeAccessIssue]
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TrainingBar, "reading" if moment == "reading" else "__call__", interrupted)
+    command = desk.train(tmp_path / "run", "--save-every", 1)
+    result = run(*command)
+    assert result.exit_code == 130, result.output
+    begun = "Stopped. The same command goes on from the last saved state."
+    before = "Stopped before training began; nothing was written. The same command begins again."
+    assert (before if moment == "reading" else begun) in result.stderr
+    assert (tmp_path / "run").exists() == (moment == "round")
+    monkeypatch.undo()
+    assert run(*command).exit_code == 0
+
+
+def test_help_shows_how_to_begin_and_groups_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    text = run("train", "--help").stdout
+    for words in ("Example: hush train my-plan", "torchrun --nproc-per-node 4 -m hush train", "Ctrl-C"):
+        assert words in text
+    for group in ("Options", "Learning", "LoRA", "Public stream", "Speed and memory", "Resuming and checks"):
+        assert f"─ {group}" in text
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from hush.cli import app; "
+        "done = CliRunner().invoke(app, ['train', '--help']); assert 'owner/' in done.output; print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "pyarrow", "numpy"} & set(done.stdout.split())
+
+
+def test_a_missing_library_is_named(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("hush.train.fit", "hush.train.pretrained", "hush.train.recipe"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert 'training needs the library torch; pip install "hush[hf]"' in refused(*desk.train(tmp_path / "run"))
