@@ -1,6 +1,7 @@
 """The study of a code base: end to end at a tiny scale on a code base made on the spot, and the laws it rests on."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
 
 from hush.incidence import Incidence
 from hush.plan import make_plan
@@ -22,7 +24,7 @@ from hush.train.language import causal_lm_loss
 from hush.train.private import PrivateTraining
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("arms", "company", "figures", "prepare", "prepared", "scales", "study", "training")
+MODULES = ("arms", "company", "figures", "prepare", "prepared", "scales", "study", "tables", "training")
 ANA, BEN = ("Ana <ana@acme.com>", "Ben <ben@acme.com>")
 
 Modules = Callable[[str], ModuleType]
@@ -145,6 +147,67 @@ def test_table_and_figure_come_from_the_log_alone(module: Modules, finished: Pat
     rows = (finished / "table.md").read_text().splitlines()
     assert all(any(row.startswith(f"| {arm.title} |") for row in rows) for arm in module("arms").ARMS)
     assert (finished / "code-base.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("scale", ["full", "small"])
+def test_what_is_shown_is_what_the_log_of_the_runs_says(module: Modules, scale: str, tmp_path: Path) -> None:
+    kept, page = ROOT / "experiments" / "results" / "code_base" / scale, ROOT / "docs" / "studies" / "code-base.md"
+    (tmp_path / "runs.jsonl").write_bytes((kept / "runs.jsonl").read_bytes())
+    module("figures").draw(tmp_path, tmp_path)
+    drawn = (tmp_path / "table.md").read_text()
+    assert (kept / "table.md").read_text() == drawn
+    picture = kept / "code-base.svg" if scale == "small" else ROOT / "docs" / "images" / "studies" / "code-base.svg"
+    assert _words(picture) == _words(tmp_path / "code-base.svg")
+    if scale == "full":
+        assert all(part.strip() in page.read_text() for part in drawn.split("\n\n"))
+
+
+def _words(picture: Path) -> list[str]:
+    """Words and numbers, which matplotlib notes beside the shapes of their letters."""
+    found = re.findall(r"<!-- (.*?) -->", picture.read_text())
+    assert found
+    return found
+
+
+@given(
+    losses=st.lists(st.decimals(0, 10, places=4).map(float), min_size=2, max_size=5),
+    limits=st.tuples(st.floats(-1, 0), st.floats(0, 1)),
+    posterior=st.floats(1e-12, 1),
+)
+def test_a_table_never_shows_more_certainty_than_was_measured(
+    module: Modules, losses: list[float], limits: tuple[float, float], posterior: float
+) -> None:
+    arm = next(arm for arm in module("arms").ARMS if arm.name == "hush" and arm.noise_scale == 1)
+    same = {"named": 0, "said": 0, "canaries": 1, "exposure": 1.0, "said_trained": [0, 1], "said_held_out": [0, 1]}
+    outcomes = [
+        {**same, "loss_free": loss, "loss_projects": loss, "memorised": 0.0, "memorised_limits": limits,
+         "noise_multiplier": 1.0, "certified": True, "canary_posterior": posterior}
+        for loss in losses
+    ]  # fmt: skip
+    facts = {"examples": 2, "examples_with_secrets": 1}
+    base = {"outcome": {**outcomes[0], "facts": facts, "canary": {"prior": 0.1}}}
+    base |= {"hardware": "", "versions": "", "date": "", "commit": ""}
+    quality, leakage = (
+        line.split(" | ")
+        for line in module("tables").tables(base, [{"arm": arm, "outcomes": outcomes}]).splitlines()
+        if line.startswith("| hush |")
+    )
+    mean, radius = map(float, quality[4].split(" ± "))
+    half = mean_confidence_radius(losses)
+    assert abs(mean - np.mean(losses)) <= 0.0005 + 1e-9
+    assert half - 1e-9 <= radius <= half + 0.001 + 1e-9
+    lower, upper = (float(number) for number in re.findall(r"-?[0-9.]+", leakage[3])[1:])
+    assert lower <= 100 * limits[0] + 1e-9  # to percent and back is a rounding of its own
+    assert upper >= 100 * limits[1] - 1e-9
+    assert float(leakage[7].removesuffix(" |")) >= posterior
+
+
+def mean_confidence_radius(values: list[float]) -> float:
+    """By scipy's test of one sample."""
+    if len(set(values)) == 1:
+        return 0.0
+    low, high = ttest_1samp(values, 0).confidence_interval(0.95)
+    return float(high - low) / 2
 
 
 def test_no_result_holds_text_of_the_code_base_or_a_canary(finished: Path, prepared: Any) -> None:
