@@ -1,126 +1,112 @@
-"""The study's table and figure, from the log of its runs alone."""
+"""The study's tables and its figure, from the log of its runs alone: noise, quality and leakage of each arm."""
 
-from collections.abc import Callable
+import math
 from pathlib import Path
 from typing import Any
 
-from experiments.code_base.arms import ARMS, Arm
+from experiments.code_base.tables import Row, base_of, rows_of, tables, total
 from experiments.runs import RunLog, interval
 
-__all__ = ["draw", "rows_of", "table"]
+__all__ = ["draw"]
 
-Row = dict[str, Any]
-HEAD = (
-    "| arm | noise multiplier | loss, code without secrets | loss, secret projects' other code | secret spans said | "
-    "memorised | exposure, bits | canaries said | certified |\n|---|---|---|---|---|---|---|---|---|"
-)
+GREY = "#999999"
+SMALL = 8  # points, of notes inside a panel
+LOSSES = (("loss_free", "o", -0.14, "code without secrets"), ("loss_projects", "s", 0.14, "secret projects' code"))
 
 
 def draw(output: Path, images: Path) -> None:
     """Write table.md beside the log and code-base.svg into the folder of images, from whatever runs there are."""
     log = RunLog(output / "runs.jsonl")
-    rows = rows_of(log)
-    base = next((entry for entry in log.entries() if entry["key"].get("arm") == "base"), None)
+    rows, base = rows_of(log), base_of(log)
     if not rows or base is None:
         print(f"{output} holds no finished run of an arm yet")
         return
-    (output / "table.md").write_text(table(base, rows) + "\n")
+    (output / "table.md").write_text(tables(base, rows) + "\n")
     _figure(base["outcome"], rows, images / "code-base")
 
 
-def rows_of(log: RunLog) -> list[Row]:
-    """For each arm with a finished run: its outcomes, one per seed."""
-    found: list[Row] = []
-    for arm in ARMS:
-        outcomes = [
-            entry["outcome"]
-            for entry in log.entries()
-            if "seed" in entry["key"]
-            and (entry["key"]["arm"], entry["key"]["noise_scale"]) == (arm.name, arm.noise_scale)
-        ]
-        if outcomes:
-            found.append({"arm": arm, "outcomes": outcomes})
-    return found
-
-
-def table(base: Row, rows: list[Row]) -> str:
-    """Same promises: quality and leakage of each arm, the mean and the radius of its 95 % interval over seeds."""
-    start = base["outcome"]
-    lines = [
-        HEAD,
-        f"| base model, before training | | {start['loss_free']:.3f} | {start['loss_projects']:.3f} | "
-        f"| | {start['exposure']:.1f} | {start['said']} of {start['canaries']} | |",
-    ]
-    for row in rows:
-        arm, outcomes = row["arm"], row["outcomes"]
-        said, canaries = (sum(one[name] for one in outcomes) for name in ("said", "canaries"))
-        hits, tried = (sum(one["said_trained"][place] for one in outcomes) for place in (0, 1))
-        cells = [
-            arm.title,
-            f"{outcomes[0]['noise_multiplier']:.3g}",
-            _cell(outcomes, "loss_free", "{:.3f}"),
-            _cell(outcomes, "loss_projects", "{:.3f}"),
-            f"{hits / tried:.2%}",
-            _cell(outcomes, "memorised", "{:.2%}"),
-            _cell(outcomes, "exposure", "{:.1f}"),
-            f"{said} of {canaries}",
-            _certified(outcomes[0]),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines.append(f"\n{base['hardware']}; {base['versions']}; {base['date'][:10]}; commit {base['commit'][:12]}.")
-    return "\n".join(lines)
-
-
-def _certified(outcome: Row) -> str:
-    if not outcome["certified"]:
-        return "no: simulation" if "largest_posterior" in outcome else "no"
-    return f"yes: up to {outcome['largest_share_of_ceiling']:.0%} of a ceiling"
-
-
-def _cell(outcomes: list[Row], name: str, form: str) -> str:
-    mean, radius = interval([one[name] for one in outcomes])
-    return form.format(mean) + (f" ± {form.format(radius)}" if radius == radius else "")
-
-
 def _figure(base: Row, rows: list[Row], path: Path) -> None:
-    from experiments.figures import COLOURS, panels, save
+    """The base model is the line at 0, whose values dotted lines carry down; arms follow from 1 on."""
+    from experiments.figures import panels, save
 
-    figure, axes = panels(1, 3, width=4.6)
-    sides = (
-        ("loss_projects", "memorised", "loss on the secret projects' held-out files", "spans memorised, share"),
-        ("loss_free", "exposure", "loss on held-out files without secrets", "exposure of the canaries, bits"),
-    )
-    for (quality, leakage, right, up), axis in zip(sides, axes[0], strict=False):
-        for row in rows:
-            _point(axis, row, quality, leakage, COLOURS)
-        axis.axvline(base[quality], color="#999999", linestyle=":", linewidth=1, label="base model")
-        axis.set(xlabel=right, ylabel=up)
-    axes[0, 0].set_title("Projects' code and memory")
-    axes[0, 1].set_title("Other code and canaries")
-    noisy = [row for row in rows if row["outcomes"][0]["noise_multiplier"]]
-    bars: Callable[[Arm], str] = lambda arm: arm.title.replace(", a", ",\na")  # noqa: E731
-    axes[0, 2].barh(
-        [bars(row["arm"]) for row in noisy],
-        [row["outcomes"][0]["noise_multiplier"] / base["batch_size"] for row in noisy],
-        color=[COLOURS[row["arm"].name] for row in noisy],
-    )
-    axes[0, 2].set(xscale="log", xlabel="noise multiplier / batch size")
-    axes[0, 2].set_title("Noise in a mean gradient")
-    axes[0, 2].invert_yaxis()
-    axes[0, 0].legend(fontsize=7)
+    figure, axes = panels(1, 3, width=4.2, height=4.2)
+    noise, loss, canaries = axes[0]
+    _draw_noise(noise, base, rows)
+    _draw_losses(loss, base, rows)
+    _draw_canaries(canaries, base, rows)
+    names = ["base model", *(row["arm"].title.replace(", a tenth", ",\na tenth") for row in rows)]
+    simulated = [number for number, row in enumerate(rows, 1) if row["arm"].noise_scale != 1]
+    for axis in axes[0]:
+        axis.set_yticks(range(len(names)), names)
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.tick_params(axis="y", length=0, labelleft=axis is noise)
+        axis.grid(visible=False, axis="y")
+        if simulated:
+            axis.axhspan(simulated[0] - 0.5, len(names) - 0.5, color=GREY, alpha=0.15, linewidth=0)
+    if simulated:
+        _note(noise, 0.98, float(sum(simulated)) / len(simulated), "simulations:\nnot certified", ha="right")
     save(figure, path)
 
 
-def _point(axis: Any, row: Row, quality: str, leakage: str, colours: dict[str, str]) -> None:
-    (x, x_radius), (y, y_radius) = (interval([one[name] for one in row["outcomes"]]) for name in (quality, leakage))
-    whole = row["arm"].noise_scale == 1
-    axis.errorbar(
-        x, y,
-        xerr=None if x_radius != x_radius else x_radius,
-        yerr=None if y_radius != y_radius else y_radius,
-        marker="o" if whole else "D",
-        markerfacecolor=colours[row["arm"].name] if whole else "white",
-        color=colours[row["arm"].name],
-        linestyle="none",
-        label=row["arm"].title,
-    )  # fmt: skip
+def _draw_noise(axis: Any, base: Row, rows: list[Row]) -> None:
+    _note(axis, 0.03, 0, "not trained")
+    for number, row in enumerate(rows, 1):
+        ratio = row["outcomes"][0]["noise_multiplier"] / base["batch_size"]
+        if ratio:
+            axis.plot(ratio, number, "o", **_look(row))
+        else:
+            _note(axis, 0.03, number, "no noise")
+    axis.set(xscale="log", xlabel="noise multiplier / batch size")
+    axis.set_title("Noise in a mean gradient")
+
+
+def _draw_losses(axis: Any, base: Row, rows: list[Row]) -> None:
+    for name, marker, shift, label in LOSSES:
+        axis.plot(base[name], shift, marker, color=GREY, markersize=6, label=label)
+        axis.axvline(base[name], color=GREY, linestyle=":", linewidth=1)
+        for number, row in enumerate(rows, 1):
+            mean, radius = interval([one[name] for one in row["outcomes"]])
+            axis.errorbar(mean, number + shift, xerr=_finite(radius), marker=marker, **_look(row))
+    axis.set(xlabel="loss per token on held-out files")
+    axis.set_title("Loss: lower is better")
+    axis.legend(fontsize=SMALL, loc="center left")
+
+
+def _draw_canaries(axis: Any, base: Row, rows: list[Row]) -> None:
+    axis.plot(base["exposure"], 0, "o", color=GREY, markersize=6)
+    axis.axvline(base["exposure"], color=GREY, linestyle=":", linewidth=1)
+    most = max(one["exposure"] for row in rows for one in row["outcomes"])
+    for number, row in enumerate(rows, 1):
+        mean, radius = interval([one["exposure"] for one in row["outcomes"]])
+        axis.errorbar(mean, number, xerr=_finite(radius), marker="o", **_look(row))
+        side = -1 if mean > most / 2 else 1  # of the point, where there is room
+        axis.annotate(
+            f"{total(row['outcomes'], 'named')} named",
+            (mean + side * _finite(radius), number),
+            xytext=(8 * side, 0),
+            textcoords="offset points",
+            ha="right" if side < 0 else "left",
+            va="center",
+            fontsize=SMALL,
+        )
+    axis.set(xlabel="exposure of the canaries, bits", xlim=(0, None))
+    axis.set_title("Leakage: lower is better")
+
+
+def _note(axis: Any, right: float, row: float, text: str, *, ha: str = "left") -> None:
+    """right: from 0 to 1, across the panel."""
+    axis.text(right, row, text, transform=axis.get_yaxis_transform(), ha=ha, va="center", fontsize=SMALL)
+
+
+def _look(row: Row) -> dict[str, Any]:
+    """Colour by method; hollow where the noise is too little to certify anything."""
+    from experiments.figures import COLOURS
+
+    colour = COLOURS[row["arm"].name]
+    inside = colour if row["arm"].noise_scale == 1 else "white"
+    return {"color": colour, "markerfacecolor": inside, "markersize": 6, "linestyle": "none"}
+
+
+def _finite(radius: float) -> float:
+    """No bar where there is one seed only."""
+    return 0.0 if math.isnan(radius) else radius
