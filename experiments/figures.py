@@ -27,6 +27,7 @@ COLOURS = {
     "paper, program": "#0072b2",
     "hush, all data": "#56b4e9",
     "hush": "#009e73",
+    "dropping, then hush": "#882255",
 }
 
 

@@ -2,8 +2,9 @@
 
 All protected arms keep the promises of the table of secrets. The uniform one promises every secret all that any is
 promised, so that one promise fits all, and uses all data; its noise comes from the tight bound, which is generous to
-it. An arm with a tenth of the noise stands for a code base ten times as large whose projects are no larger; it is a
-simulation and certifies nothing.
+it. Files without a secret are public under every promise, so hush may also begin where dropping ends: that costs
+nothing. An arm with a tenth of the noise stands for a code base ten times as large whose projects are no larger; one
+without noise shows what clipping and few steps cost. Both are simulations and certify nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -16,35 +17,43 @@ from hush.incidence import Incidence
 from hush.plan import Plan, make_plan
 from hush.secret_table import Secrets
 
-__all__ = ["ARMS", "Arm", "plans_of"]
+__all__ = ["ARMS", "HARDLY_ANY", "Arm", "plans_of"]
 
-TENTH = 0.1
+TENTH, HARDLY_ANY = 0.1, 1e-9
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A way to train. data: what an arm without a plan trains on; plan: of which plan; noise_scale: 1 is certified."""
+    """A way to train. data: what an arm without a plan trains on; plan: of which plan; noise_scale: 1 is certified.
+
+    after: the arm, as it was tuned, whose model this one begins with, in place of the base model.
+    """
 
     name: str
     data: Literal["all", "without secrets"] | None = None
     plan: str | None = None
     noise_scale: float = 1.0
+    after: "Arm | None" = None
 
     @property
     def title(self) -> str:
-        return self.name if self.noise_scale == 1 else f"{self.name}, a tenth of the noise"
+        return self.name + {1.0: "", TENTH: ", a tenth of the noise", HARDLY_ANY: ", no noise"}[self.noise_scale]
 
 
+DROPPING = Arm(name="dropping", data="without secrets")
 ARMS = (
     Arm(name="no protection", data="all"),
-    Arm(name="dropping", data="without secrets"),
+    DROPPING,
     Arm(name="uniform", plan="uniform"),
     Arm(name="paper, all data", plan="paper"),
     Arm(name="paper, program", plan="paper-program"),
     Arm(name="hush", plan="hush"),
+    Arm(name="dropping, then hush", plan="hush", after=DROPPING),
     Arm(name="paper, program", plan="paper-program", noise_scale=TENTH),
     Arm(name="hush", plan="hush", noise_scale=TENTH),
+    Arm(name="dropping, then hush", plan="hush", noise_scale=TENTH, after=DROPPING),
+    Arm(name="hush", plan="hush", noise_scale=HARDLY_ANY),
 )
 
 

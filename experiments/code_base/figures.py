@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from experiments.code_base.arms import HARDLY_ANY
 from experiments.code_base.tables import Row, base_of, rows_of, tables, total
 from experiments.runs import RunLog, interval
 
@@ -34,7 +35,10 @@ def _figure(base: Row, rows: list[Row], path: Path) -> None:
     _draw_noise(noise, base, rows)
     _draw_losses(loss, base, rows)
     _draw_canaries(canaries, base, rows)
-    names = ["base model", *(row["arm"].title.replace(", a tenth", ",\na tenth") for row in rows)]
+    names = [
+        "base model",
+        *(row["arm"].title.replace(", a tenth", ",\na tenth").replace(", then", ",\nthen") for row in rows),
+    ]
     simulated = [number for number, row in enumerate(rows, 1) if row["arm"].noise_scale != 1]
     for axis in axes[0]:
         axis.set_yticks(range(len(names)), names)
@@ -52,7 +56,7 @@ def _draw_noise(axis: Any, base: Row, rows: list[Row]) -> None:
     _note(axis, 0.03, 0, "not trained")
     for number, row in enumerate(rows, 1):
         ratio = row["outcomes"][0]["noise_multiplier"] / base["batch_size"]
-        if ratio:
+        if ratio and row["arm"].noise_scale != HARDLY_ANY:
             axis.plot(ratio, number, "o", **_look(row))
         else:
             _note(axis, 0.03, number, "no noise")

@@ -104,8 +104,10 @@ FULL = Scale(
     spans=1000,
     candidates=1000,
     tried=(
+        Setting(trained="all", learning_rate=5e-5),
         Setting(trained="all", learning_rate=2e-4),
         Setting(trained="all", learning_rate=1e-3),
+        Setting(trained="all", learning_rate=3e-3),
         Setting(trained="few", learning_rate=2e-2),
     ),
     seeds=3,

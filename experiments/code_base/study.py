@@ -15,6 +15,7 @@ from experiments.code_base.measures import Measures
 from experiments.code_base.prepared import Prepared
 from experiments.code_base.scales import Setting, Trained
 from experiments.code_base.training import Learner, Table, make_model
+from experiments.code_base.tuning import best_of, final_key, tuned, tuning_key
 from experiments.runs import RunLog
 
 __all__ = ["run_study"]
@@ -63,7 +64,7 @@ class _Study:
 
     def base(self) -> dict[str, Any]:
         """Of the model that all arms begin with; prepared facts go along, so that figures need the log alone."""
-        self.learner.put_back("all")
+        self.learner.put_back()
         scale = self.prepared.scale
         return {
             **self.measures.everything(),
@@ -78,13 +79,15 @@ class _Study:
 
     def tune(self, arm: Arm) -> None:
         """One run of each setting; only its validation loss is looked at."""
+        if arm.after is not None and self._best(arm.after) is None:
+            return
         for setting in self.prepared.scale.tried:
 
             def work(setting: Setting = setting) -> dict[str, Any]:
                 self._train(arm, setting, seed=-1)
                 return {"validation_loss": self.measures.validation_loss()}
 
-            self.log.run(self._tuning_key(arm, setting), work)
+            self.log.run(tuning_key(self.prepared.scale.name, arm, setting), work)
 
     def repeat(self, arm: Arm, seed: int) -> None:
         setting = self._best(arm)
@@ -101,29 +104,26 @@ class _Study:
                 "training_seconds": round(seconds, 2),
             }
 
-        self.log.run({**self._key(arm), "seed": seed}, work)
+        self.log.run(final_key(self.prepared.scale.name, arm, setting, seed), work)
 
     def _best(self, arm: Arm) -> Setting | None:
         """Of those tried; None while any is missing."""
-        losses: dict[Setting, float] = {}
-        for setting in self.prepared.scale.tried:
-            found = self.log.outcome(self._tuning_key(arm, setting))
-            if found is None:
-                return None
-            losses[setting] = float(found["validation_loss"])
-        return min(losses, key=lambda one: losses[one] if np.isfinite(losses[one]) else np.inf)
-
-    def _key(self, arm: Arm) -> dict[str, Any]:
-        return {"scale": self.prepared.scale.name, "arm": arm.name, "noise_scale": arm.noise_scale}
-
-    def _tuning_key(self, arm: Arm, setting: Setting) -> dict[str, Any]:
-        return {**self._key(arm), "tried": [setting.trained, setting.learning_rate]}
+        losses = tuned(self.log, arm)
+        if not losses.keys() >= set(self.prepared.scale.tried):
+            return None
+        return best_of({setting: losses[setting] for setting in self.prepared.scale.tried})
 
     def _train(self, arm: Arm, setting: Setting, *, seed: int) -> float:
         """Seconds that it took. Under a plan there is no seed: draws and noise are the system's."""
         scale = self.prepared.scale
-        self.learner.put_back(cast(Trained, setting.trained))
         begin = time.perf_counter()
+        if arm.after is None:
+            self.learner.put_back()
+        else:
+            first = self._best(arm.after)
+            assert first is not None  # noqa: S101 - tune() has seen to it
+            self._train(arm.after, first, seed=seed)
+        self.learner.choose(cast(Trained, setting.trained))
         if arm.plan is None:
             examples = self.prepared.free_N if arm.data == "without secrets" else np.arange(len(self.table))
             steps = scale.rounds * scale.batch_size // scale.plain_batch

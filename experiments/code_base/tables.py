@@ -3,7 +3,8 @@
 import math
 from typing import Any
 
-from experiments.code_base.arms import ARMS, Arm
+from experiments.code_base.arms import ARMS, HARDLY_ANY, Arm
+from experiments.code_base.tuning import best_of, final_key, tuned
 from experiments.runs import RunLog, interval
 from hush.report.markup import at_most
 
@@ -26,14 +27,16 @@ def base_of(log: RunLog) -> Row | None:
 
 
 def rows_of(log: RunLog) -> list[Row]:
-    """For each arm with a finished run: its outcomes, one per seed."""
+    """For each arm with a finished run of its best setting: the outcomes, one per seed."""
     found: list[Row] = []
     for arm in ARMS:
+        best = best_of(tuned(log, arm))
         outcomes = [
             entry["outcome"]
             for entry in log.entries()
-            if "seed" in entry["key"]
-            and (entry["key"]["arm"], entry["key"]["noise_scale"]) == (arm.name, arm.noise_scale)
+            if best is not None
+            and "seed" in entry["key"]
+            and entry["key"] == final_key(entry["key"]["scale"], arm, best, entry["key"]["seed"])
         ]
         if outcomes:
             found.append({"arm": arm, "outcomes": outcomes})
@@ -74,7 +77,7 @@ def _quality(arm: Arm, outcomes: list[Row], facts: Row) -> list[str]:
     if arm.data == "without secrets":
         used, kept = 1 - facts["examples_with_secrets"] / facts["examples"], 0.0
     return [
-        _noise(first["noise_multiplier"]),
+        _noise(0 if arm.noise_scale == HARDLY_ANY else first["noise_multiplier"]),
         f"{100 * used:.0f} %",
         f"{100 * kept:.0f} %",
         _mean(outcomes, "loss_free", 3),

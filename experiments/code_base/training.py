@@ -90,9 +90,12 @@ class Learner:
     def keep_as_start(self) -> None:
         self.start = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
-    def put_back(self, trained: Trained) -> None:
-        """The weights of the start, of which these are to be trained."""
+    def put_back(self) -> None:
+        """The weights of the start."""
         self.model.load_state_dict(self.start)
+
+    def choose(self, trained: Trained) -> None:
+        """Which parameters are to be trained from here on."""
         for parameter in self.model.parameters():
             parameter.requires_grad_(trained == "all" or parameter.ndim == 1)  # biases and layer norms are vectors
 
