@@ -597,7 +597,7 @@ def test_a_closed_training_does_not_go_on(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="closed"):
             train(private, small_data())
         with pytest.raises(InvalidInput, match="closed"):
-            log.append(private._records[-1])  # pyright: ignore[reportOptionalMemberAccess]
+            log.append(private._progress.records[-1])  # pyright: ignore[reportOptionalMemberAccess]
     assert not (tmp_path / "public.txt").read_bytes() + (tmp_path / "another.txt").read_bytes()
     assert private.round == 2
 

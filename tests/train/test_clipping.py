@@ -248,7 +248,7 @@ class Inner(Zoo):
 def test_children_are_tapped_one_by_one() -> None:
     torch.manual_seed(0)
     clipper = check(Inner(), lambda model, batch: model(batch["x"]), {"x": torch.randn(5, 4, 7)})
-    assert len(clipper._sites) == 7
+    assert len(clipper._taps.sites) == 7
 
 
 @given(seed=st.integers(0, 2**31), size=st.integers(1, 6), length=st.integers(1, 9))
@@ -304,7 +304,7 @@ def test_frozen_parameters_get_no_tap_and_no_sum() -> None:
     model = tiny("gpt2", lora=True)
     clipper = Clipper(model, default_loss(model), clip_norm=1.0)
     assert all("lora" in name for name in clipper.names)
-    assert all("lora" in name for site in clipper._sites for name in site.own.values())
+    assert all("lora" in name for site in clipper._taps.sites for name in site.own.values())
     assert set(clipper.take()) == set(clipper.names)
 
 

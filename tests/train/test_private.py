@@ -1,5 +1,6 @@
 """The training loop: its update against a slow reference, its order of calls, and what it lets out."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hush.errors import InvalidInput
 from hush.train.clipping import MARGIN, Clipper
 from hush.train.noise import Noise
 from hush.train.private import PrivateTraining
+from hush.train.run_log import RunLog
 
 PLAN = small_plan()
 DATA = small_data()
@@ -241,7 +243,7 @@ def test_a_round_that_failed_is_begun_again_with_the_same_draw(monkeypatch: pyte
         torch.testing.assert_close(one, other)
 
 
-def test_a_round_interrupted_after_its_noise_counts() -> None:
+def test_a_round_interrupted_after_its_noise_counts_and_the_next_is_recorded_alone(tmp_path: Path) -> None:
     class Interrupted(torch.optim.SGD):
         calls = 0
 
@@ -252,12 +254,14 @@ def test_a_round_interrupted_after_its_noise_counts() -> None:
             return super().step(closure)
 
     model = small_model()
-    private = private_training(model, optimizer=Interrupted(model.parameters(), lr=0.1))
+    private = private_training(model, optimizer=Interrupted(model.parameters(), lr=0.1), folder=tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
         train(private, DATA)
     assert private.round == 3
-    train(private, DATA)
+    draws = train(private, DATA)
     assert Interrupted.calls == PLAN.rounds
+    records = RunLog.read(tmp_path / "run/owner/rounds.jsonl")
+    assert [(record.round, record.examples) for record in records[2:]] == list(enumerate(map(len, draws), start=4))
 
 
 # --- optimizers

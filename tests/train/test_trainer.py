@@ -31,7 +31,7 @@ from hush.train.private import PrivateTraining
 from hush.train.run_log import RunLog
 from hush.train.trainer import HushTrainer
 from hush.train.trainer_arguments import checked_settings
-from hush.train.trainer_parts import publish
+from hush.train.trainer_releases import Releases, move_into_place
 
 EXAMPLES, ROUNDS = 40, 6
 
@@ -235,24 +235,25 @@ def test_a_checkpoint_can_be_named_if_it_is_the_newest(plan: hush.Plan, tmp_path
     assert output.global_step == ROUNDS
 
 
-@pytest.mark.parametrize("method", ["_publish", "_export"])
+@pytest.mark.parametrize(("owner", "method"), [(Releases, "publish"), (HushTrainer, "_export")])
 def test_a_checkpoint_that_a_crash_kept_back_appears_when_resumed(
-    plan: hush.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    plan: hush.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
 ) -> None:
     settings = {"save_strategy": "steps", "save_steps": 2}
     trainer_for(plan, tmp_path / "whole", settings=settings).train()
 
-    original: Callable[..., None] = getattr(HushTrainer, method)
+    broken = trainer_for(plan, tmp_path / "broken", settings=settings)
+    original: Callable[..., None] = getattr(owner, method)
 
-    def dies(self: HushTrainer, *args: Any) -> None:
-        if self.private is not None and self.private.round == 2:
+    def dies(self: Any, *args: Any) -> None:
+        if broken.private is not None and broken.private.round == 2:
             raise RuntimeError("crash")
         original(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(HushTrainer, method, dies)
+        patch.setattr(owner, method, dies)
         with pytest.raises(RuntimeError, match="crash"):
-            trainer_for(plan, tmp_path / "broken", settings=settings).train()
+            broken.train()
     assert not (tmp_path / "broken/checkpoint-2").exists()
     trainer_for(plan, tmp_path / "broken", settings=settings).train(resume_from_checkpoint=True)
     for step in (2, 4, 6):
@@ -275,7 +276,7 @@ def test_a_checkpoint_appears_whole_on_another_disk_too(tmp_path: Path, monkeypa
         return rename(self, to)
 
     monkeypatch.setattr(Path, "rename", other_disk)
-    publish(staged, target)
+    move_into_place(staged, target)
     assert (target / "trainer_state.json").read_text() == "{}"
     assert (target.stat().st_mtime, (target / "trainer_state.json").stat().st_mtime) == (1e9, 1e9)
     assert not list(staged.iterdir())

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from time import perf_counter
 from typing import Any, final
 
 import numpy as np
@@ -28,7 +27,7 @@ from torch.optim import Optimizer
 from hush.certificate import DATA_FINGERPRINT, Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.train.clipping import Clipped, Clipper, Loss
+from hush.train.clipping import Clipper, Loss
 from hush.train.distributed import Ranks, bare
 from hush.train.draw import Draws
 from hush.train.keeping import Keeper
@@ -36,11 +35,11 @@ from hush.train.layout import cut_again, is_sharded, through_flat
 from hush.train.noise import Noise
 from hush.train.optimizers import StepGuard, check_optimizer, check_parameters, check_scheduler
 from hush.train.probes import probe
+from hush.train.progress import Progress
 from hush.train.public import PublicStream
 from hush.train.refusals import refuse_coupled
 from hush.train.release import Export, tensors_of
 from hush.train.rounds import LiveNumbers, Round
-from hush.train.run_log import RoundRecord
 from hush.train.state import buffers_digest, refuse_moved_buffers, reseed_torch
 
 __all__ = ["PrivateTraining"]
@@ -107,8 +106,7 @@ class PrivateTraining:
         self._noise = Noise(insecure_seed=insecure_seed, compile=compile)
         self._reached = 0
         self._round: Round | None = None
-        self._seen: list[tuple[Clipped, NDArray[np.bool_]]] = []
-        self._records: list[RoundRecord] = []
+        self._progress = Progress(plan, self._ranks)
         self._probed = self._under_way = self._closed = False
         self._certificate: Certificate | None = None
         self._marks = (*marks, *(() if insecure_seed is None else (FIXED_SEED,)))
@@ -142,19 +140,7 @@ class PrivateTraining:
     @property
     def live(self) -> LiveNumbers | None:
         """The last round's numbers, for the owner's terminal only; None before the first."""
-        if not self._records:
-            return None
-        last, left = self._records[-1], self.plan.rounds - self._reached
-        pace = float(np.mean([record.seconds for record in self._records]))
-        return LiveNumbers(
-            round=last.round,
-            rounds_left=left,
-            loss=last.loss,
-            clipped_share=last.clipped_share,
-            signal_to_noise=last.signal_to_noise,
-            seconds_left=left * pace,
-            scores={} if self._keeper is None else self._keeper.scores,
-        )
+        return self._progress.live(self._reached, {} if self._keeper is None else self._keeper.scores)
 
     def rounds(self) -> Iterator[Round]:
         """The rounds that are left; each must end with ``step``. One that was left in the middle is begun again."""
@@ -163,12 +149,12 @@ class PrivateTraining:
                 raise InvalidInput("this training was closed; make a new PrivateTraining to go on from its last save")
             if self._under_way:
                 self._clipper.take()  # of a round that was left in the middle
-                self._seen, self._under_way = [], False
+                self._under_way = False
             refuse_coupled(self.model)  # model.train() may have thawed something
             cut_again(self.model)  # evaluation may have put shards together
             if self._noise.is_secure:
                 reseed_torch()
-            self._began = perf_counter()
+            self._progress.begin()
             drawn = self._draws.round(self._reached, rank=self._ranks.rank, world=self._ranks.world)
             level = partial(self._ranks.level, model=self.model) if self._ranks.world > 1 else None
             self._round = Round(self._reached, drawn, size=self._micro_batch, level=level)
@@ -190,7 +176,7 @@ class PrivateTraining:
         try:
             if not self._probed:
                 self._probe(batch, on_device)
-            self._seen.append((self._clipper.accumulate(batch, on_device), mask))
+            self._progress.see(self._clipper.accumulate(batch, on_device), mask)
         except BaseException:
             self._round = None  # the sum may hold half of it; rounds() begins this round again, with the same draw
             raise
@@ -220,9 +206,11 @@ class PrivateTraining:
         if self.scheduler is not None:
             self.scheduler.step()
         dimensions = sum(parameter.numel() for parameter in self._parameters.values())
-        self._record(norm / (scale * dimensions**0.5) if scale else None)
-        if self._keeper is not None and self._reached % self._save_every == 0:
-            self.save()
+        record = self._progress.end(self._reached, norm / (scale * dimensions**0.5) if scale else None)
+        if self._keeper is not None:
+            self._keeper.log(record)
+            if self._reached % self._save_every == 0:
+                self.save()
 
     def save(self) -> None:
         """Keep the state after the last round, to resume from; it stays with the owner."""
@@ -298,25 +286,6 @@ class PrivateTraining:
         found = probe(self.model, self._loss, batch, real, clipper=plain, autocast=self._autocast)
         self._probed = found.conclusive
 
-    def _record(self, signal_to_noise: Tensor | None) -> None:
-        clipped = [entry for entry, _ in self._seen]
-        real = np.concatenate([mask for _, mask in self._seen] or [np.zeros(0, dtype=np.bool_)])
-        losses, norms = (_joined([getattr(entry, name) for entry in clipped])[real] for name in ("losses", "norms"))
-        self._seen = []
-        shares = self._ranks.gather((losses, norms))
-        losses, norms = (np.concatenate([share[part] for share in shares]) for part in (0, 1))
-        record = RoundRecord.of(
-            self._reached,
-            losses,
-            norms,
-            clip_norm=self.plan.clip_norm,
-            signal_to_noise=None if signal_to_noise is None else float(signal_to_noise),
-            seconds=perf_counter() - self._began,
-        )
-        self._records = [*self._records[-99:], record]
-        if self._keeper is not None:
-            self._keeper.log(record)
-
     def _need_keeper(self) -> Keeper:
         if self._keeper is None:
             raise InvalidInput("this training has no folder to write to; pass folder= to PrivateTraining")
@@ -328,7 +297,3 @@ class PrivateTraining:
 
 def _derived(insecure_seed: int) -> bytes:
     return blake2b(str(insecure_seed).encode(), digest_size=32, person=b"hush test draws").digest()
-
-
-def _joined(tensors: list[Tensor]) -> NDArray[np.float64]:
-    return torch.cat(tensors).double().cpu().numpy() if tensors else np.zeros(0)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from hush.errors import InvalidInput
 
 try:
     from transformers import ProgressCallback, Trainer, TrainingArguments
-    from transformers.trainer_utils import PredictionOutput, TrainOutput, get_last_checkpoint, rotate_checkpoints
+    from transformers.trainer_utils import PredictionOutput, TrainOutput, rotate_checkpoints
 except ImportError as error:
     raise InvalidInput('HushTrainer needs transformers and accelerate; pip install "hush[hf]"') from error
 
@@ -40,16 +40,13 @@ from hush.train.trainer_parts import (
     StepsElsewhere,
     append_line,
     check_data,
-    check_fresh,
-    publish,
-    saved_round,
+    is_logger,
+    loggable,
+    scores_in,
 )
+from hush.train.trainer_releases import Releases, owner_folder
 
 __all__ = ["HushTrainer"]
-
-_PRIVATE = ("loss", "total_flos")  # and what begins with train_: losses, counts and times of the secret draw
-_TIMES = ("_runtime", "_per_second", "_time")
-_LOGGERS = "transformers.integrations"  # TensorBoard, trackio and the like
 
 
 @final
@@ -96,13 +93,7 @@ class HushTrainer(Trainer):
     ) -> None:
         settings = checked_settings(args, plan, callbacks=callbacks, eval_is_public=eval_is_public)
         check_data(train_dataset, plan, data_collator, buckets)
-        output = Path(settings.arguments.output_dir or "").resolve()
-        self.folder = output.with_name(f"{output.name}-hush") if folder is None else Path(folder).resolve()
-        if self.folder.is_relative_to(output):
-            raise InvalidInput(
-                f"folder={self.folder} lies in output_dir={output}, which receives what may be released; the owner's "
-                "files must stay out of it: choose another folder, or leave it out"
-            )
+        self.folder = owner_folder(folder, Path(settings.arguments.output_dir or "").resolve())
         super().__init__(
             model=model,
             args=settings.arguments,
@@ -125,8 +116,7 @@ class HushTrainer(Trainer):
         self._loss = default_loss(model) if loss is None else loss
         self._rounds: Iterator[Round] = iter(())
         self._resuming = self._evaluating = self._open = False
-        self._writing: Literal["checkpoint", "model", "nothing"] = "checkpoint"
-        self._released = 0
+        self._releases = Releases(self.folder, self.args)
         self._staging: Path | None = None
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(OwnerProgress(lambda: self.private and self.private.live, scores=not eval_is_public))
@@ -144,16 +134,14 @@ class HushTrainer(Trainer):
             refuse_selection(self.args, self.callback_handler.callbacks)  # some may be new
         self._resuming = bool(resume_from_checkpoint)
         if self._resuming:
-            resume_from_checkpoint = self._resumed_from(resume_from_checkpoint)
+            resume_from_checkpoint = self._releases.resumed_from(resume_from_checkpoint)
         try:
             output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
             private = self._running()
             if private.round == self.plan.rounds:
-                self._writing = "model"
-                self.certificate = private.finish()
-                self._released = private.round
+                self.certificate = self._releases.finish(private)
         finally:
-            self._writing, self._open = "checkpoint", False
+            self._open = False
             if self.private is not None:
                 self.private.close()
         return TrainOutput(output.global_step, math.nan, {})
@@ -169,15 +157,7 @@ class HushTrainer(Trainer):
 
     def _init_training_state(self, *args: Any, **options: Any) -> tuple[int, int]:
         super()._init_training_state(*args, **options)
-        saved = saved_round(self.folder)
-        if not self._resuming:
-            check_fresh(self.folder, Path(self.args.output_dir or ""), saved)
-        elif saved is None:
-            raise InvalidInput(
-                f"there is nothing to resume from in {self.folder / 'owner'}: what may be released does not hold what "
-                "training needs; restore the owner's folder, or train anew into another output_dir"
-            )
-        self.state.global_step = saved or 0
+        self.state.global_step = self._releases.begun_after(resuming=self._resuming)
         return divmod(self.state.global_step, self.plan.rounds)
 
     def _prepare_for_training(self, *args: Any, **options: Any) -> Any:
@@ -203,7 +183,7 @@ class HushTrainer(Trainer):
         self._open = True
         wrapped.optimizer = PrivateSteps(optimizer, self.private)
         self._rounds = self.private.rounds()
-        self._publish()  # what a crash kept from appearing
+        self._releases.publish(self.private.round)  # what a crash kept from appearing
         return prepared
 
     def _run_epoch(self, *args: Any, **options: Any) -> None:
@@ -243,10 +223,8 @@ class HushTrainer(Trainer):
                 append_line(self.folder / "owner" / "evaluations.jsonl", {"round": self.state.global_step, **logs})
             return
         if self._evaluating and self._open:
-            told = {name: score for name, score in logs.items() if name != "epoch" and not name.endswith(_TIMES)}
-            scores = {name: score for name, score in told.items() if isinstance(score, int | float)}
-            self._running().record_scores(scores)
-        shown = {name: logs[name] for name in logs if name not in _PRIVATE and not name.startswith("train_")}
+            self._running().record_scores(scores_in(logs))
+        shown = loggable(logs)
         if shown:
             super().log(shown, start_time)
 
@@ -265,9 +243,9 @@ class HushTrainer(Trainer):
         """A score of public data tells of the model, so its round is entered first; other scores pass loggers by."""
         handler, everyone = self.callback_handler, self.callback_handler.callbacks
         if not self.eval_is_public:
-            handler.callbacks = [one for one in everyone if not type(one).__module__.startswith(_LOGGERS)]
+            handler.callbacks = [one for one in everyone if not is_logger(one)]
         elif self._open:
-            self._enter_round()
+            self._releases.enter(self._running())
         self._evaluating = True
         try:
             yield
@@ -311,41 +289,24 @@ class HushTrainer(Trainer):
 
     def _check_released(self) -> None:
         """Enter the round of the model as it is now; once training has ended that is too late."""
-        if self.private is None or self._released == self.private.round:
+        if self.private is None or self._releases.entered == self.private.round:
             return
         if not self._open:
             raise InvalidInput(
                 f"training ended after round {self.private.round} without releasing it, so its model must not be saved "
                 "yet; go on with train(resume_from_checkpoint=True)"
             )
-        self._enter_round()
+        self._releases.enter(self.private)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        private = self._running()
-        staged, target = self._places(private.round)
-        if not target.exists():
-            if staged.exists():
-                staged.rmdir()  # entered for its score
-            private.release()
-            self._publish()
-            if self.args.push_to_hub:
-                self._push_from_checkpoint(str(target))
+        made = self._releases.checkpoint(self._running())
+        if made is not None and self.args.push_to_hub:
+            self._push_from_checkpoint(str(made))
         rotate_checkpoints(
             output_dir=str(self.args.output_dir),
             save_total_limit=self.args.save_total_limit,
             best_model_checkpoint=self.state.best_model_checkpoint,
         )
-
-    def _enter_round(self) -> None:
-        """Save the state and enter its round in the ledger, as for a checkpoint, but write no model."""
-        private = self._running()
-        if self._released < private.round:
-            self._writing = "nothing"
-            try:
-                private.release()
-            finally:
-                self._writing = "checkpoint"
-            self._released = private.round
 
     def _finalize_training(self, *args: Any, **options: Any) -> TrainOutput:
         if self._running().round < self.plan.rounds:  # stopped early, and now its model may be used
@@ -354,9 +315,9 @@ class HushTrainer(Trainer):
 
     def _export(self, folder: Path) -> None:
         """Write into a folder that the ledger knows: the final model, or what the Trainer calls a checkpoint."""
-        if self._writing == "nothing":
+        if self._releases.writing == "nothing":
             return
-        if self._writing == "model":
+        if self._releases.writing == "model":
             self.save_model(str(folder), _internal_call=True)
             return
         pushed = self.args.push_to_hub
@@ -367,39 +328,14 @@ class HushTrainer(Trainer):
             self._staging, self.args.push_to_hub = None, pushed
         inner = folder / f"checkpoint-{self.state.global_step}"
         if self.state.best_global_step == self.state.global_step:
-            self.state.best_model_checkpoint = str(self._places(self.state.global_step)[1])
+            self.state.best_model_checkpoint = str(self._releases.target(self.state.global_step))
             self.state.save_to_json(str(inner / "trainer_state.json"))
         for path in inner.iterdir():
             path.rename(folder / path.name)
         inner.rmdir()
 
-    def _publish(self) -> None:
-        round = self._running().round
-        staged, target = self._places(round)
-        publish(staged, target)
-        if staged.exists():
-            self._released = round
-
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.args.output_dir if self._staging is None else self._staging)
-
-    def _places(self, round: int) -> tuple[Path, Path]:
-        """Where the release of a round is written, and where it appears."""
-        return (
-            self.folder / "release" / f"round-{round:06d}",
-            Path(str(self.args.output_dir)) / f"checkpoint-{round}",
-        )
-
-    def _resumed_from(self, checkpoint: str | bool | None) -> str | None:
-        """The Trainer's own record of a run: the newest there is, for the owner's state is never older."""
-        output = Path(str(self.args.output_dir))
-        newest = get_last_checkpoint(str(output)) if output.is_dir() else None
-        if isinstance(checkpoint, str) and (newest is None or Path(checkpoint).resolve() != Path(newest).resolve()):
-            raise InvalidInput(
-                f"{checkpoint} is not the newest checkpoint in {output}, and going back would release rounds twice, "
-                "with other noise; pass resume_from_checkpoint=True"
-            )
-        return newest
 
     def _running(self) -> PrivateTraining:
         if self.private is None:

@@ -1,21 +1,17 @@
-"""Small parts of ``HushTrainer``: what it hands to the Trainer and to the private training, and checks of its data."""
+"""Small parts of ``HushTrainer``: what it hands to the Trainer, to loggers and to the private training; data checks."""
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 import torch
 from transformers import ProgressCallback
-from transformers.trainer_utils import get_last_checkpoint
 
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.storage import flush, whole_folder
 from hush.train.batches import check_lengths
-from hush.train.checkpoint import Checkpoints
 from hush.train.collate import Collator
 from hush.train.private import PrivateTraining
 from hush.train.rounds import LiveNumbers
@@ -26,10 +22,13 @@ __all__ = [
     "StepsElsewhere",
     "append_line",
     "check_data",
-    "check_fresh",
-    "publish",
-    "saved_round",
+    "is_logger",
+    "loggable",
+    "scores_in",
 ]
+
+_PRIVATE = ("loss", "total_flos")  # and what begins with train_
+_TIMES = ("_runtime", "_per_second", "_time")
 
 
 @final
@@ -116,35 +115,6 @@ def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> 
         check_lengths(data.lengths, buckets)
 
 
-def check_fresh(folder: Path, output: Path, saved: int | None) -> None:
-    """Refuse to begin where an earlier training has left a state or a release."""
-    older = get_last_checkpoint(str(output)) if output.is_dir() else None
-    if saved is not None or older is not None:
-        raise InvalidInput(
-            f"{folder if saved is not None else older} holds an earlier training; go on with it by "
-            "train(resume_from_checkpoint=True), or train into another output_dir"
-        )
-
-
-def publish(staged: Path, target: Path) -> None:
-    """Move a released checkpoint to where the Trainer's users look for it; an empty folder keeps its old place."""
-    if not staged.exists() or not any(staged.iterdir()):
-        return
-    if target.exists():
-        shutil.rmtree(staged)  # a crash came after the move and before the empty folder
-    else:
-        times = (staged / "trainer_state.json").stat()
-        try:
-            staged.rename(target)
-        except OSError:  # another disk
-            with whole_folder(target) as work:
-                shutil.copytree(staged, work, dirs_exist_ok=True)
-            shutil.rmtree(staged)
-        os.utime(target, (times.st_atime, times.st_mtime))  # those of its files, which tell nothing
-        flush(target.parent)
-    staged.mkdir()
-
-
 def append_line(path: Path, content: Mapping[str, Any]) -> None:
     """Add a line of JSON to an owner-only file."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -152,7 +122,17 @@ def append_line(path: Path, content: Mapping[str, Any]) -> None:
         file.write(json.dumps(content) + "\n")
 
 
-def saved_round(folder: Path) -> int | None:
-    """The round after which training would go on; None if nothing was saved."""
-    state = Checkpoints(folder / "owner" / "checkpoints").newest()
-    return None if state is None else int(state["round"])
+def loggable(logs: Mapping[str, float]) -> dict[str, float]:
+    """What any logger may have: no loss, count or time of the secret draw."""
+    return {name: logs[name] for name in logs if name not in _PRIVATE and not name.startswith("train_")}
+
+
+def scores_in(logs: Mapping[str, Any]) -> dict[str, float]:
+    """The scores that an evaluation logs, without what it says of its speed."""
+    told = {name: score for name, score in logs.items() if name != "epoch" and not name.endswith(_TIMES)}
+    return {name: score for name, score in told.items() if isinstance(score, int | float)}
+
+
+def is_logger(callback: object) -> bool:
+    """Whether a callback of the Trainer hands numbers on to others."""
+    return type(callback).__module__.startswith("transformers.integrations")  # TensorBoard, trackio and the like

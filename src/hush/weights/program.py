@@ -103,7 +103,8 @@ class Program:
         return self._shared.arrangement(self._arranged)
 
     def _arranged(self) -> Arrangement:
-        from hush.weights.reduce_kernels import arranged, private_sums
+        from hush.weights.merge_kernels import arranged
+        from hush.weights.reduce_kernels import private_sums
 
         order_N, offset_N, row_of_entry = arranged(self.offset_N, self.row_of_entry, self.num_rows)
         return Arrangement(

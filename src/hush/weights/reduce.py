@@ -43,13 +43,13 @@ class Reduction:
 
     def primal(self, value: Array) -> Array:
         """Values of all original columns."""
-        from hush.weights.reduce_kernels import split
+        from hush.weights.merge_kernels import split
 
         return split(value, self.total, self.upper_N, self.column_N, self.fixed_N)
 
     def inward(self, value_N: Array) -> Array:
         """Values of the smaller program's columns from values of all original ones."""
-        from hush.weights.reduce_kernels import joined
+        from hush.weights.merge_kernels import joined
 
         return joined(value_N, self.column_N, self.program.num_columns)
 
@@ -127,7 +127,8 @@ class _Work:
     def merged(self) -> Reduction:
         """What is open, with equal columns merged into one of their joint upper bound."""
         from hush.weights.kernels import transposed
-        from hush.weights.reduce_kernels import compacted, least_rows, merged
+        from hush.weights.merge_kernels import compacted, merged
+        from hush.weights.reduce_kernels import least_rows
 
         row_S = np.flatnonzero(self.open_S)
         number_S = np.full(self.program.num_rows, -1, dtype=np.int32)
