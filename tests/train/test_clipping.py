@@ -418,3 +418,32 @@ def test_parameters_that_share_one_gradient_tensor_do_not_disturb_each_other() -
     second.one = first.one
     batch = {"x": torch.randn(5, 4)}
     check(nn.Sequential(first, second), lambda model, batch: model(batch["x"]).square().sum(1), batch)
+
+
+class Gained(nn.Module):
+    """Holds a parameter of its own, so that all of it is run for each example by vmap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(7, 4, padding_idx=0), nn.Linear(4, 3)
+        self.gain = nn.Parameter(torch.ones(4))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out((self.words(ids) * self.gain).tanh().mean(1))
+
+
+def test_padding_has_no_gradient_inside_a_module_that_is_run_for_each_example() -> None:
+    torch.manual_seed(0)
+    batch = {"ids": torch.tensor([[1, 2, 3], [4, 5, 0], [2, 4, 1], [1, 0, 0]]), "y": torch.tensor([0, 1, 2, 0])}
+    check(Gained(), lambda model, own: functional.cross_entropy(model(own["ids"]), own["y"], reduction="none"), batch)
+
+
+@pytest.mark.parametrize("align", [1, 64])
+@pytest.mark.parametrize("label", [-1, -101, 10**6])
+def test_labels_that_are_no_words_are_refused(label: int, align: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(head.ALIGN, "cpu", align)
+    batch = batch_of("gpt2")
+    batch["labels"][1, 2] = label
+    clipper = Clipper(tiny("gpt2"), causal_lm_loss, clip_norm=1.0)
+    with pytest.raises(InvalidInput, match="1 labels are none of the model's"):
+        clipper.accumulate(batch, torch.ones(SIZE, dtype=torch.bool))

@@ -121,3 +121,27 @@ def test_cards_that_somebody_wrote_and_files_of_any_kind_are_left_as_they_are(tm
     (tmp_path / "training_args.bin").write_bytes(pickle.dumps({"output_dir": "/home/ana/out", "hub_token": "hf_x"}))
     assert without_owner_paths(tmp_path) is None
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == pages
+
+
+def test_paths_are_found_at_any_depth_and_in_a_card_that_was_written_on(tmp_path: Path) -> None:
+    base, folder = tmp_path / "acme" / "base", tmp_path / "export"
+    base.mkdir(parents=True)
+    folder.mkdir()
+    inner = {"_name_or_path": str(base), "layers": 2}
+    config = {
+        "encoder": inner,
+        "parts": [inner],
+        "tokenizer_name_or_path": str(base),
+        "base_model_name_or_path": str(base),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps({**config, "kept_name_or_path": "owner/public"}))
+    (folder / "README.md").write_text(f"---\nbase_model: {base}\n---\nTrained on our own texts.\n")
+    assert without_owner_paths(folder) == str(base)
+    said = json.loads((folder / "adapter_config.json").read_text())
+    assert said == {
+        "encoder": {"layers": 2},
+        "parts": [{"layers": 2}],
+        "base_model_name_or_path": LOCAL_BASE,
+        "kept_name_or_path": "owner/public",
+    }
+    assert (folder / "README.md").read_text() == "---\nbase_model: local-base-model\n---\nTrained on our own texts.\n"

@@ -378,3 +378,39 @@ def test_what_the_clipper_does_not_see_is_refused_in_reduced_precision_too() -> 
         probe(
             model, cross_entropy, batch_of(3), torch.ones(3, dtype=torch.bool), clipper=clipper, autocast=torch.bfloat16
         )
+
+
+class Cancelling(nn.Module):
+    """A difference of nearly equal numbers: bfloat16 loses most of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64, bias=False), nn.Linear(64, 1, bias=False)
+        nn.init.constant_(self.last.weight, 0.125)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = self.first(x)
+        return self.last(torch.tanh(inside + 3) - torch.tanh(inside + 3.01)).squeeze(-1)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.05, 1.3, 1.5])
+@pytest.mark.parametrize("clip_norm", [1e-4, 1.0])
+def test_a_clipper_that_adds_more_than_its_norm_is_refused_whatever_cancels(factor: float, clip_norm: float) -> None:
+    torch.manual_seed(0)
+    model, batch, real = Cancelling(), {"x": torch.randn(4, 64)}, torch.ones(4, dtype=torch.bool)
+
+    def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        return model(batch["x"]).float() * 30
+
+    clipper = Clipper(model, loss, clip_norm=clip_norm, autocast=torch.bfloat16)
+    honest = clipper.take
+
+    def take() -> dict[str, Tensor]:
+        return {name: total * (factor if name == "first.weight" else 1.0) for name, total in honest().items()}
+
+    clipper.take = take  # pyright: ignore[reportAttributeAccessIssue]
+    if factor == 1:
+        assert probe(model, loss, batch, real, clipper=clipper, autocast=torch.bfloat16).conclusive
+    else:
+        with pytest.raises(InvalidInput, match=r"differs from autograd's|cannot be relied on"):
+            probe(model, loss, batch, real, clipper=clipper, autocast=torch.bfloat16)

@@ -242,7 +242,7 @@ def _positions_product(a: Tensor, b: Tensor) -> Tensor:
     GPU multiplies in tiles, and is no slower for a full one."""
     size, positions, _ = a.shape
     group = math.gcd(size, TILE.get(a.device.type, 1) // max(positions, b.shape[1], 1))
-    if group <= 1:
+    if group <= 1 or min(positions, b.shape[1]) == 0:
         return _matmul32(a, b.transpose(1, 2))
     left, right = (x.unflatten(0, (-1, group)).flatten(1, 2) for x in (a, b))
     tiles = _matmul32(left, right.transpose(1, 2)).view(-1, group, positions, group, b.shape[1])

@@ -31,6 +31,7 @@ __all__ = ["MARGIN", "Clipped", "Clipper"]
 # whose norm may be off by more (its `spread` says so) is scaled down further.
 MARGIN = 2.0**-10
 
+PROGRAMS = 512  # that torch may compile of one function: some for each length of text, in all trainings of a process
 LEAST = 1e-9  # a smaller C would be lost where float32 squares vanish
 
 
@@ -77,10 +78,17 @@ class Clipper:
         if backend is not None:
             # Shapes are few and fixed, so each gets its own program; torch would stop at the eighth of a function. One
             # graph or an error: a pass in pieces would be slow without saying so.
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+            limits = torch._dynamo.config
+            limits.recompile_limit = max(limits.recompile_limit, PROGRAMS)
+            limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 8 * PROGRAMS)
             how: dict[str, Any] = {"dynamic": False, "fullgraph": True, "backend": backend}
             self._run_model = torch.compile(self._run_model, **how)
             self._programs = Programs.compiled(how)
+
+    @property
+    def clip_norm(self) -> float:
+        """C: no example adds more."""
+        return self._clip_norm
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hush.errors import InvalidInput
 from hush.train import layout
 from hush.train.captures import Capture, Factors
 from hush.train.language import IGNORED, Loss, causal_lm_loss, masked_lm_loss
@@ -72,8 +73,15 @@ class Head:
 
     def most_labelled(self, labels: Tensor) -> int:
         """Positions to look at in each example: the most labelled ones of any, rounded up. Cheap on a CPU's labels."""
+        words = self.module.out_features
+        unknown = (labels != IGNORED) & ((labels < 0) | (labels >= words))
         count = (self._targets(labels) != IGNORED).sum(1)
-        most = -(-int(count.max()) // ROUND) * ROUND
+        most, wrong = torch.stack([count.max(), unknown.sum()]).tolist()  # a device is waited for once
+        if wrong:
+            raise InvalidInput(
+                f"{wrong} labels are none of the model's {words:,} words; use {IGNORED} where none is learnt"
+            )
+        most = -(-most // ROUND) * ROUND
         return most if most <= 0.8 * labels.shape[1] else labels.shape[1]
 
     def _targets(self, labels: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ __all__ = ["LOCAL_BASE", "without_owner_paths"]
 LOCAL_BASE = "a local base model; load your copy and pass it to PeftModel.from_pretrained"
 """Stands in a release for the path of a base model that has no public name."""
 
-BASE = "base_model_name_or_path"
-PATHS = ("_name_or_path", "name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file")
+BASE, CARD_BASE = "base_model_name_or_path", "local-base-model"
+PATHS = ("special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file")  # and what ends in name_or_path
 ARGUMENTS = "training_args.bin"
 EMPTY_CARD = ("# Model Card for Model ID", "[More Information Needed]")
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)  # a name, or an owner's name and a name
@@ -31,14 +31,30 @@ def without_owner_paths(folder: Path) -> str | None:
     base: str | None = None
     for path in sorted(folder.rglob("*config.json")):
         said = _mapping(path)
-        kept = {key: value for key, value in said.items() if key not in PATHS or not _is_path(value)}
+        kept = _without_paths(said)
         if _is_path(said.get(BASE)):
             base, kept[BASE] = said[BASE], LOCAL_BASE
         if kept != said:
             path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     for path in [*folder.rglob(ARGUMENTS), *filter(_is_empty_card, folder.rglob("README.md"))]:
         path.unlink()
+    if base is not None:
+        for path in folder.rglob("*.md"):  # a card that somebody wrote more into
+            text = path.read_text(encoding="utf-8", errors="replace")
+            path.write_text(
+                text.replace(str(Path(base).resolve()), CARD_BASE).replace(base, CARD_BASE), encoding="utf-8"
+            )
     return base
+
+
+def _without_paths(said: Any) -> Any:
+    """A configuration at any depth, since models that are made of several hold those of their parts."""
+    if isinstance(said, list):
+        return [_without_paths(part) for part in said]
+    if not isinstance(said, dict):
+        return said
+    named = {key for key, value in said.items() if (key in PATHS or key.endswith("name_or_path")) and _is_path(value)}
+    return {key: _without_paths(value) for key, value in said.items() if key not in named}
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -168,7 +168,7 @@ class PrivateTraining:
             raise InvalidInput("no round is open; accumulate inside `for round in private.rounds()`, before step()")
         if not isinstance(batch, Mapping):
             raise InvalidInput(f"the batch is a {type(batch).__name__}; pass a dict of tensors, as the loss takes it")
-        mask = np.asarray(real.cpu() if isinstance(real, Tensor) else real, dtype=np.bool_)
+        mask = np.asarray(real.cpu() if isinstance(real, Tensor) else real, dtype=np.bool_).copy()  # it may be refilled
         self._round.count(mask)
         device = next(iter(self._parameters.values())).device
         on_device = torch.as_tensor(mask).to(device, non_blocking=True)  # no waiting for the last micro-batch

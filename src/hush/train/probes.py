@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hush.errors import InvalidInput
-from hush.train.layout import gradients_of, whole
+from hush.train.distributed import Ranks
+from hush.train.layout import gradients_of, is_sharded, whole
 from hush.train.refusals import refuse_batch, refuse_coupled
 from hush.train.trial import Batch, Loss, Trial, equal, reseed, undisturbed
 
@@ -36,6 +37,7 @@ _NEGLIGIBLE = {False: 1e-5, True: 1e-2}  # of the whole gradient: what cancels t
 # Where more cancels, the difference from float32 shows how much: so many times that is allowed, but never so large a
 # share of a gradient that a parameter which the clipper does not see could pass.
 _ROUNDINGS, _SHARE = 4.0, 0.5
+_SAME = 2.0**-8  # norm and sum are taken of one and the same gradient, so that only their own rounding may differ
 
 
 class _Clipped(Protocol):
@@ -46,6 +48,8 @@ class _Clipped(Protocol):
 class _Clipper(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
+    @property
+    def clip_norm(self) -> float: ...
     def accumulate(self, batch: Mapping[str, Tensor], real: Tensor) -> _Clipped: ...
     def take(self) -> dict[str, Tensor]: ...
 
@@ -185,7 +189,8 @@ def _refuse_wrong_sums(trial: Trial, examples: Batch, clipper: _Clipper, *, stil
         allowed = {name: scale * (relative * size + negligible * exact) for name, size in sizes.items()}
         off = {name: float((sums[name] - scale * gradient).norm()) for name, gradient in gradients.items()}
         wrong = [name for name, difference in off.items() if not difference <= allowed[name]]
-        if wrong and finite and trial.autocast is not None:
+        in_doubt = bool(wrong) and finite and trial.autocast is not None
+        if Ranks.current().most(in_doubt) if is_sharded(trial.model) else in_doubt:  # a trial of shards communicates
             rounding = _rounding(trial, alone, parameters, gradients, still=still)
             more = {name: min(_ROUNDINGS * rounding[name], _SHARE * sizes[name]) for name in wrong}
             wrong = [name for name in wrong if not off[name] <= allowed[name] + scale * more[name]]
@@ -194,6 +199,13 @@ def _refuse_wrong_sums(trial: Trial, examples: Batch, clipper: _Clipper, *, stil
                 f"the clipped gradient sum differs from autograd's for {len(wrong)} of {len(sums)} parameters: "
                 f"{', '.join(wrong[:5])}. They are used in a way that per-example clipping does not see; freeze them, "
                 "or use them only through their own module's forward"
+            )
+        added = math.hypot(*(float(torch.linalg.vector_norm(own, dtype=torch.float64)) for own in sums.values()))
+        most = min(float(norm), clipper.clip_norm) * (1 + _SAME) if norm.isfinite() else 0.0
+        if not added <= most:
+            raise InvalidInput(
+                f"an example adds a gradient of norm {added:.6g}, where its own norm is {float(norm):.6g} and the clip "
+                f"norm {clipper.clip_norm:.6g}: this clipper cannot be relied on for this model"
             )
         if finite and not abs(float(norm) - exact) <= relative * exact + 1e-9:
             raise InvalidInput(
@@ -207,7 +219,11 @@ def _rounding(
     trial: Trial, alone: Batch, parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Tensor], *, still: bool
 ) -> dict[str, float]:
     """What the reduced precision does to autograd's own gradient of each parameter: its distance from float32's."""
-    exact = whole(gradients_of(replace(trial, autocast=None).losses(alone, still=still, gradients=True)[0], parameters))
+    try:
+        loss = replace(trial, autocast=None).losses(alone, still=still, gradients=True)[0]
+    except RuntimeError:  # it runs in reduced precision only: nothing can be excused by rounding
+        return dict.fromkeys(parameters, 0.0)
+    exact = whole(gradients_of(loss, parameters))
     return {name: float((gradients[name] - gradient).norm()) for name, gradient in exact.items()}
 
 

@@ -236,7 +236,7 @@ class RunFolder:
 
 def local_base_of(model: Path) -> str | None:
     """Where the base model lies that a run's released adapters belong to; None where no owner's file says so."""
-    path = model.resolve().parents[1] / "owner" / BASE_MODEL
+    path = model.resolve().parent.parent / "owner" / BASE_MODEL
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 

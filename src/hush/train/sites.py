@@ -169,6 +169,14 @@ class _Expanded:
         return tree_map(lambda part: y[part] if type(part) is _Number else part, result[0])
 
 
+class _PaddedEmbedding:
+    """Positions of the padding id have no gradient, as in torch, which forgets it under vmap."""
+
+    def forward(self: Any, input: Tensor) -> Tensor:
+        y = functional.embedding(input, self.weight)
+        return torch.where((input == self.padding_idx).unsqueeze(-1), y.detach(), y)
+
+
 _PLAIN: dict[Kind, type] = {"linear": nn.Linear, "embedding": nn.Embedding}
 _TAPPED: dict[Kind, type] = {"linear": _TappedLinear, "conv1d": _TappedConv1D, "embedding": _TappedEmbedding}
 
@@ -251,7 +259,15 @@ def _twin(module: nn.Module, name: str) -> nn.Module:
     shell: nn.Module = plain.__new__(plain)  # pyright: ignore[reportCallIssue]
     held = {key: value for key, value in module.__dict__.items() if not key.startswith("__composable_api_state")}
     shell.__dict__ = {**held, "_forward_hooks": OrderedDict(), "_forward_pre_hooks": OrderedDict()}
-    return copy.deepcopy(shell).to("meta")
+    twin = copy.deepcopy(shell).to("meta")
+    for part in twin.modules():
+        if (
+            isinstance(part, nn.Embedding)
+            and part.padding_idx is not None
+            and type(part).forward is nn.Embedding.forward
+        ):
+            part.__class__ = type(f"Padded{type(part).__name__}", (_PaddedEmbedding, type(part)), {})
+    return twin
 
 
 def _direct(module: nn.Module) -> list[nn.Parameter]:
