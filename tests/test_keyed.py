@@ -210,6 +210,25 @@ def test_any_other_file_is_no_key_and_its_content_stays_unsaid(tmp_path: Path, c
         DataKey.load(tmp_path / "missing")
 
 
+def test_what_is_no_place_for_a_key_is_named_and_nobody_is_locked_out(tmp_path: Path) -> None:
+    """Advice to change permissions is for keys alone: of a folder it would lock its owner out."""
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"text": "hunter2"}\n')
+    data.chmod(0o644)
+    for path, said in [
+        (tmp_path, f"{tmp_path} is a folder; name the file of the key"),
+        (data, "is not a data key; pass the file that --key made first, or name a new file"),
+    ]:
+        with pytest.raises(hush.InvalidInput) as caught:
+            DataKey.load_or_create(path)
+        assert said in str(caught.value)
+        assert "chmod" not in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+    with pytest.raises(FileNotFoundError) as missing:
+        DataKey.load_or_create(tmp_path / "nosuch" / "my.key")
+    assert missing.value.filename == str(tmp_path / "nosuch")
+
+
 def test_nothing_shows_the_key() -> None:
     secret = bytes(range(32))
     shown = f"{KEY!r} {KEY} {KEY.id} {[KEY]}"

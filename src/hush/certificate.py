@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, final
 
 from hush.errors import InvalidInput
-from hush.rounding import rounded_down, rounded_up
+from hush.rounding import counted, rounded_down, rounded_up
 
 __all__ = ["ASSUMPTIONS", "DATA_FINGERPRINT", "NOT_COVERED", "Certificate"]
 
@@ -115,9 +115,10 @@ class Certificate:
         if not self.num_secrets:
             promise = "There are no secrets, so nothing is promised."
         else:
+            each = "the one secret" if self.num_secrets == 1 else f"each of {self.num_secrets:,} secrets"
             strict = {name: float(value) for name, value in self.strictest.items()}
             promise = (
-                f"For each of {self.num_secrets:,} secrets: nobody who gives no candidate for it more than its prior, "
+                f"For {each}: nobody who gives no candidate for it more than its prior, "
                 "and who then sees the trained model, indeed every iterate, names the right one with probability "
                 f"above its ceiling. Priors are at most {rounded_up(strict['largest_prior'], 3)}, ceilings from "
                 f"{rounded_down(strict['smallest_ceiling'], 3)} to {rounded_up(strict['largest_ceiling'], 3)}; the "
@@ -126,12 +127,13 @@ class Certificate:
             )
         more = self.num_binding - len(self.binding)
         names = [_safe(name) for name in self.binding] + ([f"and {more:,} more"] if more > 0 else [])
+        examples = counted(self.num_examples, "example")
         return (
             f"## The promise\n\n{promise}\n\n"
-            f"- noise multiplier {self.noise_multiplier!r}, {self.rounds} rounds, "
+            f"- noise multiplier {self.noise_multiplier!r}, {counted(self.rounds, 'round')}, "
             f"expected batch {self.batch_size!r}, clip norm {self.clip_norm!r}\n"
             f"- bound: {self.bound}; weights: {self.capacity}, {100 * self.kept_fraction:.1f} % of "
-            f"{self.num_examples:,} examples kept, stated to be within {self.weights_gap:.1e} of the largest sum\n"
+            f"{examples} kept, stated to be within {self.weights_gap:.1e} of the largest sum\n"
             f"- binding, those that about 1 % less noise would break: {', '.join(names) or 'none'}\n"
         )
 

@@ -49,6 +49,7 @@ class DataKey:
         """A new key from the system's entropy, in a new file that its owner alone can read. Existing files are kept."""
         key = cls(os.urandom(SIZE))
         target = Path(path)
+        target.parent.stat()  # a missing folder is named, rather than the temporary file in it
         temporary = target.with_name(f".{target.name}.{token_hex(8)}.tmp")  # a kill leaves this, never half a key
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -66,6 +67,8 @@ class DataKey:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The key in a file that ``create`` wrote and that nobody else can read."""
+        if Path(path).is_dir():
+            raise InvalidInput(f"{path} is a folder; name the file of the key, such as {Path(path) / 'data.key'}")
         with Path(path).open("rb") as file:
             found = _FILE.fullmatch(file.read(200))  # a key is shorter; anything longer is something else
         if found is None and Path(path).stat().st_size == 0:
@@ -74,7 +77,9 @@ class DataKey:
                 "delete it, and a new key can be made there"
             )
         if found is None:
-            raise InvalidInput(f"{path} is not a data key; pass the file that hush plan --key made")
+            raise InvalidInput(
+                f"{path} is not a data key; pass the file that --key made first, or name a new file and one is made"
+            )
         if os.name == "posix" and stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
             raise InvalidInput(f"{path} can be read or written by others; make it yours alone with chmod 600 {path}")
         return cls(bytes.fromhex(found[1].decode()))

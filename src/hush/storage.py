@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import mmap
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -14,8 +15,20 @@ from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
-__all__ = ["file_digest", "flush", "read_table", "record_digest", "whole_file", "whole_folder", "write_table"]
+__all__ = [
+    "file_digest",
+    "flush",
+    "mapped",
+    "parquet_file",
+    "parquet_table",
+    "read_table",
+    "record_digest",
+    "whole_file",
+    "whole_folder",
+    "write_table",
+]
 
 
 @contextmanager
@@ -103,6 +116,45 @@ def record_digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def mapped(path: str | os.PathLike[str]) -> "pa.BufferReader":
+    """A file's content for Arrow, mapped into memory: whatever its name is, a missing file is named in the error.
+
+    Arrow itself opens names in UTF-8 alone, and its errors lose them. A Python file is no way out: a thread of Arrow
+    that calls Python while the process exits may abort it (apache/arrow#50482). Readers pass use_threads=False, since
+    the last one to hold a piece of the content gives it back to Python.
+    """
+    import pyarrow as pa
+
+    with Path(path).open("rb") as file:
+        empty = os.fstat(file.fileno()).st_size == 0  # which cannot be mapped
+        content = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return pa.BufferReader(pa.py_buffer(content))
+
+
+def parquet_file(path: str | os.PathLike[str]) -> "pq.ParquetFile":
+    """A Parquet file, ``mapped``; what is none is an error of Arrow's."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(mapped(path))
+
+
+def parquet_table(
+    path: str | os.PathLike[str], *, columns: Sequence[str] | None = None, remedy: str = "write it again"
+) -> "pa.Table":
+    """The whole of a Parquet file, or those of these columns that it has.
+
+    A missing file stays a ``FileNotFoundError``; what is no Parquet file is an ``InvalidInput``.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    content = mapped(path)
+    try:
+        return pq.ParquetFile(content).read(columns=None if columns is None else list(columns), use_threads=False)
+    except (pa.ArrowException, OSError):  # the latter of columns that do not decompress
+        raise InvalidInput(f"{path} is not a readable Parquet file; {remedy}") from None
+
+
 def write_table(
     table: "pa.Table",
     path: str | os.PathLike[str],
@@ -126,15 +178,8 @@ def read_table(
 
     A missing file stays a ``FileNotFoundError``; anything else that is not such a table is an ``InvalidInput``.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     remedy = f"pass a file that hush wrote as {kind}"
-    with Path(path).open("rb") as file:
-        try:
-            table = pq.read_table(file, use_threads=False)  # threads of Arrow may abort Python's exit (arrow#50482)
-        except (pa.ArrowException, OSError) as error:
-            raise InvalidInput(f"{path} is not a readable Parquet file; {remedy}") from error
+    table = parquet_table(path, remedy=remedy)
     raw: dict[bytes, bytes] = table.schema.metadata or {}
     labels = {
         key.removeprefix(b"hush.").decode(errors="replace"): value.decode(errors="replace")

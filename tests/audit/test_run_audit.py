@@ -411,5 +411,5 @@ def test_a_folder_that_holds_something_else_is_left_alone(desk: Desk) -> None:
 def test_places_of_secrets_that_the_plan_does_not_know_are_refused(desk: Desk) -> None:
     with pytest.raises(InvalidInput, match="12 of 12 secrets are not in the plan"):
         Places.read(desk.root / "spans.parquet", ["a", "b"])
-    with pytest.raises(InvalidInput, match="no Parquet file"):
+    with pytest.raises(InvalidInput, match=r"data\.jsonl is not a readable Parquet file"):
         Places.read(desk.root / "data.jsonl", ["a", "b"])

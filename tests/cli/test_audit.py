@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from rich.console import Console
 
 import hush
 from command_line import message, refused, run, run_json
+from hush.cli.audit_results import show_audit
 from hush.console import rounded_down, rounded_up
 from hush.keyed import DataKey
 
@@ -197,3 +199,11 @@ def test_a_list_of_candidates_is_read_line_by_line(desk: Path, tmp_path: Path) -
     assert run_json(*planting(desk / "data.jsonl", tmp_path / "out", *template))["prior"] == 1 / 40
     again = run(*planting(desk / "data.jsonl", tmp_path / "out", *template))
     assert "name a new folder" in message(again)
+
+
+def test_what_a_certificate_is_marked_with_is_shown_and_never_obeyed() -> None:
+    record = dict.fromkeys(("rows", "extraction", "notices"), ()) | {"verdict": "kept", "exposure": None}
+    console = Console(width=200)
+    with console.capture() as captured:
+        show_audit(record | {"why_not": "a mark [/red] with [bold]brackets\x1b[2J"}, Path("audit"), console)
+    assert "Nothing is certified: a mark [/red] with [bold]brackets�[2J\n" in captured.get()

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +256,18 @@ def test_keys_are_made_plans_signed_and_signatures_checked(folder: Path, tmp_pat
     assert "pass PLAN with --private-key" in refused(2, "sign", folder)
     assert "pass PLAN with --private-key" in refused(2, "sign")
     (folder / "plan.sig").unlink()
+
+
+def test_a_plan_inside_a_run_is_signed_where_it_lies_and_what_is_none_is_named(folder: Path, tmp_path: Path) -> None:
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    run("sign", "--new-key", private, public)
+    for place in ("train/release/plan", "run/share/plan"):
+        shutil.copytree(folder, tmp_path / place)
+        whole = tmp_path / place.split("/")[0]
+        record = run_json("sign", whole, "--private-key", private)
+        assert record["signature"] == str(tmp_path / place / "plan.sig")
+        assert run("verify", whole, "--public-key", public).exit_code == 0
+        assert f"{tmp_path / place} is signed already" in refused(2, "sign", whole, "--private-key", private)
+    (tmp_path / "empty").mkdir()
+    assert "is no plan" in refused(2, "sign", tmp_path / "empty", "--private-key", private)
+    assert "is not a folder" in refused(2, "sign", tmp_path / "missing", "--private-key", private)

@@ -73,6 +73,19 @@ def test_what_explains_a_scan_of_one_example_speaks_of_one() -> None:
     assert "The first 0 of 1 reason;" in said("explain found 0 --top 0")
 
 
+def test_a_page_about_one_secret_speaks_of_one() -> None:
+    said("scan mail.jsonl --rules rules.yaml --output found")
+    said(
+        "plan found/public/incidence.parquet --secrets found/public/secrets.parquet --batch-size 0.5 --rounds 1 "
+        "--output plan"
+    )
+    said("report plan --scan found --no-compare --output page.html")
+    page = Path("page.html").read_text()
+    assert "1 of 1 example contains a secret, in 1 pair of example and secret." in page
+    assert "Binding: 1 of 1 secret. About 1 % less noise would break its promise." in page
+    assert not WRONG.search(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
+
+
 def test_a_run_of_one_secret_speaks_of_one() -> None:
     record = {"ran": [], "secrets": 1, "canaries": 1, "examples": 1, "rounds": 1, "noise_multiplier": 1.0}
     places = {"share": "s", "owner": "o", "report": "r", "kept_fraction": 1.0, "verdict": None}

@@ -1,12 +1,15 @@
 """hush scan and hush explain from end to end: what they find, what they refuse, and that no text of a secret shows."""
 
 import json
+import os
 import shlex
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -378,3 +381,28 @@ def test_a_plan_for_other_data_than_was_scanned_is_refused(tmp_path: Path) -> No
     assert run(*plan, "--key", key, "--column", "text").exit_code == 0
     data.write_text('{"text": "the word"}\n{"text": "one"}\n')
     assert "scanned from" in refused(2, *plan, "--key", key, "--force")
+
+
+def test_every_name_that_the_system_allows_may_be_a_table_of_texts_a_list_and_a_place_to_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / os.fsdecode(b"odd-\xff")  # not UTF-8
+    (odd / "work").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(odd / "work"))
+    tables = {
+        "data": pa.table({"text": ["Acme pays", "nobody", "for Acme"]}),
+        "list": pa.table({"text": ["Acme"], "name": ["a"]}),
+    }
+    for name, table in tables.items():
+        with (odd / f"{name}.parquet").open("wb") as file:
+            pq.write_table(table, file)
+    rule = "{name: who, find: literals, file: list.parquet, whole_words: true}"
+    (odd / "rules.yaml").write_text(f"{{defaults: {{prior: 1e-6, ceiling: 1e-2}}, rules: [{rule}]}}")
+    record = run_json(
+        "scan", odd / "data.parquet", "--rules", odd / "rules.yaml", "--output", odd / "found", "--key", odd / "my.key"
+    )
+    assert (record["examples"], record["pairs"]) == (3, 2)
+    assert [reason.example for reason in Scan.load(odd / "found").why(secret="who:a")] == [0, 2]
+    assert "contains 1 secret" in run("explain", odd / "found", "0").stdout
+    shown = run("scan", odd / "data.parquet", "--rules", odd / "rules.yaml", "--output", odd / "found", "--force")
+    assert (shown.exit_code, f"{tmp_path}/odd-\\udcff/found" in shown.stdout) == (0, True)

@@ -34,6 +34,14 @@ def test_the_page_states_the_promise_the_assumptions_and_what_is_not_covered(pla
         assert plan.secret_ids[secret] in page
 
 
+def test_the_page_speaks_of_one_as_of_one() -> None:
+    one = hush.Incidence.from_pairs([0], [0], num_examples=1, num_secrets=1)
+    page = hush.make_plan(one, prior=1e-6, ceiling=0.1, batch_size=0.5, rounds=1).certificate.to_markdown()
+    assert "For the one secret: nobody" in page
+    assert ", 1 round," in page
+    assert "% of 1 example kept" in page
+
+
 def test_what_is_not_covered_names_every_limit_of_the_promise() -> None:
     text = " ".join(NOT_COVERED).lower()
     for limit in ("exists", "graph is public", "other priors", "copies", "joint guesses", "sweeps", "tokenizer"):

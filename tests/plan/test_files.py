@@ -185,6 +185,17 @@ def test_a_newer_minor_version_is_read_without_what_is_new(plan: hush.Plan, fold
     assert any("wording is that of format 1.7" in check.detail for check in found.checks)
 
 
+def test_a_plan_of_an_older_minor_version_may_say_it_in_other_words(plan: hush.Plan, folder: Path) -> None:
+    page = folder / "certificate.md"
+    page.write_text(page.read_text().replace("nobody who gives", "no one who gives"))
+    digests = {name: files.file_digest(folder / name) for name in files.FILES}
+    rewritten(folder, digests=digests)
+    assert not hush.verify(folder).passed
+    rewritten(folder, format="1.1", digests=digests)
+    assert hush.Plan.load(folder) == plan
+    assert hush.verify(folder).passed
+
+
 def test_a_plan_from_before_data_had_fingerprints_is_read_and_verified(plan: hush.Plan, folder: Path) -> None:
     record = json.loads((folder / "plan.json").read_text())
     del record["data_fingerprint"]

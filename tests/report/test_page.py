@@ -10,6 +10,7 @@ import sys
 import tomllib
 import zlib
 from collections import Counter
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from hush.protection import Protection
 from hush.report import page as page_module
 from hush.report.methods import MethodNoise
 from hush.report.report import Report
+from hush.scan.owner import OwnerFiles
 from hush.scan.result import Scan
 from hush.secret_table import Secrets
 from hush.weights import frontier
@@ -108,8 +110,6 @@ def test_no_word_from_outside_changes_what_the_page_is_made_of(words: list[str])
 
 
 def renamed(ids: tuple[str, ...]) -> Any:
-    from dataclasses import fields, replace
-
     plan = small_plan()
     return replace(plan, **{field.name: getattr(plan, field.name) for field in fields(plan)} | {"secret_ids": ids})
 
@@ -136,6 +136,21 @@ def test_texts_are_in_the_file_only_if_asked_for_and_then_for_the_owner_alone(tm
         assert "hunter" not in page
         assert ("Holds the texts of secrets" in page) == asked
         assert bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)) == (not asked)
+
+
+@pytest.mark.usefixtures("without_plotly")
+@pytest.mark.parametrize(
+    ("given", "is_owners"), [({}, False), ({"audit": AUDIT}, True), ({"show_text": True}, True)], ids=str
+)
+def test_only_the_owners_page_says_how_the_scan_came_to_its_pairs(
+    tmp_path: Path, given: dict[str, Any], is_owners: bool
+) -> None:
+    owner = OwnerFiles(tmp_path)
+    owner.write_counts(skipped={"mail.jsonl": 417}, inherited=523)
+    scan = replace(scan_of(["x"] * 12), owner=owner, skipped=417, inherited=523)
+    page = Report(plan=small_plan(), scan=scan, **given).page()
+    assert ("523 of them through copies; rows passed over: 417" in page) == is_owners
+    assert f"in {scan.incidence.num_entries} pairs of example and secret" in page
 
 
 @pytest.mark.usefixtures("without_plotly")

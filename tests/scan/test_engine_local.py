@@ -2,10 +2,13 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker, util
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +98,50 @@ def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
             break
         time.sleep(0.1)
     assert not Path(f"/proc/{worker}").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_an_interrupt_between_the_birth_of_a_process_and_its_orders_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It reaches the process through any thread, and Python raises it in the main one, though that blocks it."""
+    born: list[int] = []
+    spawn, now = util.spawnv_passfds, threading.Event()
+
+    def hear() -> None:
+        now.wait()
+        signal.raise_signal(signal.SIGINT)  # in this thread, which began before and blocks nothing
+
+    other = threading.Thread(target=hear)
+
+    def interrupted(*args: Any) -> int:
+        born.append(spawn(*args))
+        now.set()
+        other.join()
+        return born[-1]
+
+    resource_tracker.ensure_running()  # which is started the same way
+    monkeypatch.setattr(util, "spawnv_passfds", interrupted)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        list(LocalEngine(workers=2).map(process_of, shards(*"abcd")))
+    for process in born:
+        with contextlib.suppress(ChildProcessError):  # it has been waited for
+            os.waitpid(process, 0)
+    assert len(born) == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_a_ctrl_c_that_is_ignored_stays_ignored_while_processes_start() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        results = LocalEngine(workers=2).map(process_of, shards(*"abcd"))
+        next(results)
+        signal.raise_signal(signal.SIGINT)
+        assert len(list(results)) == 3
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True])

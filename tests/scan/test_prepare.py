@@ -154,6 +154,11 @@ def test_a_table_names_and_promises_its_secrets(tmp_path: Path) -> None:
             "FILE, line 2: the name holds the text, and names are public; choose one that does not",
         ),
         (
+            f"text,name\n{TOKEN},one\nc,by {TOKEN.upper()}\n",
+            "FILE, line 3: the name holds the text of a literal of this list, and names are public; choose one that "
+            "does not",
+        ),
+        (
             f"text,name\n{TOKEN},one\nc,\n",
             "FILE, line 3: this literal has no name but others do; name all of them, or none",
         ),
@@ -168,6 +173,24 @@ def test_rows_that_cannot_be_are_refused_by_line(tmp_path: Path, content: str, s
         prepare(rules_of({"name": "l", "find": "literals", "file": "c.csv"}, folder=tmp_path))
     assert str(raised.value).replace(str(path), "FILE") == f"rule l: {said}"
     assert TOKEN not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize(("text", "name", "words", "chars"), [
+    ("an", "Banker", False, True), ("Straße", "the STRASSE 3", False, False), ("ada", "from ADA", True, True),
+    ("ada", "ada_1", False, True), ("zoë", "ZOË.", True, True), ("zoë", "zoe", False, False),
+])  # fmt: skip
+def test_a_name_must_not_hold_what_the_scan_would_find(
+    tmp_path: Path, text: str, name: str, words: bool, chars: bool
+) -> None:
+    """words, chars: whether it does as whole words, and anywhere; the case of letters never matters."""
+    (tmp_path / "c.csv").write_text(f"text,name\nGlobex,{name}\n{text},other\n")
+    for whole_words, held in ((True, words), (False, chars)):
+        rule = {"name": "l", "find": "literals", "file": "c.csv", "whole_words": whole_words}
+        if held:
+            with pytest.raises(InvalidInput, match="line 2: the name holds the text of a literal of this list"):
+                prepare(rules_of(rule, folder=tmp_path))
+        else:
+            prepare(rules_of(rule, folder=tmp_path))
 
 
 def test_files_that_are_not_what_they_are_called_are_refused(tmp_path: Path) -> None:

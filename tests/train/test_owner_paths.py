@@ -109,6 +109,16 @@ def test_a_folder_with_the_form_of_a_public_name_is_a_folder(tmp_path: Path, mon
     assert without_owner_paths(tmp_path / "out") == "models/ours"
 
 
+def test_a_state_keeps_the_round_of_the_best_checkpoint_and_not_its_place(tmp_path: Path) -> None:
+    path, said = (
+        tmp_path / "trainer_state.json",
+        {"best_global_step": 4, "best_metric": 0.5, "log_history": [{"loss": 1.0}]},
+    )
+    path.write_text(json.dumps(said | {"best_model_checkpoint": "/home/ana/out/checkpoint-4"}))
+    assert without_owner_paths(tmp_path) is None
+    assert json.loads(path.read_text()) == said | {"best_model_checkpoint": None}
+
+
 def test_cards_that_somebody_wrote_and_files_of_any_kind_are_left_as_they_are(tmp_path: Path) -> None:
     pages = {
         "README.md": "# Our model\n",

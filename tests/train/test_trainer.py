@@ -485,6 +485,38 @@ def test_the_best_model_by_a_public_score_may_be_kept(plan: hush.Plan, tmp_path:
     assert_same(weights(AutoModelForCausalLM.from_pretrained(best)), weights(trainer.model))
 
 
+class Scores(TrainerCallback):
+    """A score that is best in this round."""
+
+    def __init__(self, round: int) -> None:
+        self.round = round
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: Any = None, **_: Any) -> None:
+        metrics["eval_set"] = float(state.global_step == self.round)
+
+
+def test_the_best_model_is_found_again_though_no_checkpoint_says_where_it_lies(plan: hush.Plan, tmp_path: Path) -> None:
+    settings = {
+        "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2,
+        "load_best_model_at_end": True, "metric_for_best_model": "set", "greater_is_better": True,
+    }  # fmt: skip
+
+    def trainer(*callbacks: TrainerCallback) -> HushTrainer:
+        scored = {"eval_dataset": texts(1), "eval_is_public": True, "callbacks": [Scores(2), *callbacks]}
+        return trainer_for(plan, tmp_path / "out", settings=settings, **scored)
+
+    with pytest.raises(RuntimeError, match="crash"):
+        trainer(Dies(5)).train()
+    second = trainer()
+    second.train(resume_from_checkpoint=True)
+    best = tmp_path / "out" / "checkpoint-2"
+    assert second.state.best_model_checkpoint == str(best)
+    assert_same(weights(AutoModelForCausalLM.from_pretrained(best)), weights(second.model))
+    states = sorted((tmp_path / "out").rglob("trainer_state.json"))
+    assert len(states) == 3
+    assert all(str(tmp_path) not in path.read_text() for path in states)
+
+
 def test_released_models_are_read_by_from_pretrained(plan: hush.Plan, tmp_path: Path) -> None:
     trainer = trainer_for(plan, tmp_path / "out", settings={"save_strategy": "steps", "save_steps": ROUNDS})
     trainer.train()

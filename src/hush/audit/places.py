@@ -7,12 +7,12 @@ from typing import Self, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hush.audit.canary_files import Planting
 from hush.errors import InvalidInput
 from hush.scan.result import Scan
+from hush.storage import parquet_table
 
 __all__ = ["CANARIES", "Places"]
 
@@ -63,12 +63,9 @@ class Places:
     @classmethod
     def read(cls, path: str | Path, ids: Sequence[str]) -> Self:
         """A Parquet table of the owner's: example, secret (its id), begin, end."""
-        try:
-            table = pq.read_table(path, columns=list(COLUMNS))
-        except (pa.ArrowException, OSError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise InvalidInput(f"{path} is no Parquet file with the columns {', '.join(COLUMNS)}") from None
+        table = parquet_table(path, columns=COLUMNS)
+        if not set(COLUMNS) <= set(table.column_names):
+            raise InvalidInput(f"{path} lacks some of the columns {', '.join(COLUMNS)}; add them")
         columns: list[Integers] = []
         for name in COLUMNS:
             column = table.column(name)

@@ -49,7 +49,7 @@ def show_audit(record: Record, folder: Path, console: Console) -> None:
     style = {"failed": "bold white on red", "kept": "green"}.get(record["verdict"], "yellow")
     console.print(headline(record), style=style, soft_wrap=True, highlight=False)
     if record["why_not"]:
-        console.print(f"Nothing is certified: {record['why_not']}", style="yellow", soft_wrap=True, highlight=False)
+        console.print(plain(f"Nothing is certified: {record['why_not']}"), style="yellow", soft_wrap=True)
     for attack, title in TITLES.items():
         rows = [row_cells(row, digits=2)[1:] for row in record["rows"] if row["attack"] == attack]
         if rows:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hush.console import counted
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
+from hush.storage import parquet_table
 
 __all__ = ["graph_from_json", "is_parquet", "read_rates"]
 
@@ -28,13 +29,8 @@ def read_rates(path: Path) -> NDArray[np.float64]:
         content = _read_json(path)
         return _numbers(content.get("rates") if isinstance(content, dict) else content, f"{path}: rates")
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    try:
-        with path.open("rb") as file:
-            table = pq.read_table(file, use_threads=False)  # threads of Arrow may abort Python's exit (arrow#50482)
-    except pa.ArrowException as error:
-        raise InvalidInput(f"{path} is not a readable Parquet file; write it again") from error
+    table = parquet_table(path)
     if "rate" not in table.column_names:
         raise InvalidInput(
             f"{path} has {counted(table.num_columns, 'column')} but none named 'rate'; name the column rate"

@@ -4,12 +4,14 @@ Results go to standard output; progress, notes and errors go to standard error.
 """
 
 import inspect
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
+from io import TextIOWrapper
 from traceback import format_tb
 from typing import Annotated, Any, final
 
@@ -100,6 +102,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         before = _asked.get()
         asked = {name: given.pop(name) or getattr(before, name) for name in OPTIONS}
         say_as_asked(**asked)
+        _show_odd_names()
         try:
             with _ending():
                 if asked["quiet"] and asked["verbose"]:
@@ -116,6 +119,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     speaking.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # pyright: ignore[reportAttributeAccessIssue]
     speaking.__annotations__ = function.__annotations__ | OPTIONS
     return speaking
+
+
+def _show_odd_names() -> None:
+    """Names of files that are no text are shown with escapes on standard output, as they are on standard error."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # which is an escape of JSON, too
 
 
 @contextmanager

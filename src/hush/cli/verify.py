@@ -41,13 +41,7 @@ def verify(
     from hush.secret_table import Secrets
     from hush.verification import verify as verified
 
-    if not plan.is_dir():
-        raise InvalidInput(f"{plan} is not a folder; pass one that hush plan wrote")
-    meant = plan
-    if not (plan / "plan.json").is_file():
-        from hush.pipeline.inside import plan_inside
-
-        meant = plan_inside(plan)
+    meant = _meant(plan)
     graph = None if incidence is None else read_incidence(incidence)
     table = None if secrets is None else Secrets.from_parquet(secrets)
     with working("Verifying") as progress:
@@ -60,7 +54,8 @@ def verify(
 
 def sign(
     plan: Annotated[
-        Path | None, typer.Argument(help="A plan's folder; verify it before you sign.", metavar="PLAN")
+        Path | None,
+        typer.Argument(help="A plan's folder, or a run's that has one in it; verify it before.", metavar="PLAN"),
     ] = None,
     private_key: Annotated[Path | None, typer.Option(help="Your private key, a PEM file.")] = None,
     new_key: Annotated[
@@ -89,10 +84,22 @@ def sign(
         record = {"private_key": str(new_key[0]), "public_key": str(new_key[1])}
         said = f"Keep {new_key[0]} to yourself; give {new_key[1]} to those who verify."
     elif new_key is None and plan is not None and private_key is not None:
-        if (plan / SIGNATURE).exists() and not force:
-            raise InvalidInput(f"{plan} is signed already; pass --force to replace its signature")
-        record = {"signature": str(signed(plan, private_key))}
+        meant = _meant(plan)
+        if (meant / SIGNATURE).exists() and not force:
+            raise InvalidInput(f"{meant} is signed already; pass --force to replace its signature")
+        record = {"signature": str(signed(meant, private_key))}
         said = f"Signature written to {record['signature']}."
     else:
         raise InvalidInput("pass PLAN with --private-key PRIVATE.pem, or --new-key PRIVATE.pem PUBLIC.pem alone")
     print_json(record) if json else Console(highlight=False, soft_wrap=True).print(said, markup=False)
+
+
+def _meant(folder: Path) -> Path:
+    """The plan that a folder is, or has in it."""
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is not a folder; pass one that hush plan wrote")
+    if (folder / "plan.json").is_file():
+        return folder
+    from hush.pipeline.inside import plan_inside
+
+    return plan_inside(folder)

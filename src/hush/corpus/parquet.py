@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from hush.corpus.parts import BLOCK_BYTES, BLOCK_ROWS, SHARD_BYTES, SHARD_ROWS, Span
 from hush.errors import InvalidInput
+from hush.storage import parquet_file
 
 __all__ = ["ParquetPart"]
 
@@ -41,7 +42,9 @@ class ParquetPart:
                     first, last = max(begin - before, 0), min(end - before, rows)
                     if first < last:
                         fitting = min(max(BLOCK_BYTES * rows // max(size, 1), 1), BLOCK_ROWS)
-                        batches = file.iter_batches(fitting, row_groups=[group], columns=list(columns))
+                        batches = file.iter_batches(
+                            fitting, row_groups=[group], columns=list(columns), use_threads=False
+                        )
                         for batch in _between(batches, first, last):
                             yield batch.select(list(columns))
                     before += rows
@@ -79,7 +82,7 @@ class ParquetPart:
 
     def _opened(self) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self.path, memory_map=True)
+            return parquet_file(self.path)
         except pa.ArrowException:
             raise InvalidInput(f"{self.path} is not a readable Parquet file; write it again") from None
 

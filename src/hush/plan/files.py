@@ -22,7 +22,7 @@ from hush.storage import file_digest, read_table, record_digest, whole_folder, w
 if TYPE_CHECKING:
     from hush.plan.model import Plan
 
-MAJOR, MINOR = 1, 1  # a newer minor version adds fields or rewords; a newer major one changes what a field means
+MAJOR, MINOR = 1, 2  # a newer minor version adds fields or rewords; a newer major one changes what a field means
 SETTINGS = (
     "noise_multiplier",
     "rounds",

@@ -1,7 +1,7 @@
 """The report: one HTML file about a plan, its training and its audit, to open anywhere without a network."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -43,7 +43,8 @@ class Report:
     commands. show_text: also show the texts of secrets, which the scan must hold.
 
     Guarantee: without show_text no text of a secret is in the file, only ids, which are public. The same input gives
-    the same bytes. With texts or an audit the file is readable by its owner alone.
+    the same bytes. With texts or an audit the page is its owner's: readable by nobody else, and only there it says how
+    the scan came to its pairs (copies, rows passed over).
     """
 
     plan: Plan
@@ -59,10 +60,15 @@ class Report:
     folder: str = "PLAN"
     show_text: bool = False
 
+    @property
+    def is_owners(self) -> bool:
+        """Whether the page must not leave its owner's hands."""
+        return self.show_text or self.audit is not None
+
     def write(self, path: str | Path) -> None:
         """Write the page; it appears whole or not at all."""
         content = self.page()
-        with whole_file(path, owner_only=self.show_text or self.audit is not None) as file:
+        with whole_file(path, owner_only=self.is_owners) as file:
             file.write(content.encode())
 
     def page(self) -> str:
@@ -87,7 +93,7 @@ class Report:
             parts.secrets_section(plan, numbers, rows, has_texts=texts is not None) if rows else None,
             parts.training_section(scores, self.looks) if scores else None,
             None if found is None else parts.audit_section(found),
-            None if scan is None else parts.scan_section(scan.summary(), planted=_planted(scan, plan)),
+            None if scan is None else parts.scan_section(self._summary(scan), planted=_planted(scan, plan)),
             parts.basis_section(stated),
             parts.provenance_section(plan, stated, self.folder),
         ]
@@ -95,6 +101,9 @@ class Report:
         made.append(parts.missing_section(missing) if missing else None)
         top = headline(plan, stated, numbers, self.noise, found, has_texts=texts is not None)
         return page(self.title, top, [section for section in made if section is not None], rows)
+
+    def _summary(self, scan: "Scan") -> dict[str, Any]:
+        return (scan if self.is_owners else replace(scan, owner=None)).summary()
 
     def _missing(self, *, has_scores: bool) -> list[tuple[str, str]]:
         no_noise = not self.noise and bool(self.plan.secret_ids)

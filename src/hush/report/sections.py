@@ -80,7 +80,8 @@ def counts_section(numbers: SecretNumbers) -> Section:
 def secrets_section(plan: Plan, numbers: SecretNumbers, rows: PackedRows, *, has_texts: bool) -> Section:
     plot = scatter_plot(plan.secret_ids, numbers)
     secrets = counted(len(plan.secret_ids), "secret")
-    text = f"<p>Binding: {len(plan.binding):,} of {secrets}. About 1 % less noise would break their promises."
+    promises = "its promise" if len(plan.binding) == 1 else "their promises"
+    text = f"<p>Binding: {len(plan.binding):,} of {secrets}. About 1 % less noise would break {promises}."
     if plan.prior.shape[1] > 1:
         text += " Of several promised points the one closest to its ceiling is shown."
     text += " Choose a point to find its secret in the table.</p>\n"
@@ -95,7 +96,7 @@ def _secrets_table(rows: PackedRows, *, has_texts: bool) -> str:
         "</button></th>"
         for key, name, meaning in columns
     )
-    left = f" The {rows.left_out:,} that are furthest from their ceilings are left out." if rows.left_out else ""
+    left = f" Left out: {rows.left_out:,}, those furthest from their ceilings." if rows.left_out else ""
     return (
         '<div class="finder" role="search"><label>Find a secret <input type="search" id="find" '
         'placeholder="part of an id" autocomplete="off" spellcheck="false"></label> '
@@ -153,14 +154,11 @@ def scan_section(summary: dict[str, Any], *, planted: int) -> Section:
         (rule["rule"], f"{rule['secrets']:,}", f"{rule['secrets_found']:,}", f"{rule['pairs']:,}")
         for rule in summary["rules"]
     ]
-    text = (
-        f"<p>{summary['examples_with_secrets']:,} of {summary['examples']:,} examples contain a secret, in "
-        f"{summary['pairs']:,} pairs of example and secret"
-    )
+    some, examples = summary["examples_with_secrets"], counted(summary["examples"], "example")
+    pairs = counted(summary["pairs"], "pair")
+    text = f"<p>{some:,} of {examples} contain{'s' if some == 1 else ''} a secret, in {pairs} of example and secret"
     if "pairs_from_copies" in summary:  # the owner's side of the scan is here
-        text += (
-            f", {summary['pairs_from_copies']:,} of them through copies; {summary['skipped']:,} rows were passed over"
-        )
+        text += f", {summary['pairs_from_copies']:,} of them through copies; rows passed over: {summary['skipped']:,}"
     text += ".</p>\n"
     if planted:
         canaries = f"{counted(planted, 'canary', 'canaries')} {'was' if planted == 1 else 'were'}"

@@ -18,6 +18,7 @@ from hush.scan.finder import Finder
 from hush.scan.hits import Hits
 from hush.scan.numbering import Numbering
 from hush.scan.task import Found
+from hush.storage import mapped
 
 __all__ = ["Collecting"]
 
@@ -57,7 +58,7 @@ class Collecting:
             "ids": [],
             "signatures": [],
         }
-        self._sink = pa.OSFile(str(hits_file), "wb")
+        self._sink = hits_file.open("wb")
         self._writer = pa.ipc.new_stream(self._sink, HITS, options=pa.ipc.IpcWriteOptions(compression="lz4"))
 
     def add(self, files: Sequence[str], found: Found) -> None:
@@ -138,7 +139,8 @@ class Collecting:
 
     def hits(self) -> Iterator[pa.RecordBatch]:
         """All hits again, from the file: by example, rule and place in the text; those of a second search last."""
-        with pa.memory_map(str(self._hits_file)) as file, pa.ipc.open_stream(file) as stream:
+        options = pa.ipc.IpcReadOptions(use_threads=False)  # see mapped
+        with mapped(self._hits_file) as file, pa.ipc.open_stream(file, options=options) as stream:
             yield from stream
 
     def offsets(self) -> NDArray[np.int64]:

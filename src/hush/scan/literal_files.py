@@ -5,15 +5,16 @@ A message names the row of a file, never what stands in it.
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from hush.errors import InvalidInput
 from hush.scan.public_formats import LEAST_PRIOR
+from hush.storage import parquet_table
 
-__all__ = ["Literal", "read_literals"]
+__all__ = ["Literal", "check_names", "read_literals"]
 
 COLUMNS = ("text", "name", "prior", "ceiling")
 _TABLE = f"a table of literals has the column text, and may have {', '.join(COLUMNS[1:])}"
@@ -47,6 +48,24 @@ def read_literals(path: Path) -> list[Literal]:
     return found
 
 
+def check_names(listed: Sequence[Literal], *, whole_words: bool) -> None:
+    """Refuse a name, which is public, in which the scan would find a literal of the list, be its case as it may."""
+    import numpy as np
+    import pyarrow as pa
+
+    from hush.corpus.blocks import Block
+    from hush.scan.finders.literals import Literals
+
+    finder = Literals(values=[literal.text for literal in listed], ignore_case=True, whole_words=whole_words)
+    names = pa.array([literal.name or "" for literal in listed], pa.large_string())
+    found = finder.find(Block(texts=names, columns={}, rows=np.arange(len(names))))
+    if len(found):
+        raise InvalidInput(
+            f"{listed[found.example_H[0]].where}: the name holds the text of a literal of this list, and names are "
+            "public; choose one that does not"
+        )
+
+
 def _rows_of_text(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for number, line in enumerate(_text_of(path).split("\n"), 1):
         if line.strip():
@@ -70,14 +89,7 @@ def _rows_of_csv(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with path.open("rb") as file:
-            table = pq.read_table(file, use_threads=False)  # threads of Arrow may abort Python's exit (arrow#50482)
-    except pa.ArrowException:
-        raise InvalidInput(f"{path} is not a readable Parquet file; write it again") from None
+    table = parquet_table(path)
     _check_columns(table.column_names, path)
     for number, row in enumerate(table.to_pylist()):
         yield f"{path}, row {number}", row

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hush.errors import InvalidInput
+from hush.storage import parquet_file
 
 __all__ = ["ROW_GROUP", "OwnerFiles", "OwnerWriter", "temporary_owner"]
 
@@ -51,7 +52,7 @@ class OwnerFiles:
         """Rows of reasons.parquet, of these examples (ascending) and of this secret only, if they are given."""
         with self._opened("reasons.parquet") as file:
             for group in _row_groups(file, examples):
-                for batch in file.iter_batches(ROW_GROUP, row_groups=[group]):
+                for batch in file.iter_batches(ROW_GROUP, row_groups=[group], use_threads=False):
                     kept_H = np.ones(len(batch), dtype=bool)
                     if examples is not None:
                         kept_H &= np.isin(batch.column("example").to_numpy(), examples)
@@ -63,7 +64,7 @@ class OwnerFiles:
     def examples(self, *columns: str) -> Iterator[pa.RecordBatch]:
         """These columns of examples.parquet, all of them if none is named; example i is row i."""
         with self._opened("examples.parquet") as file:
-            yield from file.iter_batches(ROW_GROUP, columns=list(columns) or None)
+            yield from file.iter_batches(ROW_GROUP, columns=list(columns) or None, use_threads=False)
 
     def example(self, number: int) -> dict[str, Any]:
         """Id, file and row of one example."""
@@ -72,7 +73,7 @@ class OwnerFiles:
             for group in range(file.metadata.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
                 if number < before + rows:
-                    return file.read_row_group(group).slice(number - before, 1).to_pylist()[0]
+                    return file.read_row_group(group, use_threads=False).slice(number - before, 1).to_pylist()[0]
                 before += rows
         raise InvalidInput(f"example {number} is not among the {before} of this scan; examples count from 0")
 
@@ -107,7 +108,7 @@ class OwnerFiles:
 
     def _opened(self, name: str) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self.folder / name)
+            return parquet_file(self.folder / name)
         except pa.ArrowException:
             raise InvalidInput(f"{self.folder / name} is not a readable Parquet file; scan again") from None
 
@@ -127,7 +128,8 @@ class OwnerWriter:
     def __init__(self, path: Path, schema: pa.Schema, *, kind: str) -> None:
         path.touch(mode=0o600, exist_ok=False)
         self._schema = schema.with_metadata({"hush.kind": kind})
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+        self._file = path.open("wb")  # not by its name, which Arrow may not know how to spell
+        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
         self._held: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 
@@ -153,9 +155,12 @@ class OwnerWriter:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if raised[0] is None:
-            self._flush()
-        self._writer.close()
+        try:
+            if raised[0] is None:
+                self._flush()
+            self._writer.close()
+        finally:
+            self._file.close()
 
 
 def _row_groups(file: pq.ParquetFile, examples: NDArray[np.integer] | None) -> Iterator[int]:

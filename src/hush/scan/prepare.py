@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, final
 
 from hush.errors import InvalidInput
 from hush.scan.finder import Finder, Prepared, Survey
-from hush.scan.literal_files import read_literals
+from hush.scan.literal_files import check_names, read_literals
 from hush.scan.promises import Promise
 from hush.scan.rule_code import CodeRule, ContributorsRule
 from hush.scan.rule_kinds import CopiesRule, CredentialsRule, LiteralsRule, PatternsRule, PersonalDataRule, Rule
@@ -124,6 +124,8 @@ def _literals(rule: LiteralsRule, rules: Rules) -> Prepared:
         ignore_case=rule.ignore_case,
         whole_words=rule.whole_words,
     )
+    if names:
+        check_names(listed, whole_words=rule.whole_words)
     return Prepared(name=rule.name, finder=finder, protection=protections[0])
 
 

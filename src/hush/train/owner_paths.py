@@ -2,7 +2,8 @@
 
 Libraries write down where things came from. PEFT names the folder of the base model, in its configuration and in an
 empty model card; transformers and its tokenizers named theirs in earlier versions; the Trainer pickles its arguments,
-with folders and, if there is one, the token for the hub. None of it is needed to use a release.
+with folders and, if there is one, the token for the hub, and its state says where the best checkpoint lies. None of it
+is needed to use a release.
 """
 
 import json
@@ -18,6 +19,7 @@ LOCAL_BASE = "a local base model; load your copy and pass it to PeftModel.from_p
 BASE, CARD_BASE = "base_model_name_or_path", "local-base-model"
 PATHS = ("special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file")  # and what ends in name_or_path
 ARGUMENTS = "training_args.bin"
+STATE, BEST = "trainer_state.json", "best_model_checkpoint"  # its round stands there, too
 EMPTY_CARD = ("# Model Card for Model ID", "[More Information Needed]")
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)  # a name, or an owner's name and a name
 
@@ -34,8 +36,10 @@ def without_owner_paths(folder: Path) -> str | None:
         kept = _without_paths(said)
         if _is_path(said.get(BASE)):
             base, kept[BASE] = said[BASE], LOCAL_BASE
-        if kept != said:
-            path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        _replace(path, said, kept)
+    for path in sorted(folder.rglob(STATE)):
+        said = _mapping(path)
+        _replace(path, said, {**said, BEST: None} if said.get(BEST) else said)
     for path in [*folder.rglob(ARGUMENTS), *filter(_is_empty_card, folder.rglob("README.md"))]:
         path.unlink()
     if base is not None:
@@ -55,6 +59,11 @@ def _without_paths(said: Any) -> Any:
         return said
     named = {key for key, value in said.items() if (key in PATHS or key.endswith("name_or_path")) and _is_path(value)}
     return {key: _without_paths(value) for key, value in said.items() if key not in named}
+
+
+def _replace(path: Path, said: dict[str, Any], kept: dict[str, Any]) -> None:
+    if kept != said:
+        path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 def _mapping(path: Path) -> dict[str, Any]:

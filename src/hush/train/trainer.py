@@ -158,6 +158,7 @@ class HushTrainer(Trainer):
     def _init_training_state(self, *args: Any, **options: Any) -> tuple[int, int]:
         super()._init_training_state(*args, **options)
         self.state.global_step = self._releases.begun_after(resuming=self._resuming)
+        self.state.best_model_checkpoint = self._releases.appeared(self.state.best_global_step)
         return divmod(self.state.global_step, self.plan.rounds)
 
     def _prepare_for_training(self, *args: Any, **options: Any) -> Any:

@@ -66,6 +66,11 @@ class Releases:
         """Where the release of a round appears."""
         return self._output / f"checkpoint-{round}"
 
+    def appeared(self, round: int | None) -> str | None:
+        """Where the release of a round is; None if it is not there. A release itself does not say where it lies."""
+        path = None if not round else self.target(round)
+        return str(path) if path is not None and path.is_dir() else None
+
     def checkpoint(self, private: PrivateTraining) -> Path | None:
         """Release the model as it is now as a checkpoint; None if that has appeared before."""
         staged, target = self._staged(private.round), self.target(private.round)

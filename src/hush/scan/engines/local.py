@@ -48,7 +48,7 @@ class LocalEngine:
             for shard in shards:
                 with _deaf_to_ctrl_c():
                     waiting.append(pool.submit(_work, shard))  # which may start a process
-                processes = list((pool._processes or {}).values())
+                    processes = list((pool._processes or {}).values())
                 if len(waiting) > AHEAD * workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -69,15 +69,38 @@ class LocalEngine:
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that begin inside never hear Ctrl-C: it would break their start, with a traceback each."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Ctrl-C waits for the end of this, and processes that begin inside never hear it.
+
+    Such a process would end with a traceback if it heard the signal while it starts, or if the signal kept this one
+    from telling it what to do. Blocking it is for the new process, which inherits that. It is not enough for this one:
+    another thread, of Arrow perhaps, may hear the signal, and Python raises it in the main thread all the same.
+    """
+    with _ctrl_c_kept():
+        if not hasattr(signal, "pthread_sigmask"):
+            yield
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _ctrl_c_kept() -> Iterator[None]:
+    """Ctrl-C inside has its effect afterwards. In threads other than the main one it never has any."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:  # None: not Python's to change
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
 
 
 def available_cores() -> int:
