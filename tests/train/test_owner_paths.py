@@ -155,3 +155,14 @@ def test_paths_are_found_at_any_depth_and_in_a_card_that_was_written_on(tmp_path
         "kept_name_or_path": "owner/public",
     }
     assert (folder / "README.md").read_text() == "---\nbase_model: local-base-model\n---\nTrained on our own texts.\n"
+
+
+def test_a_relative_folder_is_not_taken_for_a_name_of_the_hub(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    adapted = load_pretrained(f"{folder.name}/base").with_lora(Lora(rank=2, targets=("c_attn",)))
+    monkeypatch.chdir(tmp_path)  # from here, the relative name would lead nowhere
+    adapted.export(tmp_path / "export")
+    assert without_owner_paths(tmp_path / "export") == str(folder / "base")
+    assert folder.name not in (tmp_path / "export" / "adapter_config.json").read_text()

@@ -140,14 +140,16 @@ def load_pretrained(
     """
     with _needed("language models", "transformers"):
         from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+    # A folder in full: a release must tell it from a name of the hub, wherever it is written from.
+    source = str(Path(name).resolve()) if Path(name).is_dir() else name
     with _loading(name, "configuration"):
-        config: Any = AutoConfig.from_pretrained(name)
+        config: Any = AutoConfig.from_pretrained(source)
     chosen = task or _task_of(config, name)
     kind = AutoModelForCausalLM if chosen == "causal" else AutoModelForMaskedLM
     with _loading(name, "tokenizer"):
-        tokenizer: Any = AutoTokenizer.from_pretrained(name)
+        tokenizer: Any = AutoTokenizer.from_pretrained(source)
     with _loading(name, f"{chosen} language model"):
-        model: Any = kind.from_pretrained(name, config=config, dtype=dtype)
+        model: Any = kind.from_pretrained(source, config=config, dtype=dtype)
     if chosen == "masked" and tokenizer.mask_token_id is None:
         raise InvalidInput(f"the tokenizer of {name} has no mask token; train it with --task causal, or add one")
     words = model.get_input_embeddings().num_embeddings
