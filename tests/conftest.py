@@ -4,10 +4,15 @@ Lets the tests of this directory import ``command_line``.
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 from hypothesis import settings
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 sys.path.insert(0, str(Path(__file__).parent))
 
