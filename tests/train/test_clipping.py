@@ -164,6 +164,23 @@ def test_examples_that_are_multiplied_together_change_nothing(
     check(model, default_loss(model), batch_of(name))
 
 
+@given(size=st.integers(1, 12), left=st.integers(0, 20), right=st.integers(0, 20), tile=st.integers(1, 64))
+def test_examples_are_multiplied_together_only_within_a_tile(size: int, left: int, right: int, tile: int) -> None:
+    a, b = torch.randn(size, left, 3), torch.randn(size, right, 3)
+    rows: list[int] = []
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        rows.append(max(a.shape[1], b.shape[2]))
+        return a @ b
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(captures.TILE, "cpu", tile)
+        patch.setattr(captures, "_matmul32", product)
+        found = captures._positions_product(a, b)
+    torch.testing.assert_close(found, a @ b.transpose(1, 2))
+    assert max(rows) <= max(tile, left, right)
+
+
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("kept", [0, 2**28])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])  # with a bias and without

@@ -241,8 +241,9 @@ def _positions_product(a: Tensor, b: Tensor) -> Tensor:
     """a bᵀ for each example. Where positions are few, of several examples at once, of which the diagonal is taken: a
     GPU multiplies in tiles, and is no slower for a full one."""
     size, positions, _ = a.shape
-    group = math.gcd(size, TILE.get(a.device.type, 1) // max(positions, b.shape[1], 1))
-    if group <= 1 or min(positions, b.shape[1]) == 0:
+    fit = TILE.get(a.device.type, 1) // max(positions, b.shape[1], 1)
+    group = math.gcd(size, fit) if fit > 1 else 1  # where none fits, gcd(size, 0) would take all
+    if group == 1 or min(positions, b.shape[1]) == 0:
         return _matmul32(a, b.transpose(1, 2))
     left, right = (x.unflatten(0, (-1, group)).flatten(1, 2) for x in (a, b))
     tiles = _matmul32(left, right.transpose(1, 2)).view(-1, group, positions, group, b.shape[1])
