@@ -223,6 +223,48 @@ def test_padded_slots_and_broken_examples_add_exactly_nothing() -> None:
     assert difference(clipper.take(), {name: value.double() for name, value in one.items()}) < 1e-5
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e38])
+@pytest.mark.parametrize("kept", [0, 2**28])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "gemma2"])  # with a bias, without, with a soft cap
+def test_an_example_that_overflows_in_the_head_adds_exactly_nothing(
+    name: str, kept: int, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(head.KEEP, "cpu", kept)
+    monkeypatch.setattr(head, "WHOLE_FROM", math.inf)
+    model, batch = tiny(name), batch_of(name)
+    loss = default_loss(model)
+    good = {key: own[1:] for key, own in batch.items()}
+    clipper = Clipper(model, loss, clip_norm=0.1)
+    clipper.accumulate(good, torch.ones(SIZE - 1, dtype=torch.bool))
+    wanted = {key: own.double() for key, own in clipper.take().items()}
+
+    found: Any = clipper._head
+    original = found.losses
+
+    def broken(hidden: Tensor, *rest: Any) -> Any:
+        return original(hidden * torch.where(torch.arange(len(hidden)) == 0, value, 1.0).view(-1, 1, 1), *rest)
+
+    monkeypatch.setattr(found, "losses", broken)
+    clipped = clipper.accumulate(batch, torch.ones(SIZE, dtype=torch.bool))
+    got = clipper.take()
+    assert clipped.norms.isfinite().tolist() == [False] + (SIZE - 1) * [True]
+    assert difference(got, wanted) < 1e-6
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_example_whose_loss_is_not_finite_adds_nothing_although_its_gradient_is(value: float) -> None:
+    model, x = nn.Linear(3, 1), torch.randn(4, 3)
+    plain = lambda model, batch: model(batch["x"]).squeeze(1)  # noqa: E731
+    added = lambda model, batch: plain(model, batch) + batch["more"]  # noqa: E731
+    clipper = Clipper(model, added, clip_norm=0.5)
+    more = torch.tensor([0.0, value, 0.0, 0.0])
+    clipped = clipper.accumulate({"x": x, "more": more}, torch.ones(4, dtype=torch.bool))
+    got = clipper.take()
+    clipper.accumulate({"x": x, "more": torch.zeros(4)}, torch.tensor([True, False, True, True]))
+    assert difference(got, {key: own.double() for key, own in clipper.take().items()}) < 1e-6
+    assert clipped.norms.isfinite().tolist() == [True, False, True, True]
+
+
 class Zoo(nn.Module):
     """Convolutions, norms of several kinds, a parameter of its own, a layer used twice, weights tied crosswise."""
 

@@ -11,7 +11,7 @@ Shapes: B examples, T positions, O × I the parameter.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, final
 
 import torch
@@ -40,6 +40,7 @@ class Factors:
 
     y: Tensor
     x: Tensor
+    y_is_finite: bool = False  # by construction: then an example is left out by zeros in x alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def add_clipped_sum_(
         elif isinstance(capture, Factors):
             y, x = capture.y, capture.x  # the narrower one is scaled: see _own_square
             if _narrow_x(capture):
-                y, x = programs.kept(y, scale_B), programs.rescaled(x, scale_B)
+                y, x = y if capture.y_is_finite else programs.kept(y, scale_B), programs.rescaled(x, scale_B)
             else:
                 y, x = programs.rescaled(y, scale_B), programs.kept(x, scale_B)
             total += _matmul32(y.flatten(0, 1).t(), x.flatten(0, 1))[: len(total)]
@@ -181,7 +182,7 @@ class Programs:
 
 def _sliced(capture: Capture, part: slice) -> Capture:
     if isinstance(capture, Factors):
-        return Factors(capture.y[part], capture.x[part])
+        return replace(capture, y=capture.y[part], x=capture.x[part])
     if isinstance(capture, Rows):
         return Rows(capture.ids[part], capture.y[part])
     raise TypeError("only factors and rows share a parameter with chunked factors")

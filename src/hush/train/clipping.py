@@ -1,8 +1,8 @@
 """Per-example clipping in one backward pass: the sum over examples of each gradient scaled to norm at most C.
 
 Guarantee: what an example adds to the sum depends on the model, that example and its own randomness alone (which the
-probes check), and its norm is at most C, rounding of the norm included. Padded slots, and examples whose gradient is
-not finite, add exactly 0.
+probes check), and its norm is at most C, rounding of the norm included. Padded slots, and examples whose loss or
+gradient is not finite, add exactly 0.
 """
 
 from collections.abc import Iterator, Mapping
@@ -123,7 +123,7 @@ class Clipper:
         if not self._totals:
             self._totals = {name: self._zeros(name) for name in self._parameters}
         with torch.no_grad(), _full_precision():
-            norms = self._add_clipped(captures, real)
+            norms = self._add_clipped(captures, losses.detach(), real)
         return Clipped(losses.detach().float(), norms)
 
     def take(self) -> dict[str, Tensor]:
@@ -168,8 +168,9 @@ class Clipper:
         with self._tapped():
             return self._forward(batch)
 
-    def _add_clipped(self, captures: Captures, real: Tensor) -> Tensor:
-        """Add each example's gradient, scaled to norm at most C, to the sums; returns the norms before."""
+    def _add_clipped(self, captures: Captures, losses: Tensor, real: Tensor) -> Tensor:
+        """Add each example's gradient, scaled to norm at most C, to the sums; returns the norms before, which are not
+        finite where the loss is not."""
         whole = {name: parts[0] for name, parts in captures.items() if isinstance(parts[0], Tensor)}
         apart = {name: parts for name, parts in captures.items() if name not in whole}
         together = Whole(list(whole.values()))
@@ -178,6 +179,7 @@ class Clipper:
         squares += [squared_norms(parts, self._programs) for parts in apart.values()]
         square, spread = (torch.stack(own).sum(0) for own in zip(*squares, strict=True))
         spread = spread + len(squares) * UNIT * square  # of that sum itself
+        square = torch.where(losses.isfinite(), square, torch.nan)
         norm, most = square.sqrt(), (square + spread).sqrt()
         limit = torch.minimum(self._clip_norm * (1 - MARGIN) / norm, self._clip_norm * (1 - MARGIN / 2) / most)
         scale = torch.where(real & most.isfinite(), limit.clamp_max(1.0), 0.0)  # a norm of 0 gives a scale of 1

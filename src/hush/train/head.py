@@ -44,7 +44,7 @@ class HeadCapture:
         """(examples, factors of their gradients), chunk by chunk."""
         for start in range(0, len(self.x), self.chunk):
             part = slice(start, start + self.chunk)
-            yield part, Factors(self.logits_gradient(part), self.x[part])
+            yield part, Factors(self.logits_gradient(part), self.x[part], y_is_finite=True)  # see _derive
 
 
 @dataclass(eq=False)
@@ -120,14 +120,15 @@ class Head:
         has_bias = self.module.bias is not None
         bias_gradient = x.new_empty(len(x), words, dtype=torch.float32) if has_bias else None
         stored: dict[int, Tensor] = {}
-        both, derive = _compiled(_measure_and_derive, self.backend), _compiled(_derive, self.backend)
+        functions = (_measure_and_derive, _derive, _add_up_positions)
+        both, derive, add_up = (_compiled(function, self.backend) for function in functions)
         for start in range(0, len(x), chunk):
             part = slice(start, start + chunk)
             logits = functional.linear(x[part], weight, bias)
             total[part], loss[part], gradient = both(logits, labels[part], share[part], self.cap)
             back[part] = gradient @ weight
             if bias_gradient is not None:
-                bias_gradient[part] = gradient[..., :words].sum(1, dtype=torch.float32)
+                add_up(gradient, bias_gradient[part])
             if gradients is not None:
                 torch.bmm(gradient[..., :words].transpose(1, 2), x[part], out=gradients[part])
             if keeps:
@@ -208,14 +209,20 @@ def _measure(logits: Tensor, labels: Tensor, share: Tensor, cap: float | None) -
 
 
 def _derive(logits: Tensor, labels: Tensor, share: Tensor, total: Tensor, cap: float | None) -> Tensor:
-    """Gradient of each example's mean loss in its logits, in their type."""
+    """Gradient of each example's mean loss in its logits, in their type. It is finite: 0 where the loss is not."""
     capped = _capped(logits, cap)
     words = torch.arange(logits.shape[-1], device=logits.device)
     gradient = torch.exp(capped - total.unsqueeze(-1)) - (labels.unsqueeze(-1) == words).float()
     gradient = gradient * share.unsqueeze(-1)
     if cap is not None:
         gradient = gradient * (1 - (capped / cap).square())  # the cap's derivative
-    return gradient.to(logits.dtype)
+    # A finite total bounds every logit from above, and has no NaN among them.
+    return torch.where(total.isfinite().unsqueeze(-1), gradient, 0.0).to(logits.dtype)
+
+
+def _add_up_positions(gradient: Tensor, of_bias: Tensor) -> None:
+    """Write each example's gradient of the bias, B × V; what was appended to the words is left out."""
+    of_bias.copy_(gradient[..., : of_bias.shape[1]].sum(1, dtype=torch.float32))
 
 
 def _measure_and_derive(

@@ -177,10 +177,11 @@ def _refuse_wrong_sums(trial: Trial, examples: Batch, clipper: _Clipper, *, stil
         norm = clipper.accumulate(examples, torch.arange(len(first), device=first.device) == i).norms[i]
         sums = clipper.take()
         alone = {key: value[i : i + 1] for key, value in examples.items()}
-        gradients = whole(gradients_of(trial.losses(alone, still=still, gradients=True)[0], parameters))
+        loss = trial.losses(alone, still=still, gradients=True)[0]
+        gradients = whole(gradients_of(loss, parameters))
         sizes = {name: float(torch.linalg.vector_norm(g, dtype=torch.float64)) for name, g in gradients.items()}
         exact = math.hypot(*sizes.values())
-        finite = math.isfinite(exact)
+        finite = math.isfinite(exact) and math.isfinite(float(loss.detach()))
         if not finite:  # by rule, such an example adds nothing
             gradients = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
             sizes, exact = dict.fromkeys(sizes, 0.0), 0.0
