@@ -14,7 +14,7 @@ import numpy as np
 import hush
 from hush.weights.frontier import make_chooser
 
-__all__ = ["BATCH", "CLIP_NORM", "PRIOR", "ROUNDS", "Arm", "Promise", "all_arms", "make_plans", "planned"]
+__all__ = ["BATCH", "CLIP_NORM", "PRIOR", "ROUNDS", "Arm", "Promise", "alike", "all_arms", "make_plans", "planned"]
 
 BATCH, ROUNDS, PRIOR, CLIP_NORM = 2048, 2000, 1e-10, 1.0
 CEILINGS = 2e-4, 1e-3
@@ -78,6 +78,19 @@ def make_plans(incidence: hush.Incidence, promise: Promise, folder: Path, *, eve
 def planned(folder: Path) -> list[Arm]:
     """The arms that have a plan there."""
     return [arm for arm in all_arms() if (folder / arm.name).exists()]
+
+
+def alike(folder: Path) -> dict[tuple[str, bool], str]:
+    """For each planned arm, with and without noise, the first one that trains exactly the same: by equal rates of the
+    examples and, with noise, equal noise and tuning. The last steps of a sweep may change nothing more."""
+    first: dict[tuple[Any, ...], str] = {}
+    found: dict[tuple[str, bool], str] = {}
+    for arm in planned(folder):
+        plan = hush.Plan.load(folder / arm.name)
+        rates = plan.rates.tobytes()
+        found[arm.name, False] = first.setdefault((rates,), arm.name)
+        found[arm.name, True] = first.setdefault((rates, plan.noise_multiplier, arm.label), arm.name)
+    return found
 
 
 def _plan(arm: Arm, incidence: hush.Incidence, promise: Promise, folder: Path) -> hush.Plan:

@@ -17,7 +17,7 @@ import torch
 
 import hush
 from experiments.runs import RunLog
-from experiments.secret_words.arms import planned
+from experiments.secret_words.arms import alike, planned
 from experiments.secret_words.data import PARTS, Prepared
 from experiments.secret_words.training import Task, mean_loss_of, new_model, train_ordinarily, train_under
 
@@ -110,9 +110,12 @@ def _final(bench: Bench, log: RunLog) -> Iterator[Job]:
     """What the table needs first, seed by seed; then the panels."""
     rates = {kind: chosen_rate(log, kind, bench) for kind in KINDS}
     own = {kind: _names(bench, kind) for kind in KINDS}
-    noisy = [(name, kind, kind != FREE) for kind in KINDS if kind != "clipped" for name in own[kind]]
     middle = {names[len(names) // 2] for names in own.values() if names}
-    clean = [(name, "clipped", False) for name, kind, _ in noisy if kind not in (FREE, "hush, all data")]
+    same = alike(bench.work / "plans")
+    first = [name for (name, noise), other in same.items() if noise and name == other]
+    noisy = [(name, kind, kind != FREE) for kind in KINDS if kind != "clipped" for name in own[kind]]
+    noisy = [entry for entry in noisy if entry[0] in {FREE, *first}]
+    clean = [(name, "clipped", False) for (name, noise), other in same.items() if not noise and name == other]
     table = [entry for entry in noisy if entry[0] in middle]
     for group in (table, [*clean, *(entry for entry in noisy if entry not in table)]):
         for seed in range(bench.seeds):

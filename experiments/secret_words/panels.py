@@ -15,7 +15,7 @@ import numpy as np
 import hush
 from experiments.figures import COLOURS, panels, save
 from experiments.runs import RunLog, interval, provenance
-from experiments.secret_words.arms import Arm, planned
+from experiments.secret_words.arms import Arm, alike, planned
 from experiments.secret_words.jobs import FREE, KINDS, Bench, Job, chosen_rate
 
 __all__ = ["summarise"]
@@ -32,7 +32,8 @@ SWEEPS = (("paper", "paper, program", "the paper's: KL, c = 2^k"), ("hush", "hus
 def summarise(bench: Bench, output: Path) -> list[Row]:
     """Write summary.json, table.csv and the figure; returns the rows."""
     log = RunLog(bench.log)
-    rows = [_row(arm, log, bench) for arm in planned(bench.work / "plans")]
+    same = alike(bench.work / "plans")
+    rows = [_row(arm, same, log, bench) for arm in planned(bench.work / "plans")]
     free = _losses(log, FREE, FREE, bench=bench)
     start = log.outcome({"arm": "before", "noise": False})
     references = {"no protection": free, "before fine-tuning": [start["test"]] if start else []}
@@ -49,11 +50,10 @@ def summarise(bench: Bench, output: Path) -> list[Row]:
     return rows
 
 
-def _row(arm: Arm, log: RunLog, bench: Bench) -> Row:
+def _row(arm: Arm, same: Mapping[tuple[str, bool], str], log: RunLog, bench: Bench) -> Row:
     plan = hush.Plan.load(bench.work / "plans" / arm.name)
-    noisy = _losses(log, arm.name, arm.label, bench=bench)
-    # Without noise, hush on all data is the paper's baseline on all data.
-    clean = _losses(log, "paper-00" if arm.step == 0 else arm.name, "clipped", bench=bench)
+    noisy = _losses(log, same[arm.name, True], arm.label, bench=bench)
+    clean = _losses(log, same[arm.name, False], "clipped", bench=bench)
     loss, clean_loss = (interval(found) if found else (None, None) for found in (noisy, clean))
     return {
         "arm": arm.name,

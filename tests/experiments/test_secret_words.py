@@ -119,3 +119,17 @@ def test_rows_survive_being_packed(tmp_path: Path) -> None:
     rows[0, :4], rows[1, :128], rows[2, :1] = [101, 30000, 256, 102], np.arange(1, 129), [65535]
     Prepared(rows={"train": rows}).save(tmp_path)
     np.testing.assert_array_equal(Prepared.load(tmp_path, ["train"]).rows["train"], rows)
+
+
+def test_arms_that_train_exactly_the_same_are_run_once(finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    from experiments.secret_words.arms import alike
+
+    plans = tmp_path / "plans"
+    shutil.copytree(finished / "work" / "plans", plans)
+    same = alike(plans)
+    assert same["hush-00", False] == "paper-00"  # both use all data; their noise differs
+    assert same["hush-00", True] == "hush-00"
+    shutil.copytree(plans / "paper-05", plans / "paper-06")
+    assert alike(plans) == {**same, ("paper-06", False): "paper-05", ("paper-06", True): "paper-05"}
