@@ -18,29 +18,25 @@ from typing import Any, final
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from hush.certificate import DATA_FINGERPRINT, Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.train.clipping import Clipper, Loss
+from hush.train.clipping import Loss
 from hush.train.distributed import Ranks, bare
 from hush.train.draw import Draws
 from hush.train.keeping import Keeper
-from hush.train.layout import cut_again, is_sharded, through_flat
-from hush.train.noise import Noise
 from hush.train.optimizers import StepGuard, check_optimizer, check_parameters, check_scheduler
-from hush.train.probes import probe
 from hush.train.progress import Progress
 from hush.train.public import PublicStream
 from hush.train.refusals import refuse_coupled
 from hush.train.release import Export, tensors_of
+from hush.train.round_sums import RoundSums
 from hush.train.rounds import LiveNumbers, Round
-from hush.train.state import buffers_digest, refuse_moved_buffers, reseed_torch
+from hush.train.state import buffers_digest, refuse_moved_buffers
 
 __all__ = ["PrivateTraining"]
 
@@ -97,17 +93,23 @@ class PrivateTraining:
         refuse_coupled(model)
         self._ranks.align(model)
         self.plan, self.model, self.optimizer, self.scheduler = plan, model, optimizer, scheduler
-        self._loss, self._autocast, self._public = loss, autocast, public
         self._micro_batch, self._save_every = micro_batch, save_every
-        self._clipper = Clipper(model, loss, clip_norm=plan.clip_norm, compile=compile, autocast=autocast)
-        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        check_optimizer(optimizer, model, self._parameters)
+        self._sums = RoundSums(
+            model,
+            loss,
+            plan,
+            self._ranks,
+            insecure_seed=insecure_seed,
+            compile=compile,
+            autocast=autocast,
+            public=public,
+        )
+        check_optimizer(optimizer, model, self._sums.trainable)
         check_scheduler(scheduler)
-        self._noise = Noise(insecure_seed=insecure_seed, compile=compile)
         self._reached = 0
         self._round: Round | None = None
         self._progress = Progress(plan, self._ranks)
-        self._probed = self._under_way = self._closed = False
+        self._closed = False
         self._certificate: Certificate | None = None
         self._marks = (*marks, *(() if insecure_seed is None else (FIXED_SEED,)))
         self._buffers = buffers_digest(model)
@@ -119,7 +121,7 @@ class PrivateTraining:
                 plan,
                 self._ranks,
                 model=model,
-                trainable=self._parameters,
+                trainable=self._sums.trainable,
                 optimizer=optimizer,
                 scheduler=scheduler,
                 export=export or tensors_of(model),
@@ -147,13 +149,7 @@ class PrivateTraining:
         while self._reached < self.plan.rounds:
             if self._closed:
                 raise InvalidInput("this training was closed; make a new PrivateTraining to go on from its last save")
-            if self._under_way:
-                self._clipper.take()  # of a round that was left in the middle
-                self._under_way = False
-            refuse_coupled(self.model)  # model.train() may have thawed something
-            cut_again(self.model)  # evaluation may have put shards together
-            if self._noise.is_secure:
-                reseed_torch()
+            self._sums.begin()
             self._progress.begin()
             drawn = self._draws.round(self._reached, rank=self._ranks.rank, world=self._ranks.world)
             level = partial(self._ranks.level, model=self.model) if self._ranks.world > 1 else None
@@ -170,13 +166,8 @@ class PrivateTraining:
             raise InvalidInput(f"the batch is a {type(batch).__name__}; pass a dict of tensors, as the loss takes it")
         mask = np.asarray(real.cpu() if isinstance(real, Tensor) else real, dtype=np.bool_).copy()  # it may be refilled
         self._round.count(mask)
-        device = next(iter(self._parameters.values())).device
-        on_device = torch.as_tensor(mask).to(device, non_blocking=True)  # no waiting for the last micro-batch
-        self._under_way = True
         try:
-            if not self._probed:
-                self._probe(batch, on_device)
-            self._progress.see(self._clipper.accumulate(batch, on_device), mask)
+            self._progress.see(self._sums.add(batch, mask), mask)
         except BaseException:
             self._round = None  # the sum may hold half of it; rounds() begins this round again, with the same draw
             raise
@@ -186,16 +177,13 @@ class PrivateTraining:
         if self._round is None:
             raise InvalidInput("no round is open; call step() once in every round of `for round in private.rounds()`")
         self._round.check_complete()
-        check_parameters(self.optimizer, self.model, self._parameters)
+        check_parameters(self.optimizer, self.model, self._sums.trainable)
         index = self._round.index
-        public = self._public_part(index)
-        scale = self.plan.clip_norm * self.plan.training_noise_multiplier
-        sums, norm = self._ranks.noisy_sum(
-            self._clipper.take(), self._parameters, noise=self._noise, scale=scale, round=index
-        )
+        public = self._sums.public_part(index)
+        sums, norm = self._sums.noisy(index)
         # From here on the round counts, whatever interrupts the rest of it: no second noise for its sum.
-        self._reached, self._round, self._under_way = index + 1, None, False
-        for name, parameter in self._parameters.items():
+        self._reached, self._round = index + 1, None
+        for name, parameter in self._sums.trainable.items():
             gradient = sums[name].div_(self.plan.batch_size)
             if name in public:
                 gradient.add_(public[name])
@@ -205,8 +193,7 @@ class PrivateTraining:
         self.optimizer.zero_grad(set_to_none=True)
         if self.scheduler is not None:
             self.scheduler.step()
-        dimensions = sum(parameter.numel() for parameter in self._parameters.values())
-        record = self._progress.end(self._reached, norm / (scale * dimensions**0.5) if scale else None)
+        record = self._progress.end(self._reached, self._sums.signal_to_noise(norm))
         if self._keeper is not None:
             self._keeper.log(record)
             if self._reached % self._save_every == 0:
@@ -215,7 +202,7 @@ class PrivateTraining:
     def save(self) -> None:
         """Keep the state after the last round, to resume from; it stays with the owner."""
         keeper = self._need_keeper()
-        if self._under_way:
+        if self._sums.under_way:
             raise InvalidInput(f"round {self._reached} is under way; save after its step()")
         keeper.save(self._reached)
 
@@ -231,7 +218,7 @@ class PrivateTraining:
         released model. They tell of these models and of public data, so the plan covers them; scores on data that may
         bear secrets are not covered, and do not belong here.
         """
-        if self._under_way:
+        if self._sums.under_way:
             raise InvalidInput(f"round {self._reached} is under way; score after its step()")
         finite = {name: float(score) for name, score in scores.items() if np.isfinite(score)}
         self._need_keeper().keep_scores(self._reached, finite)
@@ -266,25 +253,6 @@ class PrivateTraining:
         self._round, self._closed = None, True
         if self._keeper is not None:
             self._keeper.close()
-
-    def _public_part(self, index: int) -> dict[str, Tensor]:
-        if self._public is None:
-            return {}
-        found = self._public.gradients(self.model, self._loss, self._parameters, round=index, autocast=self._autocast)
-        if self._ranks.world > 1:  # replicas agree to the last bit, whatever their kernels do
-            for gradient in found.values():
-                if not isinstance(gradient, DTensor):
-                    through_flat([gradient], lambda flat: dist.broadcast(flat, src=0))
-        return found
-
-    def _probe(self, batch: Mapping[str, Tensor], real: Tensor) -> None:
-        if is_sharded(self.model):  # its forward pass communicates, so that all ranks must try the same examples
-            here = {key: value.cpu() for key, value in batch.items()}, real.cpu()
-            there, mask = self._ranks.from_first(here)
-            batch, real = {key: value.to(real.device) for key, value in there.items()}, mask.to(real.device)
-        plain = Clipper(self.model, self._loss, clip_norm=self.plan.clip_norm, autocast=self._autocast)
-        found = probe(self.model, self._loss, batch, real, clipper=plain, autocast=self._autocast)
-        self._probed = found.conclusive
 
     def _need_keeper(self) -> Keeper:
         if self._keeper is None:

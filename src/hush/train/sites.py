@@ -6,8 +6,6 @@ trainable parameters runs under ``torch.vmap`` on its parameters expanded to one
 copied). Outside, the model is what the user made it.
 """
 
-import copy
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -17,12 +15,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.utils.parametrize import is_parametrized
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from hush.errors import InvalidInput
+from hush.train.each_example import run_each, twin_of
 from hush.train.taps import embedding_gradients, embedding_pairs, expanded, linear_gradients, linear_pairs
 
 __all__ = ["Site", "Use", "attached", "find_sites"]
@@ -128,53 +126,21 @@ class _TappedEmbedding:
         return y
 
 
-class _Number(int):
-    """Stands for a tensor in a nested result."""
-
-
 class _Expanded:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         site: Site = self._hush_site
         held = {name: value.detach() for name, value in self.named_parameters(remove_duplicate=False)}
         held |= dict(self.named_buffers(remove_duplicate=False))
-        leaves, spec = tree_flatten((args, kwargs))
-        places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        mapped = tuple(0 if leaves[k].dim() and leaves[k].shape[0] == site.batch else None for k in places)
         if site.uses is not None:
-            site.uses.append(Use(0, 0, 0, torch.float32, tuple(tuple(leaves[k].shape) for k in places)))
-        result: list[Any] = []  # what forward returns, where it is more than a tensor, with a number in place of each
-
-        def one(parameters: dict[str, Tensor], *values: Tensor) -> Any:
-            filled = list(leaves)
-            for place, value, axis in zip(places, values, mapped, strict=True):
-                filled[place] = value.unsqueeze(0) if axis == 0 else value
-            arguments, keywords = tree_unflatten(filled, spec)
-            y = functional_call(site.twin, held | parameters, arguments, keywords, tie_weights=False)  # pyright: ignore[reportArgumentType]
-            if isinstance(y, Tensor):
-                return y.squeeze(0)
-            outputs = [part for part in tree_leaves(y) if isinstance(part, Tensor)]
-            numbers = iter(range(len(outputs)))
-            result[:] = [tree_map(lambda part: _Number(next(numbers)) if isinstance(part, Tensor) else part, y)]
-            return tuple(part.squeeze(0) for part in outputs)
-
+            shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+            site.uses.append(Use(0, 0, 0, torch.float32, shapes))
         copies = {name: expanded(held[name], tap) for name, tap in site.taps.items()}
-        tensors = [leaves[k] for k in places]
         with nullcontext() if site.uses is None else site.explained():
-            y = torch.vmap(one, in_dims=(0, *mapped), randomness="different")(copies, *tensors)
+            y = run_each(site.twin, held, copies, args, kwargs, batch=site.batch)  # pyright: ignore[reportArgumentType]
         if isinstance(self, FSDPModule):
             # Its hooks hang on what comes out; on a view, changes in place would lose them.
-            y = tree_map(lambda part: part.clone(), y)
-        if isinstance(y, Tensor):
-            return y
-        return tree_map(lambda part: y[part] if type(part) is _Number else part, result[0])
-
-
-class _PaddedEmbedding:
-    """Positions of the padding id have no gradient, as in torch, which forgets it under vmap."""
-
-    def forward(self: Any, input: Tensor) -> Tensor:
-        y = functional.embedding(input, self.weight)
-        return torch.where((input == self.padding_idx).unsqueeze(-1), y.detach(), y)
+            y = tree_map_only(Tensor, Tensor.clone, y)
+        return y
 
 
 _PLAIN: dict[Kind, type] = {"linear": nn.Linear, "embedding": nn.Embedding}
@@ -240,34 +206,11 @@ def find_sites(model: nn.Module) -> list[Site]:
             if id(p) in canonical
         }
         _refuse(module, name, kind)
-        twin = _twin(module, name) if kind == "expanded" else None
+        twin = twin_of(module, name) if kind == "expanded" else None
         sites.append(Site(name=name or "(the model itself)", module=module, kind=kind, own=own, twin=twin))
 
     visit(model, "")
     return sites
-
-
-def _twin(module: nn.Module, name: str) -> nn.Module:
-    """A copy without storage and without hooks of its own: those run when the module itself is called."""
-    inside = [path for path, part in module.named_modules() if path and isinstance(part, FSDPModule)]
-    if inside:
-        raise InvalidInput(
-            f"module {name} holds trainable parameters of its own, so it is run as a whole, but {inside[0]} inside it "
-            "is sharded apart; call fully_shard on it as a whole and not on its parts"
-        )
-    plain = next(kind for kind in type(module).__mro__ if not issubclass(kind, FSDPModule))
-    shell: nn.Module = plain.__new__(plain)  # pyright: ignore[reportCallIssue]
-    held = {key: value for key, value in module.__dict__.items() if not key.startswith("__composable_api_state")}
-    shell.__dict__ = {**held, "_forward_hooks": OrderedDict(), "_forward_pre_hooks": OrderedDict()}
-    twin = copy.deepcopy(shell).to("meta")
-    for part in twin.modules():
-        if (
-            isinstance(part, nn.Embedding)
-            and part.padding_idx is not None
-            and type(part).forward is nn.Embedding.forward
-        ):
-            part.__class__ = type(f"Padded{type(part).__name__}", (_PaddedEmbedding, type(part)), {})
-    return twin
 
 
 def _direct(module: nn.Module) -> list[nn.Parameter]:

@@ -9,7 +9,7 @@ the hub) is the Trainer's own, and sees no number that depends on the draw.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, final
 
@@ -34,17 +34,9 @@ from hush.train.private import PrivateTraining
 from hush.train.public import PublicStream
 from hush.train.rounds import Round
 from hush.train.trainer_arguments import checked_settings, refuse_selection
-from hush.train.trainer_parts import (
-    OwnerProgress,
-    PrivateSteps,
-    StepsElsewhere,
-    append_line,
-    check_data,
-    is_logger,
-    loggable,
-    scores_in,
-)
+from hush.train.trainer_parts import OwnerProgress, PrivateSteps, StepsElsewhere, check_data
 from hush.train.trainer_releases import Releases, owner_folder
+from hush.train.trainer_scores import Scoring
 
 __all__ = ["HushTrainer"]
 
@@ -115,8 +107,9 @@ class HushTrainer(Trainer):
         self._data_fingerprint = data_fingerprint
         self._loss = default_loss(model) if loss is None else loss
         self._rounds: Iterator[Round] = iter(())
-        self._resuming = self._evaluating = self._open = False
+        self._resuming = self._open = False
         self._releases = Releases(self.folder, self.args)
+        self._scoring = Scoring(self.folder, self._releases)
         self._staging: Path | None = None
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(OwnerProgress(lambda: self.private and self.private.live, scores=not eval_is_public))
@@ -219,39 +212,24 @@ class HushTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log what does not depend on the draw but through the noisy sums; the rest is in the owner's run log."""
-        if self._evaluating and not self.eval_is_public:
-            if self._open:
-                append_line(self.folder / "owner" / "evaluations.jsonl", {"round": self.state.global_step, **logs})
-            return
-        if self._evaluating and self._open:
-            self._running().record_scores(scores_in(logs))
-        shown = loggable(logs)
+        training = self.private if self._open else None
+        shown = self._scoring.shown(logs, training, round=self.state.global_step, public=self.eval_is_public)
         if shown:
             super().log(shown, start_time)
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
         """As in the Trainer; scores of data that may bear secrets go to the caller and the owner, to no logger."""
-        with self._scoring():
+        with self._evaluation():
             return super().evaluate(*args, **options)
 
     def predict(self, *args: Any, **options: Any) -> PredictionOutput:
         """As in the Trainer; scores of data that may bear secrets go to the caller, to no logger."""
-        with self._scoring():
+        with self._evaluation():
             return super().predict(*args, **options)
 
-    @contextmanager
-    def _scoring(self) -> Iterator[None]:
-        """A score of public data tells of the model, so its round is entered first; other scores pass loggers by."""
-        handler, everyone = self.callback_handler, self.callback_handler.callbacks
-        if not self.eval_is_public:
-            handler.callbacks = [one for one in everyone if not is_logger(one)]
-        elif self._open:
-            self._releases.enter(self._running())
-        self._evaluating = True
-        try:
-            yield
-        finally:
-            self._evaluating, handler.callbacks = False, everyone
+    def _evaluation(self) -> AbstractContextManager[None]:
+        training = self.private if self._open else None
+        return self._scoring.evaluation(self.callback_handler, training, public=self.eval_is_public)
 
     def _determine_best_metric(self, *args: Any, **options: Any) -> bool:
         return self.eval_is_public and super()._determine_best_metric(*args, **options)

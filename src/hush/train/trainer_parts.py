@@ -1,9 +1,6 @@
-"""Small parts of ``HushTrainer``: what it hands to the Trainer, to loggers and to the private training; data checks."""
+"""Small parts of ``HushTrainer``: what it hands to the Trainer and to the private training; data checks."""
 
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -20,15 +17,8 @@ __all__ = [
     "OwnerProgress",
     "PrivateSteps",
     "StepsElsewhere",
-    "append_line",
     "check_data",
-    "is_logger",
-    "loggable",
-    "scores_in",
 ]
-
-_PRIVATE = ("loss", "total_flos")  # and what begins with train_
-_TIMES = ("_runtime", "_per_second", "_time")
 
 
 @final
@@ -113,26 +103,3 @@ def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> 
                 "hush.train.collate.tokenise gives, and one of the collators beside it"
             )
         check_lengths(data.lengths, buckets)
-
-
-def append_line(path: Path, content: Mapping[str, Any]) -> None:
-    """Add a line of JSON to an owner-only file."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(handle, "a") as file:
-        file.write(json.dumps(content) + "\n")
-
-
-def loggable(logs: Mapping[str, float]) -> dict[str, float]:
-    """What any logger may have: no loss, count or time of the secret draw."""
-    return {name: logs[name] for name in logs if name not in _PRIVATE and not name.startswith("train_")}
-
-
-def scores_in(logs: Mapping[str, Any]) -> dict[str, float]:
-    """The scores that an evaluation logs, without what it says of its speed."""
-    told = {name: score for name, score in logs.items() if name != "epoch" and not name.endswith(_TIMES)}
-    return {name: score for name, score in told.items() if isinstance(score, int | float)}
-
-
-def is_logger(callback: object) -> bool:
-    """Whether a callback of the Trainer hands numbers on to others."""
-    return type(callback).__module__.startswith("transformers.integrations")  # TensorBoard, trackio and the like
