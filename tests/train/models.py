@@ -12,7 +12,7 @@ NAMES = ("bert", "gpt2", "gemma2", "llama", "vit")
 LANGUAGE = NAMES[:-1]
 VOCABULARY = 97
 PADDING, MASK = 0, 96
-LENGTH = 12
+LENGTH, SIZE = 12, 4
 CLASSES = 5
 
 # GPT-2 keeps its linear layers as Conv1D, whose weight is [in, out].
@@ -77,6 +77,11 @@ def tiny_batch(name: str, size: int, *, generator: torch.Generator, length: int 
     else:
         labels[:, 0] = -100
     return {"input_ids": tokens, "attention_mask": inside.long(), "labels": labels}
+
+
+def batch_of(name: str, size: int = SIZE, seed: int = 1) -> dict[str, Tensor]:
+    """The same few examples each time."""
+    return tiny_batch(name, size, generator=torch.Generator().manual_seed(seed))
 
 
 def _whole(name: str, dropout: float) -> nn.Module:

@@ -1,5 +1,6 @@
 """Slow and obviously right: clipped sums one example at a time, and a small problem to train on."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 import hush
 from hush.train.batches import MicroBatch
+from hush.train.clipping import MARGIN, Clipper
 from hush.train.private import PrivateTraining
 
 Loss = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
@@ -33,6 +35,28 @@ def clipped_sum(
         for name, gradient in gradients.items():
             sums[name] += gradient * min(1.0, clip_norm / max(float(norms[row]), 1e-300))
     return sums, norms
+
+
+def difference(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
+    """Relative distance of two sets of sums."""
+    assert got.keys() == wanted.keys()
+    gap = math.sqrt(sum(float((got[name].double() - wanted[name]).square().sum()) for name in wanted))
+    return gap / math.sqrt(sum(float(value.square().sum()) for value in wanted.values()))
+
+
+def check(
+    model: nn.Module, loss: Callable[..., Tensor], batch: dict[str, Tensor], tolerance: float = 1e-5, **options: Any
+) -> Clipper:
+    """One micro-batch through a clipper with these options; its norms and sums are those of one example at a time."""
+    real = torch.ones(len(next(iter(batch.values()))), dtype=torch.bool)
+    _, norms = clipped_sum(model, loss, batch, real, clip_norm=1.0)
+    clip_norm = float(norms.median())  # some are clipped, some are not
+    sums, _ = clipped_sum(model, loss, batch, real, clip_norm=clip_norm * (1 - MARGIN))
+    clipper = Clipper(model, loss, clip_norm=clip_norm, **options)
+    clipped = clipper.accumulate(batch, real)
+    assert torch.allclose(clipped.norms.double(), norms, rtol=tolerance)
+    assert difference(clipper.take(), sums) < tolerance
+    return clipper
 
 
 def small_plan(*, rounds: int = 12, batch_size: float = 8.0, clip_norm: float = 0.7, **more: Any) -> hush.Plan:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from attacks import Around, squares, tried
 from models import PADDING, VOCABULARY, tiny, tiny_batch
-from test_clipping import check
+from reference import check
 from torch import Tensor, nn
 from torch.nn import functional
 
