@@ -3,14 +3,17 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hush
-from hush.storage import mapped, parquet_table, read_table, write_table
+from hush.storage import arrow_file, parquet_file, parquet_table, read_table, write_table
 
 ODD = os.fsdecode(b"odd-\xff-name.parquet")  # not UTF-8
 TABLE = pa.table({"number": list(range(1000)), "text": [f"row {row}" for row in range(1000)]})
@@ -25,10 +28,11 @@ def test_a_table_comes_back_as_it_was_under_any_name(tmp_path: Path, name: str) 
     assert parquet_table(tmp_path / name, columns=["text", "other"]).equals(TABLE.select(["text"]))
 
 
-def test_content_is_mapped_byte_for_byte(tmp_path: Path) -> None:
+def test_content_is_read_byte_for_byte_under_any_name(tmp_path: Path) -> None:
     for content in (b"", b"x", bytes(range(256)) * 100):
-        (tmp_path / "any").write_bytes(content)
-        assert mapped(tmp_path / "any").read() == content
+        (tmp_path / ODD).write_bytes(content)
+        with arrow_file(tmp_path / ODD) as file:
+            assert file.read() == content
 
 
 @pytest.mark.parametrize("name", ["nosuch.parquet", ODD])
@@ -46,10 +50,67 @@ def test_whatever_is_damaged_is_refused_by_name(tmp_path: Path) -> None:
     whole = path.read_bytes()
     at = whole.index(bytes.fromhex("28b52ffd"))  # where zstd begins
     torn = whole[:at] + bytes(50) + whole[at + 50 :]  # a column that does not decompress, under a whole footer
-    for content in (b"", b"PAR1", whole[:-20], torn):
+    misspelt = whole.replace(b"number", b"numb\xffr")  # a name that is not UTF-8
+    for content in (b"", b"PAR1", whole[:-20], torn, misspelt):
         path.write_bytes(content)
         with pytest.raises(hush.InvalidInput, match=r"t\.parquet is not a readable Parquet file; write it again$"):
             parquet_table(path)
+
+
+@pytest.fixture(scope="module")
+def table_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where tables are written and damaged, again and again."""
+    return tmp_path_factory.mktemp("tables") / "t.parquet"
+
+
+def written() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(TABLE, sink, row_group_size=250, compression="none")
+    return sink.getvalue().to_pybytes()
+
+
+WRITTEN = written()
+
+
+@given(st.integers(0, len(WRITTEN) - 1))
+def test_a_file_cut_anywhere_is_refused_by_name(table_file: Path, size: int) -> None:
+    table_file.write_bytes(WRITTEN[:size])
+    with pytest.raises(hush.InvalidInput, match=r"t\.parquet is not a readable Parquet file; write it again$"):
+        parquet_table(table_file)
+
+
+@given(st.integers(0, len(WRITTEN)), st.integers(0, 4))
+def test_a_file_cut_while_it_is_read_gives_what_it_held_or_is_refused(table_file: Path, size: int, read: int) -> None:
+    """Mapped into memory, it would end the process."""
+    table_file.write_bytes(WRITTEN)
+    found: list[pa.Table] = []
+    refused = None
+    try:
+        with parquet_file(table_file, remedy="scan again") as file:
+            for group in range(4):
+                if group == read:
+                    os.truncate(table_file, size)
+                found.append(file.read_row_group(group))
+    except hush.InvalidInput as error:
+        refused = str(error)
+    if refused is None:
+        assert pa.concat_tables(found).equals(TABLE)
+    else:
+        assert size < len(WRITTEN)
+        assert refused == f"{table_file} is not a readable Parquet file; scan again"
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_no_flipped_bit_changes_a_value_that_hush_wrote(table_file: Path, data: st.DataObject) -> None:
+    write_table(TABLE, table_file, kind="test")
+    whole = bytearray(table_file.read_bytes())
+    footer = int.from_bytes(whole[-8:-4], "little") + 8  # which has no checksum
+    place = data.draw(st.integers(0, len(whole) - footer - 1))
+    whole[place] ^= 1 << data.draw(st.integers(0, 7))
+    table_file.write_bytes(whole)
+    with suppress(hush.InvalidInput):  # not every bit matters
+        assert parquet_table(table_file).equals(TABLE)
 
 
 def test_a_process_that_read_a_table_and_ends_at_once_does_not_abort(tmp_path: Path) -> None:

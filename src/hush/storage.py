@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import mmap
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 __all__ = [
+    "arrow_file",
     "file_digest",
     "flush",
-    "mapped",
     "parquet_file",
     "parquet_table",
     "read_table",
@@ -116,43 +115,49 @@ def record_digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def mapped(path: str | os.PathLike[str]) -> "pa.BufferReader":
-    """A file's content for Arrow, mapped into memory: whatever its name is, a missing file is named in the error.
+def arrow_file(path: str | os.PathLike[str]) -> "pa.OSFile":
+    """A file for Arrow to read, whatever its name is; one that cannot be opened is named in the error.
 
-    Arrow itself opens names in UTF-8 alone, and its errors lose them. A Python file is no way out: a thread of Arrow
-    that calls Python while the process exits may abort it (apache/arrow#50482). Readers pass use_threads=False, since
-    the last one to hold a piece of the content gives it back to Python.
+    It is read, never mapped into memory: the system ends a process (SIGBUS) that looks at a mapped page which somebody
+    cut off meanwhile, or which the disk does not give back. Nor is it a file of Python's: a thread of Arrow that calls
+    Python while the process exits may abort it (apache/arrow#50482).
     """
     import pyarrow as pa
 
-    with Path(path).open("rb") as file:
-        empty = os.fstat(file.fileno()).st_size == 0  # which cannot be mapped
-        content = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return pa.BufferReader(pa.py_buffer(content))
+    with Path(path).open("rb"):  # Arrow's own errors lose the name
+        return pa.OSFile(os.fsencode(path))  # as bytes, since Arrow takes text in UTF-8 alone
 
 
-def parquet_file(path: str | os.PathLike[str]) -> "pq.ParquetFile":
-    """A Parquet file, ``mapped``; what is none is an error of Arrow's."""
+@contextmanager
+def parquet_file(
+    path: str | os.PathLike[str], *, buffer_bytes: int = 0, remedy: str = "write it again"
+) -> Iterator["pq.ParquetFile"]:
+    """A Parquet file to read from.
+
+    What a row group holds of a column is read at once; with ``buffer_bytes``, only so much at a time. A file that ends
+    too early then looks to Arrow like one with fewer rows, so whoever sets it counts them.
+
+    A missing file stays a ``FileNotFoundError``. What turns out, inside the context, to be no whole Parquet file is an
+    ``InvalidInput``, also where somebody cuts it short meanwhile. Other damage to a page shows where the writer left
+    checksums, as hush does.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(mapped(path))
+    with arrow_file(path) as content:
+        try:
+            # To pre-buffer would be to hold all columns of a row group, whatever buffer_bytes says.
+            yield pq.ParquetFile(content, buffer_size=buffer_bytes, pre_buffer=False, page_checksum_verification=True)
+        except (pa.ArrowException, OSError, UnicodeDecodeError):  # the last of names of columns
+            raise InvalidInput(f"{path} is not a readable Parquet file; {remedy}") from None
 
 
 def parquet_table(
     path: str | os.PathLike[str], *, columns: Sequence[str] | None = None, remedy: str = "write it again"
 ) -> "pa.Table":
-    """The whole of a Parquet file, or those of these columns that it has.
-
-    A missing file stays a ``FileNotFoundError``; what is no Parquet file is an ``InvalidInput``.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    content = mapped(path)
-    try:
-        return pq.ParquetFile(content).read(columns=None if columns is None else list(columns), use_threads=False)
-    except (pa.ArrowException, OSError):  # the latter of columns that do not decompress
-        raise InvalidInput(f"{path} is not a readable Parquet file; {remedy}") from None
+    """The whole of a ``parquet_file``, or those of these columns that it has."""
+    with parquet_file(path, remedy=remedy) as file:
+        return file.read(columns=None if columns is None else list(columns))
 
 
 def write_table(
@@ -168,7 +173,7 @@ def write_table(
 
     labels = {f"hush.{key}": value for key, value in (metadata or {}).items()} | {"hush.kind": kind}
     with whole_file(path, owner_only=owner_only) as file:
-        pq.write_table(table.replace_schema_metadata(labels), file, compression="zstd")
+        pq.write_table(table.replace_schema_metadata(labels), file, compression="zstd", write_page_checksum=True)
 
 
 def read_table(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,6 +141,49 @@ def test_a_broken_row_is_named_by_its_line_in_the_file_wherever_the_cut_is(tmp_p
                 (str(path), "not a JSON object"),
                 (str(path), "not UTF-8"),
             ]
+
+
+@settings(max_examples=60)
+@given(st.floats(0, 1), st.integers(0, 40), st.integers(1, 400), st.sampled_from([("text",), ("text", "lists")]))
+def test_parquet_that_is_cut_while_it_is_read_is_whole_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, cut: float, after: int, buffer: int, columns: tuple[str, ...]
+) -> None:
+    """Arrow takes an early end between two pages for the end of the rows."""
+    path = tmp_path_factory.mktemp("cut") / "data.parquet"
+    rows = {
+        "text": [f"{number} é" * 4 for number in range(120)],
+        "lists": [["x"] * (number % 3) for number in range(120)],
+    }
+    pq.write_table(pa.table(rows), path, row_group_size=60, data_page_size=100, write_batch_size=10)
+    found: list[pa.RecordBatch] = []
+    refused = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "BUFFER_BYTES", buffer)
+        patch.setattr(parquet, "BLOCK_ROWS", 5)
+        try:
+            for batch in parquet.ParquetPart(path).read(columns):
+                if len(found) == after:
+                    os.truncate(path, int(cut * path.stat().st_size))
+                found.append(batch)
+        except hush.InvalidInput as error:
+            refused = str(error)
+    if refused is None:
+        assert pa.Table.from_batches(found).to_pydict() == {name: rows[name] for name in columns}
+    else:
+        assert refused == f"{path} is not a readable Parquet file; write it again"
+
+
+def test_parquet_with_fewer_rows_than_it_was_cut_for_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"text": ["a"] * 10}), path)
+    with small(4):
+        cut = read_corpus(path).shards()
+    pq.write_table(pa.table({"text": ["a"] * 9}), path)
+    assert sum(len(block) for shard in cut[:-1] for block in shard.blocks()) > 0
+    with pytest.raises(
+        hush.InvalidInput, match="has 9 rows, fewer than when it was opened first: it changed meanwhile"
+    ):
+        list(cut[-1].blocks())
 
 
 def test_rows_of_parquet_that_are_no_text_are_broken_rows(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import resource_tracker, util
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,41 @@ def test_an_interrupt_between_the_birth_of_a_process_and_its_orders_leaves_no_tr
             os.waitpid(process, 0)
     assert len(born) == 1
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+@pytest.mark.parametrize("started", [0, 1])
+def test_an_interrupt_is_not_lost_to_an_error_while_a_process_starts(
+    monkeypatch: pytest.MonkeyPatch, started: int
+) -> None:
+    spawn, born = util.spawnv_passfds, []
+
+    def failing(*args: Any) -> int:
+        if len(born) == started:
+            signal.raise_signal(signal.SIGINT)
+            raise OSError("no more processes")
+        born.append(spawn(*args))
+        return born[-1]
+
+    resource_tracker.ensure_running()  # which is started the same way
+    monkeypatch.setattr(util, "spawnv_passfds", failing)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        list(LocalEngine(workers=2).map(process_of, shards(*"abcd")))
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert len(born) == started
+    assert not children()
+
+
+def test_a_process_whose_start_is_followed_by_an_error_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(pool: ProcessPoolExecutor) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ProcessPoolExecutor, "_start_executor_manager_thread", failing)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        list(LocalEngine(workers=2).map(process_of, shards(*"abcd")))
+    assert not children()
 
 
 def test_a_ctrl_c_that_is_ignored_stays_ignored_while_processes_start() -> None:

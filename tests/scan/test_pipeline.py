@@ -22,7 +22,8 @@ from hush.scan.task import Total
 
 KEY = DataKey(bytes(range(32)))
 HERE = LocalEngine(workers=1)
-ROWS = st.lists(st.tuples(st.text("ABCab é☃", max_size=5), st.sampled_from([None, "red", "blue"])), max_size=12)
+TEXTS = st.sampled_from(["", "A", "AB a"]) | st.text("ABCab é☃", max_size=5)  # often equal ones
+ROWS = st.lists(st.tuples(TEXTS, st.sampled_from([None, "red", "blue"])), max_size=12)
 CUTS = st.lists(st.integers(0, 12), max_size=5).map(tuple)
 
 
@@ -90,6 +91,24 @@ def test_declared_and_found_secrets_are_numbered_by_their_examples_alone(
     assert scan.secrets.texts == tuple(found)
     assert scan.secrets.ids == tuple(f"capitals-{number:06d}" for number in range(len(found)))
     assert scan.secrets.protections == tuple(promise[key] for key in found)
+
+
+@given(ROWS, CUTS)
+def test_secrets_that_equal_texts_share_are_numbered_by_all_their_examples(
+    rows: list[tuple[str, str | None]], cuts: tuple[int, ...]
+) -> None:
+    scan = run_scan(Memory(rows, cuts), prepared(Teams()), engine=HERE)
+    teams = {text: {team for other, team in rows if other == text and team} for text, _ in rows}
+    holders = {
+        team: [example for example, (text, _) in enumerate(rows) if team in teams[text]]
+        for team in set().union(*teams.values())
+    }
+    found = sorted(holders, key=lambda team: (holders[team], team))
+    assert scan.secrets.texts == tuple(found)
+    assert scan.secrets.ids == tuple(f"teams-{number:06d}" for number in range(len(found)))
+    assert [scan.incidence.examples_of(number).tolist() for number in range(len(found))] == [
+        holders[team] for team in found
+    ]
 
 
 def test_equal_texts_share_what_a_column_says_and_the_reason_names_the_first() -> None:

@@ -119,6 +119,20 @@ def test_a_flipped_bit_anywhere_in_the_public_files_is_refused(
         Scan.load(folder)
 
 
+@pytest.mark.parametrize("name", ["reasons.parquet", "examples.parquet"])
+def test_damage_to_the_owners_files_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    scanned().save(tmp_path / "scan")
+    path = tmp_path / "scan" / "owner" / name
+    whole = path.read_bytes()
+    at = whole.index(bytes.fromhex("28b52ffd"))  # where zstd begins
+    for damaged in (whole[:-20], whole[: at + 4] + bytes(20) + whole[at + 24 :]):
+        path.write_bytes(damaged)
+        owner = Scan.load(tmp_path / "scan").owner
+        assert owner is not None
+        with pytest.raises(hush.InvalidInput, match=f"{name} is not a readable Parquet file; scan again$"):
+            list(owner.reasons() if name == "reasons.parquet" else owner.examples())
+
+
 def test_why_is_asked_by_number_or_id_of_example_or_secret() -> None:
     scan = scanned()
     everything_said = list(scan.why())

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from hush.corpus.parts import SHARD_BYTES, Span
 from hush.errors import InvalidInput
+from hush.storage import arrow_file
 
 __all__ = ["COMPRESSED", "line_spans", "lines_before", "lines_of", "opened"]
 
@@ -28,7 +29,7 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
         with path.open("rb") as file:
             yield file
         return
-    stream: Any = pa.input_stream(str(path), compression=codec)
+    stream: Any = pa.CompressedInputStream(arrow_file(path), codec)
     try:
         with io.BufferedReader(stream) as file:
             yield file

@@ -15,49 +15,49 @@ from hush.storage import parquet_file
 
 __all__ = ["ParquetPart"]
 
+BUFFER_BYTES = 2**20  # of each column: what a row group holds of it may be larger than memory
 CUTS = 8  # at most, of one row group: to read a slice is to decode everything before it in its group
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ParquetPart:
-    """A Parquet file, of which a few megabytes are in memory at once."""
+    """A Parquet file, of which a few megabytes are in memory at once. One thread reads it: processes share shards."""
 
     path: Path
 
     def columns(self) -> dict[str, bool]:
-        with self._opened() as file:
+        with parquet_file(self.path) as file:
             schema = file.schema_arrow
         if len(set(schema.names)) != len(schema.names):
             raise InvalidInput(f"{self.path}: two columns have one name; write it with distinct names")
         return {field.name: _is_text(field.type) for field in schema}
 
     def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[pa.RecordBatch]:
-        try:
-            with self._opened() as file:
-                begin, end = (0, file.metadata.num_rows) if span is None else (span.begin, span.end)
-                sizes = _row_groups(file.metadata)
-                before = 0
-                for group, (rows, size) in enumerate(sizes):
-                    first, last = max(begin - before, 0), min(end - before, rows)
-                    if first < last:
-                        fitting = min(max(BLOCK_BYTES * rows // max(size, 1), 1), BLOCK_ROWS)
-                        batches = file.iter_batches(
-                            fitting, row_groups=[group], columns=list(columns), use_threads=False
-                        )
-                        for batch in _between(batches, first, last):
-                            yield batch.select(list(columns))
-                    before += rows
-        except pa.ArrowException:
-            raise InvalidInput(f"{self.path}: its rows cannot be read as Parquet; write the file again") from None
+        with parquet_file(self.path, buffer_bytes=BUFFER_BYTES) as file:
+            begin, end = (0, file.metadata.num_rows) if span is None else (span.begin, span.end)
+            if end > file.metadata.num_rows:
+                raise InvalidInput(
+                    f"{self.path} has {file.metadata.num_rows} rows, fewer than when it was opened first: it changed "
+                    "meanwhile; start again while nobody writes to it"
+                )
+            before = 0
+            for group, (rows, size) in enumerate(_row_groups(file.metadata)):
+                first, last = max(begin - before, 0), min(end - before, rows)
+                if first < last:
+                    fitting = min(max(BLOCK_BYTES * rows // max(size, 1), 1), BLOCK_ROWS)
+                    batches = file.iter_batches(fitting, row_groups=[group], columns=list(columns), use_threads=False)
+                    for batch in _between(batches, first, last):
+                        yield batch.select(list(columns))
+                before += rows
 
     def count(self) -> int:
-        with self._opened() as file:
+        with parquet_file(self.path) as file:
             return file.metadata.num_rows
 
     def spans(self) -> list[Span]:
         """Slices of large row groups, and small row groups together."""
-        with self._opened() as file:
+        with parquet_file(self.path) as file:
             sizes = _row_groups(file.metadata)
         spans: list[Span] = []
         first = held = total = 0  # where the span under way begins, and what it holds so far
@@ -80,12 +80,6 @@ class ParquetPart:
     def located(self, span: Span) -> Span:
         return span
 
-    def _opened(self) -> pq.ParquetFile:
-        try:
-            return parquet_file(self.path)
-        except pa.ArrowException:
-            raise InvalidInput(f"{self.path} is not a readable Parquet file; write it again") from None
-
 
 def _row_groups(metadata: pq.FileMetaData) -> list[tuple[int, int]]:
     """Rows and bytes of each row group; bytes of all its columns, which is at least those of the text."""
@@ -94,7 +88,7 @@ def _row_groups(metadata: pq.FileMetaData) -> list[tuple[int, int]]:
 
 
 def _between(batches: Iterator[pa.RecordBatch], first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """Rows first to last of what comes in batches."""
+    """Rows first to last of what comes in batches; an error of Arrow's if it ends before."""
     before = 0
     for batch in batches:
         begin, end = max(first - before, 0), min(last - before, len(batch))
@@ -103,6 +97,7 @@ def _between(batches: Iterator[pa.RecordBatch], first: int, last: int) -> Iterat
         before += len(batch)
         if before >= last:
             return
+    raise pa.ArrowInvalid(f"{before} rows where the file's footer promises at least {last}")
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -18,7 +18,7 @@ from hush.scan.finder import Finder
 from hush.scan.hits import Hits
 from hush.scan.numbering import Numbering
 from hush.scan.task import Found
-from hush.storage import mapped
+from hush.storage import arrow_file
 
 __all__ = ["Collecting"]
 
@@ -50,14 +50,7 @@ class Collecting:
         self._pairs: list[list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = [[] for _ in finders]
         # Of each shard, for a second search: examples before it, its own, and by rule the spans that are known.
         self._searched: list[tuple[int, int, list[NDArray[np.int64]]]] = []
-        self._columns: dict[str, list[Any]] = {
-            "file": [],
-            "row": [],
-            "same": [],
-            "leaf": [],
-            "ids": [],
-            "signatures": [],
-        }
+        self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
         self._sink = hits_file.open("wb")
         self._writer = pa.ipc.new_stream(self._sink, HITS, options=pa.ipc.IpcWriteOptions(compression="lz4"))
 
@@ -139,8 +132,7 @@ class Collecting:
 
     def hits(self) -> Iterator[pa.RecordBatch]:
         """All hits again, from the file: by example, rule and place in the text; those of a second search last."""
-        options = pa.ipc.IpcReadOptions(use_threads=False)  # see mapped
-        with mapped(self._hits_file) as file, pa.ipc.open_stream(file, options=options) as stream:
+        with arrow_file(self._hits_file) as file, pa.ipc.open_stream(file) as stream:
             yield from stream
 
     def offsets(self) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -52,7 +53,7 @@ class OwnerFiles:
         """Rows of reasons.parquet, of these examples (ascending) and of this secret only, if they are given."""
         with self._opened("reasons.parquet") as file:
             for group in _row_groups(file, examples):
-                for batch in file.iter_batches(ROW_GROUP, row_groups=[group], use_threads=False):
+                for batch in file.iter_batches(ROW_GROUP, row_groups=[group]):
                     kept_H = np.ones(len(batch), dtype=bool)
                     if examples is not None:
                         kept_H &= np.isin(batch.column("example").to_numpy(), examples)
@@ -64,7 +65,7 @@ class OwnerFiles:
     def examples(self, *columns: str) -> Iterator[pa.RecordBatch]:
         """These columns of examples.parquet, all of them if none is named; example i is row i."""
         with self._opened("examples.parquet") as file:
-            yield from file.iter_batches(ROW_GROUP, columns=list(columns) or None, use_threads=False)
+            yield from file.iter_batches(ROW_GROUP, columns=list(columns) or None)
 
     def example(self, number: int) -> dict[str, Any]:
         """Id, file and row of one example."""
@@ -73,7 +74,7 @@ class OwnerFiles:
             for group in range(file.metadata.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
                 if number < before + rows:
-                    return file.read_row_group(group, use_threads=False).slice(number - before, 1).to_pylist()[0]
+                    return file.read_row_group(group).slice(number - before, 1).to_pylist()[0]
                 before += rows
         raise InvalidInput(f"example {number} is not among the {before} of this scan; examples count from 0")
 
@@ -106,11 +107,8 @@ class OwnerFiles:
         except (FileNotFoundError, ValueError):
             raise InvalidInput(f"{path} is missing or not readable; restore it, or scan again") from None
 
-    def _opened(self, name: str) -> pq.ParquetFile:
-        try:
-            return parquet_file(self.folder / name)
-        except pa.ArrowException:
-            raise InvalidInput(f"{self.folder / name} is not a readable Parquet file; scan again") from None
+    def _opened(self, name: str) -> AbstractContextManager[pq.ParquetFile]:
+        return parquet_file(self.folder / name, remedy="scan again")
 
 
 def temporary_owner() -> OwnerFiles:
@@ -129,7 +127,7 @@ class OwnerWriter:
         path.touch(mode=0o600, exist_ok=False)
         self._schema = schema.with_metadata({"hush.kind": kind})
         self._file = path.open("wb")  # not by its name, which Arrow may not know how to spell
-        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
+        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd", write_page_checksum=True)
         self._held: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 

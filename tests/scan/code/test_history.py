@@ -1,16 +1,19 @@
 """Contributors are those that git names: commits agree with git shortlog, changes of each file with its git log."""
 
 import re
+from collections import Counter
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from small_repositories import ANA, BO, CAI, commit, git, new_repository
 
 from hush.errors import InvalidInput
-from hush.scan.code.history import Author, Contribution, History, read_history
+from hush.scan.code.history import History, read_history
 
 MAILMAP = "Ana Lopez <ana@acme.com>\nAna Lopez <ana@acme.com> <ana@home.org>\nBo Berg <bo@acme.com> BoB <bob@old.com>\n"
 
@@ -22,6 +25,11 @@ def shortlog(folder: Path) -> dict[str, int]:
 
 def as_shortlog(history: History) -> dict[str, int]:
     return {f"{author.name} <{author.email}>": count for author, count in history.commits().items()}
+
+
+def changes_of(history: History, path: str) -> NDArray[np.intp]:
+    """The numbers of all changes of a file."""
+    return np.flatnonzero(history.path_E == history.paths.index(path))
 
 
 @pytest.fixture(scope="module")
@@ -55,21 +63,18 @@ def test_changes_of_each_file_are_those_of_git_log(busy: Path) -> None:
         log = git(
             busy, "log", "--no-renames", "--full-history", "--no-merges", "--format=%aN <%aE>", "--", path
         ).splitlines()
-        found = history.contributions(path)
-        assert {f"{who.name} <{who.email}>": work.commits for who, work in found.items()} == {
-            who: log.count(who) for who in log
-        }
+        authors = [history.authors[number] for number in history.author_E[changes_of(history, path)]]
+        assert Counter(f"{author.name} <{author.email}>" for author in authors) == Counter(log)
     assert "sub/ü\tb\n.py" in history.paths
 
 
-def test_contributions_have_lines_and_the_last_day(busy: Path) -> None:
+def test_lines_are_those_that_each_change_added_where_they_were_asked_for(busy: Path) -> None:
     history = read_history(busy)
-    ana = Author("Ana Lopez", "ana@acme.com")
-    assert history.contributions("a.py")[ana] == Contribution(commits=2, lines=3, last=date(2024, 2, 1))
-    assert history.contributions("nowhere.py") == {}
-    assert [work.lines for work in history.contributions("p.bin").values()] == [0]
+    assert history.lines_E is not None
+    assert history.lines_E[changes_of(history, "a.py")].tolist() == [0, 1, 2]  # the latest first
+    assert history.lines_E[changes_of(history, "p.bin")].tolist() == [0]
     quick = read_history(busy, lines=False)
-    assert quick.contributions("a.py")[ana] == Contribution(commits=2, lines=None, last=date(2024, 2, 1))
+    assert quick.lines_E is None
     with pytest.raises(InvalidInput, match="lines=True"):
         quick.shares(since=None, of="lines")
 
@@ -129,4 +134,3 @@ def test_dates_that_no_calendar_knows_count_as_recent(tmp_path: Path) -> None:
     assert as_shortlog(history) == shortlog(folder) == {ANA: 1, BO: 4}
     recent = history.shares(since=date(2025, 1, 1), of="commits")
     assert len(recent) == 4
-    assert {one.last for path in recent for one in history.contributions(path).values()} == {date.max}

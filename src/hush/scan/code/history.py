@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, final
 
@@ -20,14 +19,13 @@ from numpy.typing import NDArray
 from hush.errors import InvalidInput
 from hush.scan.code.git import ask_git, stream_git
 
-__all__ = ["Author", "Contribution", "History", "read_history"]
+__all__ = ["Author", "History", "read_history"]
 
 _LOG = (
     *("log", "-z", "--format=tformat:%x01%aN%x00%aE%x00%at", "--encoding=UTF-8"),
     *("--no-renames", "--no-ext-diff", "--no-textconv", "--diff-merges=off", "--ignore-submodules=none"),
     *("--no-show-signature", "--no-color", "--no-decorate", "--no-notes", "HEAD", "--"),
 )
-_YEAR_10000 = 253_402_300_800  # in seconds; dates of Python end before
 _LATEST = 1 << 62  # the time of a commit whose date cannot be read: it counts as recent, so that none slips out
 
 
@@ -38,16 +36,6 @@ class Author:
 
     name: str
     email: str
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contribution:
-    """What one author did to one file."""
-
-    commits: int
-    lines: int | None
-    last: date
 
 
 @final
@@ -69,18 +57,6 @@ class History:
     def commits(self) -> dict[Author, int]:
         """Commits by author: what ``git shortlog --summary --numbered --email HEAD`` counts."""
         return dict(zip(self.authors, self.commit_A.tolist(), strict=True))
-
-    def contributions(self, path: str) -> dict[Author, Contribution]:
-        """What each author did to a file, over all time."""
-        changes = np.flatnonzero(self.path_E == self._number.get(path, -1))
-        found: dict[Author, Contribution] = {}
-        for author in np.unique(self.author_E[changes]).tolist():
-            own = changes[self.author_E[changes] == author]
-            last = int(self.second_E[own].max())
-            day = date.max if last >= _YEAR_10000 else datetime.fromtimestamp(last, UTC).date()
-            lines = None if self.lines_E is None else int(self.lines_E[own].sum())
-            found[self.authors[author]] = Contribution(commits=own.size, lines=lines, last=day)
-        return found
 
     def shares(self, *, since: date | None, of: Literal["commits", "lines"]) -> Mapping[str, Mapping[int, float]]:
         """For every file changed since a day (in UTC): the part of its changes that each author made.
@@ -105,10 +81,6 @@ class History:
         ):
             found.setdefault(self.paths[path_number], {})[author_number] = share
         return found
-
-    @cached_property
-    def _number(self) -> dict[str, int]:
-        return {path: number for number, path in enumerate(self.paths)}
 
     def __repr__(self) -> str:
         return f"History({int(self.commit_A.sum())} commits, {len(self.authors)} authors, {len(self.paths)} paths)"

@@ -95,11 +95,6 @@ class CodeSettings:
             if names.count(name) > 1:
                 raise InvalidInput(f"two secrets are called {name}; give each its own name, or join their paths")
 
-    @property
-    def needs_history(self) -> bool:
-        """Whether the rule can only be answered from commits."""
-        return self.contributors is not None or any(secret.authors for secret in self.secrets)
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

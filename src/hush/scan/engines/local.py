@@ -42,13 +42,11 @@ class LocalEngine:
             workers, mp_context=multiprocessing.get_context("spawn"), initializer=_receive, initargs=(task,)
         )
         waiting: deque[Future[Result]] = deque()
-        processes: list[Any] = []
         done = False
         try:
             for shard in shards:
                 with _deaf_to_ctrl_c():
                     waiting.append(pool.submit(_work, shard))  # which may start a process
-                    processes = list((pool._processes or {}).values())
                 if len(waiting) > AHEAD * workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -60,6 +58,7 @@ class LocalEngine:
                 'that started it has no `if __name__ == "__main__":` around its main part; try workers=1'
             ) from None
         finally:
+            processes = list((pool._processes or {}).values())  # which the pool forgets when it shuts down
             pool.shutdown(wait=done, cancel_futures=True)
             for process in [] if done else processes:  # what they are at is of no more use
                 process.terminate()
@@ -88,7 +87,7 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def _ctrl_c_kept() -> Iterator[None]:
-    """Ctrl-C inside has its effect afterwards. In threads other than the main one it never has any."""
+    """Ctrl-C inside has its effect afterwards, even if an error ends this. In other threads it never has any."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:  # None: not Python's to change
         yield
@@ -99,8 +98,8 @@ def _ctrl_c_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if heard:
-        signal.raise_signal(signal.SIGINT)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 def available_cores() -> int:
