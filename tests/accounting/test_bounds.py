@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hush.accounting.bounds import kl_posterior, kl_target, renyi_posterior, renyi_target
+from hush.accounting.bounds import kl_posterior, kl_target, renyi_posterior
 
 few = settings(max_examples=60, deadline=None)
 priors = st.one_of(
@@ -61,18 +61,6 @@ def test_target_and_posterior_are_inverse_for_kl(prior: float, way: float) -> No
 
 @few
 @given(prior=priors, way=ways, order=orders)
-def test_the_renyi_target_is_the_true_one_rounded_down(
-    reference: ModuleType, prior: float, way: float, order: float
-) -> None:
-    ceiling = _ceiling(prior, way)
-    exact = reference.binary_log_moment(prior, ceiling, order)
-    found = float(renyi_target(prior, ceiling, order))
-    assert found <= exact or exact < 1e-290  # below, doubles run out of digits
-    assert found >= exact * (1 - mpmath.mpf(10) ** -6) - mpmath.mpf(10) ** -290
-
-
-@few
-@given(prior=priors, way=ways, order=orders)
 def test_the_renyi_posterior_is_the_true_one_rounded_up(
     reference: ModuleType, prior: float, way: float, order: float
 ) -> None:
@@ -110,5 +98,5 @@ def test_more_divergence_never_lowers_the_posterior(prior: float, level: float, 
 
 def test_orders_near_one_are_kl() -> None:
     for prior, ceiling in ((1e-10, 1e-3), (0.1, 0.4), (1e-200, 1e-3)):
-        near = float(renyi_target(prior, ceiling, 1.001)) / 0.001
-        assert near == pytest.approx(float(kl_target(prior, ceiling)), rel=0.3)
+        near = float(renyi_posterior(0.001 * kl_target(prior, ceiling), prior, 1.001))
+        assert near == pytest.approx(ceiling, rel=0.3)

@@ -1,5 +1,7 @@
 """The accountant's inner parts, each against the statement its proof relies on."""
 
+import math
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -7,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
+import hush
 from hush.accounting import secret
 from hush.accounting.attack import blowup_lower
 from hush.accounting.blowup import blowup_upper, split
-from hush.accounting.compose import compose
+from hush.accounting.compose import Composed, compose
 from hush.accounting.counts import count_law
+from hush.accounting.divergences import excess_entropy
+from hush.accounting.groups import Crowd
 from hush.accounting.one_round import discretise, gives_away, right_end, spread, spread_from_one
 from hush.accounting.search import least_safe
 
@@ -39,7 +44,7 @@ def test_tilt_never_changes_the_composed_law(tilt: float, rounds: int) -> None:
     for _ in range(rounds):
         direct = np.convolve(direct, [0.2, 0, 0.5, 0.2, 0, 0, 0, 0.1])
     composed = compose(index, mass, step=0.1, tilt=tilt, rounds=rounds, largest_size=1 << 12)
-    assert composed is not None
+    assert isinstance(composed, Composed)
     untilted = np.exp(composed.log_norm - tilt * composed.values)
     where = composed.first + np.arange(composed.tilted.size) + 2 * rounds
     inside = (where >= 0) & (where < direct.size)
@@ -126,3 +131,44 @@ def test_where_no_bound_is_found_the_noiseless_limit_stands(monkeypatch: pytest.
     settings = {"rounds": 10, "prior": 1e-6}
     limit = secret.posterior([0.1], noise_multiplier=0.0, **settings)
     assert secret.posterior([0.1], noise_multiplier=1.0, **settings, bound="kl") == limit
+
+
+@given(seed=st.integers(0, 2**31), small=st.integers(1, 20_000), rounds=st.sampled_from([1, 3]))
+@settings(max_examples=20)
+def test_rounding_where_many_masses_meet_is_covered(seed: int, small: int, rounds: int) -> None:
+    # One large mass, then many that are lost one by one when they are added to it.
+    tiny = np.random.default_rng(seed).uniform(0.2, 0.5, small) * np.finfo(np.float64).eps
+    index, mass = np.append(np.zeros(1 + small, dtype=np.int64), 1), np.concatenate([[1.0], tiny, [1.0]])
+    composed = compose(index, mass, step=0.1, tilt=0.0, rounds=rounds, largest_size=1 << 12)
+    assert isinstance(composed, Composed)
+    share = mp.fsum(mass[:-1]) / mp.fsum(mass)
+    exact = [mp.binomial(rounds, k) * share ** (rounds - k) * (1 - share) ** k for k in range(rounds + 1)]
+    for k, truth in enumerate(exact):
+        allowed = composed.growth * truth + composed.entry_error + composed.wrapped
+        assert abs(mp.mpf(composed.tilted[k - composed.first]) - truth) <= allowed
+
+
+@given(v=st.one_of(st.floats(-700, 700), st.floats(-1.5, 1.5), st.floats(-1e-3, 1e-3)))
+def test_terms_of_the_kl_divergence_keep_their_digits(v: float) -> None:
+    with mp.workdps(700):
+        r = mp.exp(mp.mpf(v))
+        exact = r * mp.mpf(v) - r + 1
+        found = mp.mpf(float(excess_entropy(np.array([v]))[0]))
+        assert abs(found - exact) <= 64 * mp.mpf(2) ** -52 * (1 + abs(v) / 64) * exact + mp.mpf(10) ** -300
+
+
+def test_the_chance_of_an_idle_round_is_never_rounded_up() -> None:
+    many = 2_000_000
+    rates = np.random.default_rng(0).uniform(0, 1e-7, many)
+    incidence = hush.Incidence.from_pairs(np.arange(many), np.zeros(many, dtype=int), num_examples=many, num_secrets=1)
+    crowd = Crowd(incidence, rates, tail=1e-30)
+    exact = math.fsum(np.log1p(-rates))
+    assert exact * (1 + 1e-9) <= crowd.log_idle_S[0] <= exact
+
+
+@pytest.mark.parametrize("sigma", [0.7411652166613376, 0.5137302])
+def test_places_on_the_lattice_never_overflow(sigma: float) -> None:
+    # Here one round's threshold nearly coincides with a ratio of 1, and asks for a step of 1e-21.
+    lower = hush.posterior([0.001], noise_multiplier=sigma, rounds=2, prior=0.5, side="lower")
+    upper = hush.posterior([0.001], noise_multiplier=sigma, rounds=2, prior=0.5)
+    assert lower <= upper <= lower * (1 + 1e-3)

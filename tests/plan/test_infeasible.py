@@ -109,3 +109,17 @@ def test_bad_arguments_are_refused_by_name(arguments: dict[str, Any], words: str
 def test_an_incidence_without_examples_is_refused() -> None:
     with pytest.raises(hush.InvalidInput, match="nothing to train on"):
         hush.make_plan(graph(np.random.default_rng(0), 0, []), prior=0.1, ceiling=0.2, batch_size=1, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"capacity": "accounted", "noise_multiplier": 0.01}, "raise it to at least"),
+        ({"capacity": "paper", "strength": 1e-300}, "no example keeps any weight"),
+    ],
+)
+def test_no_advice_is_to_use_nothing(settings: dict[str, Any], match: str) -> None:
+    everywhere = hush.Incidence.from_pairs(np.arange(20), np.zeros(20, dtype=int), num_examples=20, num_secrets=1)
+    with pytest.raises(hush.InfeasiblePlan, match=match) as caught:
+        hush.make_plan(everywhere, prior=1e-6, ceiling=1e-3, rounds=100, batch_size=5, **settings)
+    assert "at most 0" not in str(caught.value)

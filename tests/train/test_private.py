@@ -407,3 +407,13 @@ def test_the_certificate_repeats_the_data_fingerprint_only_if_somebody_looked() 
     assert looked.fingerprints["data (keyed)"] == plan.data_fingerprint
     with pytest.raises(InvalidInput, match="plan was made for"):
         certificate(data_fingerprint="c" * 16 + ":" + "b" * 64)
+
+
+def test_promises_finer_than_the_draws_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"draws are exact up to .* beside the ceiling 1e-18; raise that ceiling"):
+        private_training(plan=small_plan(rounds=1000, prior=1e-30, ceiling=1e-18), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    lowest = 2.0**-58 * 1000 * (8.0 / 4 + 60) / 1e-4
+    private_training(plan=small_plan(rounds=1000, prior=1e-30, ceiling=1.01 * lowest))
+    with pytest.raises(InvalidInput, match="draws are exact"):
+        private_training(plan=small_plan(rounds=1000, prior=1e-30, ceiling=0.99 * lowest))

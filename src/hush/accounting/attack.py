@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from hush.accounting.blowup import LARGEST_SIZE, UNDERFLOW, scaled
-from hush.accounting.compose import Composed, compose
+from hush.accounting.compose import Composed, compose, numbered_step
 from hush.accounting.counts import EPS, Array, CountLaw, without_lifted
 from hush.accounting.one_round import CLEAR, Round, discretise, right_end
 from hush.accounting.resolution import CONCEDED_SHARE, choose_resolution, retilt
@@ -36,15 +36,15 @@ def _one_prior(law: CountLaw, sigma: float, rounds: int, prior: float, accuracy:
     finite = np.isfinite(cells.log_mean)
     q_mass, log_mean = cells.q_mass[finite], cells.log_mean[finite]
     p_mass = q_mass * np.exp(log_mean)
-    step = resolution.step
+    step = numbered_step(resolution.step, log_mean)
     while True:
         index = np.rint(log_mean / step).astype(np.int64)
         tilt = retilt(index, q_mass, step, resolution, rounds)
         false = compose(index, q_mass, step=step, tilt=tilt, rounds=rounds, largest_size=LARGEST_SIZE)
         hit = compose(index, p_mass, step=step, tilt=max(tilt - 1, 0.0), rounds=rounds, largest_size=LARGEST_SIZE)
-        if false is not None and hit is not None:
+        if isinstance(false, Composed) and isinstance(hit, Composed):
             break
-        step *= 2  # coarser scores make a weaker test
+        step = max([2 * step, *(wider for wider in (false, hit) if isinstance(wider, float))])  # a weaker test
     return max(prior, _best_test(cells, false, hit, rounds, prior))
 
 

@@ -7,7 +7,7 @@ H grows when R is spread with its mean kept, and that is all the discretisation 
 
 import numpy as np
 
-from hush.accounting.compose import Composed, Indices, compose
+from hush.accounting.compose import Composed, Indices, compose, numbered_step
 from hush.accounting.counts import EPS, Array, CountLaw
 from hush.accounting.one_round import Round, discretise, spread
 from hush.accounting.resolution import Resolution, choose_resolution, retilt
@@ -71,14 +71,14 @@ def _bounds(cells: Round, resolution: Resolution, rounds: int, priors: Array) ->
 
 def _lattice_law(mass: Array, value: Array, resolution: Resolution, rounds: int) -> tuple[Composed, float]:
     """The T-fold law of the atoms on the lattice, and the P-mass of one round."""
-    step = resolution.step
+    step = numbered_step(resolution.step, value)
     while True:
         index, split_mass = split(mass, value, step)
         tilt = retilt(index, split_mass, step, resolution, rounds)
         composed = compose(index, split_mass, step=step, tilt=tilt, rounds=rounds, largest_size=LARGEST_SIZE)
-        if composed is not None:
+        if isinstance(composed, Composed):
             return composed, _p_mass(index, split_mass, step)
-        step *= 2  # a coarser lattice is looser, never wrong
+        step = max(2 * step, composed)  # a coarser lattice is looser, never wrong
 
 
 def _p_mass(index: Indices, mass: Array, step: float) -> float:

@@ -47,12 +47,6 @@ def kl_posterior(divergence: ArrayLike, prior: ArrayLike) -> Array:
     return _above(p, rise, _kl(p, 1 - p) <= level)
 
 
-def renyi_target(prior: ArrayLike, ceiling: ArrayLike, order: ArrayLike) -> Array:
-    """Largest log-moment log E_Q[(P/Q)^order] that still keeps the promise, order > 1, rounded down."""
-    p, r = np.asarray(prior, dtype=np.float64), np.asarray(ceiling, dtype=np.float64)
-    return _log_moment(np.asarray(order, dtype=np.float64), p, r - p) * (2 - RENYI_SAFETY)
-
-
 def renyi_posterior(log_moment: ArrayLike, prior: ArrayLike, order: ArrayLike) -> Array:
     """Largest r whose binary log-moment of this order is at most `log_moment`, rounded up."""
     p, level, alpha = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (prior, log_moment, order)))

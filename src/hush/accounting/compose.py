@@ -19,6 +19,7 @@ Indices = NDArray[np.int64]
 
 OUTSIDE = 1e-15  # tilted mass allowed outside the window
 NEGLIGIBLE = 1e-30  # powers of the spectrum below this are set to 0 and counted as error
+FINEST = 2.0**-50  # of the largest value: a finer lattice numbers its places beyond what an integer holds
 UNDERFLOW = 1e-300  # more tilted mass than can be lost to underflow
 CHERNOFF = np.geomspace(0.06, 14.0, 10)  # exponents tried for the window, in units of 1 / deviation
 
@@ -42,10 +43,16 @@ class Composed:
         return (self.first + np.arange(self.tilted.size, dtype=np.float64)) * self.step
 
 
+def numbered_step(step: float, value: Array) -> float:
+    """This step, or the finest one by which these values have places: a coarser lattice is looser, never wrong."""
+    return max(step, FINEST * float(np.abs(value).max(initial=0.0)))
+
+
 def compose(
     index: Indices, mass: Array, *, step: float, tilt: float, rounds: int, largest_size: int
-) -> Composed | None:
-    """Law of the sum of `rounds` independent draws of index * step; None if it needs more than largest_size entries."""
+) -> Composed | float:
+    """Law of the sum of `rounds` independent draws of index * step; if it needs more than largest_size entries, about
+    the step that would do."""
     used = mass > 0
     value = index[used].astype(np.float64) * step
     log_mass, turned = np.log(mass[used]), tilt * value
@@ -57,9 +64,9 @@ def compose(
     weight /= total
     low, high = _window(value, log_weight - peak - np.log(total), rounds)
     if (high - low) / step > largest_size:
-        return None
+        return (high - low) / largest_size
     first, last = int(np.floor(low / step)) - 1, int(np.ceil(high / step)) + 1
-    tilted, entry_error, wrapped = _fold(index[used], weight, rounds, first, last - first + 1)
+    tilted, entry_error, wrapped, most = _fold(index[used], weight, rounds, first, last - first + 1)
     return Composed(
         first=first,
         step=step,
@@ -68,19 +75,21 @@ def compose(
         tilted=tilted,
         entry_error=entry_error,
         wrapped=wrapped,
-        growth=float(np.expm1(rounds * EPS * (64 + 2 * largest))),
+        growth=float(np.expm1(rounds * EPS * (64 + 2 * largest + most))),
     )
 
 
-def _fold(index: Indices, weight: Array, rounds: int, first: int, least_size: int) -> tuple[Array, float, float]:
-    """The T-fold masses over the window, with entry_error and wrapped."""
+def _fold(index: Indices, weight: Array, rounds: int, first: int, least_size: int) -> tuple[Array, float, float, int]:
+    """The T-fold masses over the window, with entry_error, wrapped, and the most masses that one entry adds up."""
+    size = least_size if rounds == 1 else int(next_fast_len(least_size, real=True))
+    place = index - first if rounds == 1 else index % size
+    entry, most = np.bincount(place, weight, minlength=size).astype(np.float64), int(np.bincount(place).max())
     if rounds == 1:
-        return np.bincount(index - first, weight, minlength=least_size).astype(np.float64), 0.0, UNDERFLOW
-    size = int(next_fast_len(least_size, real=True))
-    power, power_error = _power(np.bincount(index % size, weight, minlength=size).astype(np.float64), rounds)
+        return entry, 0.0, UNDERFLOW, most
+    power, power_error = _power(entry, rounds)
     folded = irfft(power, n=size)
     round_off = 8 * EPS * np.log2(size + 1) * float(np.abs(power).sum())
-    return np.roll(folded, -(first % size)), 2.0 / size * (power_error + round_off), 2 * OUTSIDE
+    return np.roll(folded, -(first % size)), 2.0 / size * (power_error + round_off), 2 * OUTSIDE, most
 
 
 def _window(value: Array, log_weight: Array, rounds: int) -> tuple[float, float]:

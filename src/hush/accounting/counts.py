@@ -26,8 +26,9 @@ class CountLaw:
     """Law of the number of a secret's examples in one round.
 
     mass[i] is P(K = lowest + i). `certain` is mass above the stored range, `lifted` bounds what was moved up to
-    `lowest`, `relative_error` bounds the rounding of each entry of mass. log_idle is log P(K = 0), kept apart because
-    it has digits that 1 - P(K > 0) has not.
+    `lowest`. `relative_error` bounds the rounding of each entry of mass, and in the law of a group, where entries are
+    differences, that of P(K >= k). log_idle is log P(K = 0), kept apart because it has digits that 1 - P(K > 0) has
+    not.
     """
 
     lowest: int

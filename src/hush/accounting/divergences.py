@@ -16,6 +16,7 @@ from hush.accounting.counts import EPS, Array, CountLaw
 from hush.accounting.one_round import Round, discretise, gives_away, right_end, spread, spread_from_one
 
 CELLS, MOST_CELLS = 2048, 1 << 15  # the former at an accuracy of 1e-3
+KL_SERIES = [(n - 1) / math.factorial(n) for n in range(2, 23)]  # of (R log R - R + 1) / v², R = e^v; the rest: 1e-21
 ORDERS: Array = 1.0 + np.geomspace(1e-3, 1e4, 57)  # where the search for the best order begins
 
 
@@ -57,17 +58,20 @@ def _around(orders: Array, chosen: NDArray[np.int64]) -> Array:
     return np.unique(finer)
 
 
+def excess_entropy(value: Array) -> Array:
+    """R log R - R + 1 where log R is the value: never negative, to 64 units in the last place also near R = 1."""
+    near = np.abs(value) < 1
+    v, far = np.where(near, value, 0.0), np.where(near, 1.0, value)
+    with np.errstate(invalid="ignore"):
+        outside = np.where(np.isneginf(far), 1.0, np.exp(far) * (far - 1) + 1)
+    return np.where(near, v * v * np.polynomial.polynomial.polyval(v, KL_SERIES), outside)
+
+
 def _kl_round(cells: Round) -> float:
     """KL of one round given that it stays inside the table, rounded up."""
     q, value = spread_from_one(cells)
-    small = np.abs(value) < 1e-3
-    s = np.where(small, value, 0.0)
-    series = s * s * (1 / 2 + s * (1 / 3 + s * (1 / 8 + s * (1 / 30 + s / 144))))
-    v = np.where(small, 1.0, value)
-    with np.errstate(invalid="ignore"):
-        excess = np.where(np.isneginf(v), 1.0, np.exp(v) * (v - 1) + 1)  # R log R - R + 1, never negative
     # The rest of E_Q[R log R] is P- less Q-mass of the table: at most the Q-mass beyond it.
-    total = float(q @ np.where(small, series, excess)) * (1 + cells.q_error + 64 * EPS) + cells.beyond
+    total = float(q @ excess_entropy(value)) * (1 + cells.q_error + 64 * EPS) + cells.beyond
     stays = 1 - cells.conceded
     return total / stays - float(np.log1p(-cells.conceded)) if stays > 0 else np.inf
 

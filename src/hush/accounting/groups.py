@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hush.accounting.counts import Array, CountLaw, joined_law
+from hush.accounting.counts import EPS, Array, CountLaw, joined_law
 from hush.incidence import Incidence
 
 Indices = NDArray[np.int64]
@@ -46,8 +46,9 @@ class Crowd:
 
         self.mean_S = total(rate)
         self._square_S = total(rate * rate)  # mean less variance
+        # Terms of one sign, added one after another: at most an EPS of their sum each, and an idle round is made rarer.
         with np.errstate(divide="ignore"):
-            self.log_idle_S = total(np.log1p(-rate))
+            self.log_idle_S = total(np.log1p(-rate)) * (1 + EPS * incidence.examples_per_secret)
 
     def coarse_width(self, member: Indices, most: int) -> float:
         """The narrowest width, FINEST times a power of 2, that makes at most so many groups."""

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from hush.accounting.inputs import checked_rates
 from hush.errors import InvalidInput
 
-__all__ = ["Draws"]
+__all__ = ["Draws", "refuse_finer_promises"]
 
 Words = NDArray[np.uint64]
 
@@ -44,8 +44,21 @@ PLACES = 3  # a block of bucket k has 2^(k + 3) places
 HITS_PER_PLACE = 45 / 32  # times 2^-k; just above 2 log 2, what a rate of 1/2 needs
 KEPT = 1 - 2.0**-49
 CHUNK = 2**20
+UNSEEN = 1e-4  # of a ceiling: what the draws may add to a posterior, which no plan contains
 MOST_ROUNDS = 2**40
 SLOT_BITS = 16
+
+
+def refuse_finer_promises(ceiling_SQ: NDArray[np.float64], *, batch_size: float, rounds: int) -> None:
+    """Refuse ceilings so low that beside them the rounding of the draws counts (docs/proofs, "Drawing")."""
+    excess = 2.0**-58 * rounds * (batch_size / 4 + 60)  # so many blocks at most, in every round
+    lowest = float(ceiling_SQ.min(initial=1.0))
+    if excess > UNSEEN * lowest:
+        raise InvalidInput(
+            f"draws are exact up to a probability of {excess:.1g} in {rounds} rounds of {batch_size:g} examples, which "
+            f"is not negligible beside the ceiling {lowest:.3g}; raise that ceiling to {excess / UNSEEN:.1g} or more, "
+            "or plan fewer rounds or a smaller batch"
+        )
 
 
 @final

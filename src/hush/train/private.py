@@ -27,7 +27,7 @@ from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.train.clipping import Loss
 from hush.train.distributed import Ranks, bare
-from hush.train.draw import Draws
+from hush.train.draw import Draws, refuse_finer_promises
 from hush.train.keeping import Keeper
 from hush.train.optimizers import StepGuard, check_optimizer, check_parameters, check_scheduler
 from hush.train.progress import Progress
@@ -92,6 +92,7 @@ class PrivateTraining:
         self._ranks, model = Ranks.current(), bare(model)
         refuse_coupled(model)
         self._ranks.align(model)
+        refuse_finer_promises(plan.ceiling, batch_size=plan.batch_size, rounds=plan.rounds)
         self.plan, self.model, self.optimizer, self.scheduler = plan, model, optimizer, scheduler
         self._micro_batch, self._save_every = micro_batch, save_every
         self._sums = RoundSums(

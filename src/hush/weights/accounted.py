@@ -22,9 +22,10 @@ class TooLittleNoise(InfeasiblePlan):
     def __init__(self, batch_size: float, most: Weights) -> None:
         self.most = most
         self.largest_batch = max(0, math.floor(most.objective * (1 - 2e-3)))  # a little less, so that it surely works
+        holds = f"at most {self.largest_batch} examples; lower batch_size or" if self.largest_batch else "none;"
         super().__init__(
             f"batch_size={batch_size:g} is more than this noise allows: with every secret drawn as often as its "
-            f"promise permits a batch holds at most {self.largest_batch} examples; lower batch_size or raise the noise"
+            f"promise permits a batch holds {holds} raise the noise"
         )
 
 

@@ -217,11 +217,11 @@ class Chooser:
 def rates_of(weight_N: Array, batch_size: float) -> Array:
     """Sampling probabilities batch_size * w / sum(w); an error if any would exceed 1."""
     total, peak = float(weight_N.sum()), float(weight_N.max(initial=0.0))
-    if total <= 0 or batch_size * peak > total * (1 + 1e-12):
-        limit = int(total / peak) if peak > 0 else 0
+    if total <= 0:
+        raise InfeasiblePlan("no example keeps any weight: every one bears a secret without capacity; raise it")
+    if batch_size * peak > total * (1 + 1e-12):
         raise InfeasiblePlan(
-            f"batch_size={batch_size:g} needs sampling probabilities up to "
-            f"{batch_size * peak / max(total, 1e-300):.3g} > 1; lower batch_size to at most {limit} or raise "
-            "the capacity"
+            f"batch_size={batch_size:g} needs sampling probabilities up to {batch_size * peak / total:.3g} > 1; lower "
+            f"batch_size to at most {int(total / peak)} or raise the capacity"
         )
     return np.minimum(batch_size * weight_N / total, 1.0)

@@ -46,7 +46,7 @@ def noise_without(
 
 
 def least_noise(chooser: Chooser, *, without: int | None = None) -> float:
-    """The least noise at which rates up to 1 reach the batch size, to 1 %, on the side that works.
+    """The least noise at which rates up to 1 reach the batch size, as closely as CLOSE, on the side that works.
 
     without: a secret to leave out of account. By bisection over the noise; a larger one never allows less.
     """
@@ -79,9 +79,10 @@ def explained(chooser: Chooser, noise: float, problem: TooLittleNoise, name: Nam
         return InfeasiblePlan(f"{problem} ({error})")
     text = (
         f"noise_multiplier={noise:.6g} is below what any plan needs for batch_size={chooser.batch_size:g}; raise it to "
-        f"at least {rounded_up(least)}, or lower batch_size to at most {problem.largest_batch}, the most that this "
-        "noise allows"
+        f"at least {rounded_up(least)}"
     )
+    if problem.largest_batch > 0:
+        text += f", or lower batch_size to at most {problem.largest_batch}, the most that this noise allows"
     forcing = np.flatnonzero(problem.most.dual > 1e-6)
     if forcing.size == 1:
         one = int(forcing[0])
