@@ -112,7 +112,9 @@ def test_the_column_is_the_one_named_or_text_or_the_only_one_with_text(tmp_path:
     pq.write_table(table, tmp_path / "two.parquet")
     assert list(read_corpus(tmp_path / "two.parquet", column="title").texts()) == ["t"]
     assert "has the columns id (no text), body, title; name the one" in refused(tmp_path / "two.parquet")
-    assert "has no column 'abstract'; it has id, body, title" in refused(tmp_path / "two.parquet", column="abstract")
+    assert "has no column 'abstract'; it has id (no text), body, title" in refused(
+        tmp_path / "two.parquet", column="abstract"
+    )
     assert "the column 'id' holds no text" in refused(tmp_path / "two.parquet", column="id")
     assert read_corpus(write(tmp_path / "one.parquet", ["a"], column="body")).column == "body"
     pq.write_table(table.append_column("text", pa.array(["x"])), tmp_path / "text.parquet")
@@ -122,7 +124,7 @@ def test_the_column_is_the_one_named_or_text_or_the_only_one_with_text(tmp_path:
 def test_every_file_of_a_folder_needs_the_column(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", ["1"])
     write(tmp_path / "b.jsonl", ["2"], column="body")
-    assert "b.jsonl has no column 'text'; it has number, body" in refused(tmp_path)
+    assert "b.jsonl has no column 'text'; it has number (no text), body" in refused(tmp_path)
 
 
 def test_several_columns_are_read_together(tmp_path: Path) -> None:
@@ -163,10 +165,83 @@ def test_broken_csv_is_named_by_line_and_not_shown(tmp_path: Path) -> None:
     assert list(read_corpus(path).texts()) == ["good"]
 
 
-def test_a_row_of_data_in_place_of_a_header_is_not_shown(tmp_path: Path) -> None:
+HEADLESS = {
+    "one column": f"{SECRET}\nanother document\n",
+    "an identifier": "bluefalcon\nanother document\n",
+    "two identifiers": "bluefalcon,hello\nanother,document\n",
+    "one row": "bluefalcon\n",
+    "beside a usual name": "id,bluefalcon\n1,another document\n",
+    "semicolons": f"1;{SECRET}\n2;another document\n",
+    "quoted semicolons": f'"1";"{SECRET}"\n"2";"another document"\n',
+    "tabs": f"1\t{SECRET}\n2\tanother document\n",
+}
+CELLS = st.lists(st.text("abc XYZ;\t019'é", min_size=1, max_size=8).filter(str.strip), min_size=1, max_size=3)
+
+
+@pytest.mark.parametrize("kind", HEADLESS)
+@pytest.mark.parametrize("column", [None, "text"])
+def test_a_row_of_data_in_place_of_a_header_is_refused_and_not_shown(
+    tmp_path: Path, kind: str, column: str | None
+) -> None:
     path = tmp_path / "data.csv"
-    path.write_text(f"{SECRET}!,{SECRET * 3},id\n")
-    assert "(a name of 23 characters), (a name of 66 characters), id" in refused(path)
+    path.write_text(HEADLESS[kind])
+    message = refused(path, column=column)
+    assert "bluefalcon" not in message
+    assert "hello" not in message
+    assert "write" in message
+    sign = "semicolons" if "semicolons" in kind else kind if kind == "tabs" else None
+    assert ("looks separated by" in message) == (sign is not None)
+    assert sign is None or f"separated by {sign}" in message
+
+
+@settings(max_examples=100)
+@given(CELLS, CELLS)
+def test_no_cell_of_a_file_without_a_header_is_in_its_refusal(
+    tmp_path_factory: pytest.TempPathFactory, first: list[str], second: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "data.csv"
+    marked = [f"q{cell}q" for cell in first]  # found in no path and no message by chance
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([marked, second])
+    message = refused(path)
+    assert not any(cell in message for cell in marked)
+
+
+@pytest.mark.parametrize("name", ["text", "content", "Body", "message"])
+def test_a_single_column_of_a_usual_name_is_the_text(tmp_path: Path, name: str) -> None:
+    assert list(read_corpus(write(tmp_path / "data.csv", ["a", "b"], column=name)).texts()) == ["a", "b"]
+
+
+def test_a_column_that_is_named_is_read_whatever_its_name_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.csv", ["a", "b"], column="What they said; verbatim")
+    refused(path)
+    corpus = read_corpus(path, column="What they said; verbatim")
+    assert list(corpus.texts()) == ["a", "b"]
+    with pytest.raises(hush.InvalidInput, match=r"has no column 'team'; it has \(column 1\)"):
+        corpus.check_columns(["team"])
+
+
+def test_a_key_that_may_be_a_secret_is_neither_guessed_nor_shown(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    by_customer = [{"bluefalcon": "their contract"}, {"redowl": "their contract"}]
+    for rows in (by_customer[:1], by_customer, [by_customer[0] | by_customer[1]]):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for column in (None, "contract"):
+            message = refused(path, column=column)
+            assert "bluefalcon" not in message
+            assert "redowl" not in message
+    path.write_text("".join(json.dumps({"post": text, "stars": 3}) + "\n" for text in "ab"))
+    assert list(read_corpus(path).texts()) == ["a", "b"]  # a key of every row is the form of the data
+    assert "it has post, stars (no text)" in refused(path, column="body")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_name_that_is_a_sentence_is_not_shown_wherever_it_stands(tmp_path: Path, kind: str) -> None:
+    """As from a table whose first row was taken for names."""
+    path = write(tmp_path / f"data.{kind}", ["a", "b"], column=SECRET)
+    assert "it has number (no text), (column 2)" in refused(path, column="text")
+    assert "number (no text), (column 2); names that may be data are not shown; name the one" in refused(path)
+    assert SECRET not in repr(read_corpus(path, column=SECRET))
 
 
 def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables on disk: every name that the system allows, errors that name the file, and an end without aborts."""
+"""What is on disk: tables under every name, errors that name the file, modes, and an end without aborts."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hush
-from hush.storage import arrow_file, parquet_file, parquet_table, read_table, write_table
+from hush.storage import arrow_file, parquet_file, parquet_table, read_table, readable_like_folder, write_table
 
 ODD = os.fsdecode(b"odd-\xff-name.parquet")  # not UTF-8
 TABLE = pa.table({"number": list(range(1000)), "text": [f"row {row}" for row in range(1000)]})
@@ -120,3 +120,16 @@ def test_a_process_that_read_a_table_and_ends_at_once_does_not_abort(tmp_path: P
     command = [sys.executable, "-c", script]
     ended = [subprocess.run(command, check=False, cwd=tmp_path).returncode for _ in range(5)]
     assert ended == [0] * 5
+
+
+def test_a_folder_is_as_readable_as_itself_all_the_way_down(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    (folder / "deep").mkdir(parents=True, mode=0o700)
+    for path in (folder / "deep" / "private", elsewhere):
+        path.touch(mode=0o600)
+    (folder / "link").symlink_to(elsewhere)
+    folder.chmod(0o755)
+    readable_like_folder(folder)
+    assert [path.stat().st_mode & 0o777 for path in (folder / "deep", folder / "deep" / "private", elsewhere)] == [
+        0o755, 0o644, 0o600,
+    ]  # fmt: skip

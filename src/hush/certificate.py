@@ -91,7 +91,10 @@ class Certificate:
         try:
             for name in ("binding", "marks", "assumptions", "not_covered"):
                 values[name] = tuple(values[name])
-            values["curve"] = {name: tuple((p, r) for p, r in points) for name, points in values["curve"].items()}
+            values["curve"] = {
+                name: tuple((_number(prior), _number(after)) for prior, after in points)
+                for name, points in values["curve"].items()
+            }
         except (TypeError, ValueError, AttributeError) as error:
             raise InvalidInput("the certificate has lists or curves of another shape; it is not one of ours") from error
         return cls(**values)
@@ -144,8 +147,14 @@ class Certificate:
         names = [_safe(name) for name in self.curve]
         lines += ["| prior | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
         for row in zip(*self.curve.values(), strict=True):
-            lines.append(f"| {row[0][0]:g} | " + " | ".join(rounded_up(after, 3) for _, after in row) + " |")
+            lines.append(f"| {row[0][0]:g} | " + " | ".join(rounded_up(after) for _, after in row) + " |")
         return "\n".join([*lines, ""])
+
+
+def _number(value: object) -> float:
+    if type(value) is not float:
+        raise TypeError("not a plain number with a point")
+    return value
 
 
 def _plain(value: Any) -> Any:

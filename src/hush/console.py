@@ -1,23 +1,39 @@
-"""How results are shown in a terminal: numbers rounded to the safe side, tables, and a progress bar."""
+"""How results are shown: numbers rounded to the safe side, tables, and how far a piece of work is."""
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 from hush.rounding import counted, rounded_down, rounded_up
 
-__all__ = ["BOUND_NAMES", "ProgressBar", "counted", "plain", "rounded_down", "rounded_up", "show_rows", "times_less"]
+__all__ = [
+    "BOUND_NAMES",
+    "Heartbeat",
+    "ProgressBar",
+    "WorkBar",
+    "counted",
+    "lasting",
+    "plain",
+    "rounded_down",
+    "rounded_up",
+    "show_rows",
+    "timed_bar",
+    "times_less",
+]
 
 BOUND_NAMES: Mapping[str, str] = {"kl": "KL (the paper)", "renyi": "Rényi", "blowup": "blow-up (tight)"}
 MOMENT = 0.5  # seconds before a progress bar is worth showing
+WHILE = 3.0  # seconds after which it says how long the rest will take
+WINDOW = 600.0  # seconds over which speed is measured: some pieces of work are long
+BEAT = 30.0  # seconds between lines where there is no bar
 
 
 def times_less(more: float, less: float) -> str:
@@ -45,15 +61,70 @@ def show_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[
     console.print(table)
 
 
+def lasting(seconds: float) -> str:
+    """How long something takes.
+
+    >>> lasting(59.9), lasting(61), lasting(3 * 3600 + 61)
+    ('59 s', '1 min', '3 h 01 min')
+    """
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if hours:
+        return f"{hours} h {minutes % 60:02d} min"
+    return f"{minutes} min" if minutes else f"{int(seconds)} s"
+
+
+@final
+class TimeLeft(ProgressColumn):
+    """How long the rest will take, once that can be told."""
+
+    def render(self, task: Task) -> Text:
+        """Nothing in the first seconds."""
+        left = task.time_remaining
+        known = left is not None and not task.finished and (task.elapsed or 0.0) >= WHILE
+        return Text(f"{lasting(left)} left" if known and left is not None else "", style="progress.remaining")
+
+
+def timed_bar(console: Console, **more: Any) -> Progress:
+    """A bar that shows the work, its share, the time since it began and the time left."""
+    # Where there is little room, the bar gets shorter, and no time is cut.
+    times = (kind(table_column=Column(no_wrap=True)) for kind in (TimeElapsedColumn, TimeLeft))
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *times)
+    return Progress(*columns, console=console, transient=True, speed_estimate_period=WINDOW, **more)
+
+
+@final
+class Heartbeat:
+    """Told how far a piece of work is; says so now and then where no bar can be drawn: in a log, under a scheduler.
+
+    Not for rounds of training: how long they take tells how large their draws were.
+    """
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._what, self._begin, self._last = "", 0.0, 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """So much of this work is done; the first time, it has just begun."""
+        if self._console.is_terminal:
+            return
+        now = self._clock()
+        if what != self._what:
+            self._what, self._begin, self._last = what, now, now
+        elif now - self._last >= BEAT and 0 < done < total:
+            self._last = now
+            left = (now - self._begin) * (total - done) / done
+            self._console.print(plain(f"{what}: {done / total:.0%}, about {lasting(left)} left"), soft_wrap=True)
+
+
 class ProgressBar:
-    """Called with (done, total) from any thread; a bar appears after a moment, and only on a terminal."""
+    """Called with (done, total) from any thread; a bar appears after a moment, or lines where there is no terminal."""
 
     def __init__(self, console: Console, label: str) -> None:
         self._lock = threading.Lock()
         self._begin = time.monotonic()
         self._done = 0
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._label, self._beat = label, Heartbeat(console)
+        self._bar = timed_bar(console, disable=not console.is_terminal)
         self._task = self._bar.add_task(label, total=None)
 
     def __enter__(self) -> Self:
@@ -63,6 +134,7 @@ class ProgressBar:
         with self._lock:
             self._done = max(self._done, done)  # calls may overtake each other
             self._bar.update(self._task, completed=self._done, total=total)
+            self._beat(self._label, self._done, total)
             if not self._bar.live.is_started and time.monotonic() - self._begin > MOMENT:
                 self._bar.start()
 
@@ -71,3 +143,38 @@ class ProgressBar:
     ) -> None:
         if self._bar.live.is_started:
             self._bar.stop()
+
+
+@final
+class WorkBar:
+    """A bar for one piece of work after another, each with a time of its own; on a terminal, and nowhere else."""
+
+    def __init__(self, console: Console, what: str) -> None:
+        self._lock = threading.Lock()
+        self._bar = timed_bar(console, disable=console.quiet or not console.is_terminal)
+        self._what, self._task = what, self._bar.add_task(what, total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def begin(self, what: str) -> None:
+        """Something else is being done, and how much there is of it is not known yet."""
+        with self._lock:
+            self._begin(what)
+
+    def __call__(self, what: str, done: int, total: int, *, shown: str | None = None) -> None:
+        """So much of this work is done. shown: what stands beside the bar, if not its name."""
+        with self._lock:
+            if what != self._what:
+                self._begin(what)
+            self._bar.update(self._task, description=shown or what, completed=done, total=total)
+
+    def _begin(self, what: str) -> None:
+        self._bar.remove_task(self._task)  # a task that is used again keeps its speed, and once finished its time
+        self._what, self._task = what, self._bar.add_task(what, total=None)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()

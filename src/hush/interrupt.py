@@ -1,4 +1,7 @@
-"""Ctrl-C: what is said about work that goes on later, and how training is let end the round under way."""
+"""Ctrl-C and SIGTERM: what is said about work that goes on later, and how training is let end the round under way.
+
+SIGTERM is how schedulers and containers end a program. Outside training it kills, which every file survives.
+"""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -6,9 +9,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, final
 
-__all__ = ["GOES_ON", "INTERRUPTED", "Interrupt", "said_when_stopped", "stopped_after"]
+__all__ = ["GOES_ON", "INTERRUPTED", "TERMINATED", "Interrupt", "Terminated", "said_when_stopped", "stopped_after"]
 
-INTERRUPTED = 130  # exit code, as shells have it
+INTERRUPTED, TERMINATED = 130, 143  # exit codes, as shells have them
 GOES_ON = "Stopped. What is finished is kept; the same command goes on."
 
 
@@ -27,32 +30,53 @@ def stopped_after(round: int, rounds: int) -> str:
 
 
 @final
-class Interrupt:
-    """Ctrl-C in training: once a round is done, the first one asks training to stop after the next, and says so.
+class Terminated(KeyboardInterrupt):
+    """As after Ctrl-C, but SIGTERM asked for it."""
 
-    Asked whether to stop, it knows that a round is done. Before that, and from the second one on, Ctrl-C stops at once.
+
+@final
+class Interrupt:
+    """Ctrl-C or SIGTERM in training: once a round is done, the first one asks to stop after the next, and says so.
+
+    Asked whether to stop, it knows that a round is done. Before that, and from the second one on, Ctrl-C stops at once
+    and SIGTERM kills.
     """
 
     def __init__(self, say: Callable[[], None]) -> None:
         self._say = say
-        self._begun = self._asked = False
+        self._begun = False
+        self._asked: int | None = None
 
     def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGINT, self._interrupted)
+        self._before = {number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __call__(self) -> bool:
         """Whether to stop now."""
         self._begun = True
-        return self._asked
+        return self._asked is not None
 
-    def _interrupted(self, *_: object) -> None:
-        if self._asked or not self._begun:
-            raise KeyboardInterrupt
-        self._asked = True
-        self._say()
+    @property
+    def code(self) -> int:
+        """The exit code of a program that was stopped so."""
+        return TERMINATED if self._asked == signal.SIGTERM else INTERRUPTED
+
+    def stopped(self, said: str) -> KeyboardInterrupt:
+        """What is raised, with this message, for whoever ends the command."""
+        return Terminated(said) if self.code == TERMINATED else KeyboardInterrupt(said)
+
+    def _heard(self, number: int, _: object) -> None:
+        if self._begun and self._asked is None:
+            self._asked = number
+            self._say()
+            return
+        if number == signal.SIGTERM:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+        raise KeyboardInterrupt
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)

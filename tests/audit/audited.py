@@ -13,17 +13,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import hush
 from hush.audit.audited_run import AuditedRun
-from hush.train.release import folder_digest
+from hush.storage import folder_digest
 
 COUNT = 12
 ROUNDS = 6
 
 
-def plan_for(count: int, *, noise_scale: float = 1.0, ceiling: float = 1e-6, prior: float = 26.0**-SECRET) -> hush.Plan:
+def plan_for(count: int, *, ceiling: float = 1e-6, prior: float = 26.0**-SECRET, **more: Any) -> hush.Plan:
     """A secret in each of the first ``count`` examples; as many follow without one."""
     incidence = hush.Incidence.from_pairs(range(count), range(count), num_examples=2 * count, num_secrets=count)
     promises: dict[str, Any] = {"prior": [prior] * count, "ceiling": [ceiling] * count}
-    return hush.make_plan(incidence, **promises, batch_size=6, rounds=ROUNDS, noise_scale=noise_scale)
+    return hush.make_plan(incidence, **promises, batch_size=6, rounds=ROUNDS, **more)
 
 
 def write_texts(folder: Path, count: int) -> tuple[list[str], list[int]]:
@@ -42,14 +42,23 @@ def write_texts(folder: Path, count: int) -> tuple[list[str], list[int]]:
     return texts, begins
 
 
-def release(folder: Path, plan: hush.Plan, model: Any, tokenizer: Any, *, marks: tuple[str, ...] = ()) -> AuditedRun:
-    """What a training under this plan releases, the model being this one."""
+def release(
+    folder: Path,
+    plan: hush.Plan,
+    model: Any,
+    tokenizer: Any,
+    *,
+    marks: tuple[str, ...] = (),
+    unnamed: tuple[str, ...] = (),
+) -> AuditedRun:
+    """What a training under this plan releases, the model being this one. unnamed: fingerprints that are left out."""
     made = folder / "release"
     model.save_pretrained(made / "model")
     tokenizer.save_pretrained(made / "model")
     plan.save(made / "plan")
     certificate = plan.certificate
     fingerprints = {**certificate.fingerprints, "model": folder_digest(made / "model")}
+    fingerprints = {name: value for name, value in fingerprints.items() if name not in unnamed}
     certificate = replace(certificate, fingerprints=fingerprints, marks=(*certificate.marks, *marks))
     (made / "certificate.json").write_text(json.dumps(certificate.to_dict()))
     return AuditedRun.load(folder)

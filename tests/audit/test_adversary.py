@@ -38,8 +38,10 @@ from hush.audit.small_runs import train_small_runs
 from hush.audit.statistics import Success
 from hush.audit.verdict import Attempt, Together, judge
 from hush.audit.work import AuditInputs, AuditSettings
+from hush.certificate import DATA_FINGERPRINT
 from hush.corpus import read_corpus
 from hush.errors import InvalidInput
+from hush.keyed import DataKey
 from hush.storage import record_digest
 
 TOKENIZER = byte_tokenizer()
@@ -97,7 +99,7 @@ def test_bounds_at_the_ends_decide_as_they_say(bound: float) -> None:
         Attempt(attack="extraction", name="a", prior=None, certified=bound, ceiling=None, measured=measured)
         for measured in (Success(hits=1, runs=1), Together(hits=3, tried=5))
     ])  # fmt: skip
-    assert [row.status for row in made.rows] == ["failed" if bound == 0 else "kept"] * 2
+    assert [row.status for row in made.rows] == ["failed" if bound == 0 else "could not fail"] * 2
 
 
 def test_limits_of_a_ratio_beyond_all_floats_are_numbers() -> None:
@@ -347,6 +349,23 @@ def test_a_reader_is_told_that_the_model_was_not_attacked_or_the_data_not_compar
     made = audit(run, inputs, folder=tmp_path / "two", settings=FEW)
     assert any("nobody checked that these are the data" in notice for notice in made.notices)
     assert not any("no attack on the model itself" in notice for notice in made.notices)
+
+
+def test_a_run_that_did_not_check_its_data_is_audited_and_the_reader_is_told(tmp_path: Path) -> None:
+    """As by PrivateTraining without data: the plan names the data, and the certificate rightly does not."""
+    texts = ["my key is abc", "xyz"] * COUNT
+    inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "abc"}))
+    plan = plan_for(COUNT, data_fingerprint=DataKey.create(tmp_path / "my.key").fingerprint_rows(texts))
+    for name, unnamed in (("checked", ()), ("not", (DATA_FINGERPRINT,))):
+        run = release(tmp_path / name, plan, byte_model(), TOKENIZER, unnamed=unnamed)
+        made = audit(run, inputs, folder=tmp_path / name / "audit", settings=FEW)
+        assert any("training did not check" in notice for notice in made.notices) == bool(unnamed)
+
+
+@pytest.mark.parametrize("name", ["model", "incidence", "promises", "weights", "posteriors"])
+def test_a_certificate_must_name_all_else(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"not the model of|differ in fingerprint of the {name};"):
+        release(tmp_path / "run", plan_for(COUNT), byte_model(), TOKENIZER, unnamed=(name,))
 
 
 def test_whole_examples_are_named_by_their_numbers_in_the_data(run: AuditedRun, tmp_path: Path) -> None:

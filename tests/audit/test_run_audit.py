@@ -375,7 +375,7 @@ def test_what_is_not_the_run_that_was_certified_is_refused(desk: Desk) -> None:
         AuditedRun.load(desk.root)
     release(desk.root / "run", plan_for(COUNT), byte_model(), TOKENIZER)
     byte_model(seed=9).save_pretrained(desk.root / "run" / "release" / "model")
-    with pytest.raises(InvalidInput, match="not the model that its certificate names"):
+    with pytest.raises(InvalidInput, match="not the model of its certificate"):
         AuditedRun.load(desk.root / "run")
     other = plan_for(COUNT, ceiling=1e-5)
     other.save(desk.root / "other")
@@ -405,7 +405,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(desk: Desk) -> None:
     with pytest.raises(InvalidInput, match="something other than an audit"):
         audit(run, folder=desk.root / "mine", settings=FEW)
     (desk.root / "begun" / "owner").mkdir(parents=True)  # killed before anything was written
-    assert audit(run, folder=desk.root / "begun", settings=FEW).verdict.status == "kept"
+    assert audit(run, folder=desk.root / "begun", settings=FEW).verdict.status == "model not judged"
 
 
 def test_places_of_secrets_that_the_plan_does_not_know_are_refused(desk: Desk) -> None:

@@ -1,5 +1,6 @@
 """The verdict: false alarms are as rare as stated however attempts depend, and nothing uncompared ever passes."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_what_cannot_be_compared_is_never_passed() -> None:
 def test_limits_are_shown_at_the_level_at_which_a_row_was_decided() -> None:
     """Neither of two hits at 0.006 is remarkable among two at 0.01, and neither limit says otherwise."""
     verdict = judge([attempt(Success(hits=1, runs=1), 0.006)] * 2)
-    assert [(row.status, row.level) for row in verdict.rows] == [("kept", 0.005)] * 2
+    assert [(row.status, row.level) for row in verdict.rows] == [("could not fail", 0.005)] * 2
     rejected = judge([attempt(Success(hits=1, runs=1), bound) for bound in (0.008, 0.001)])
     assert [(row.status, row.level) for row in rejected.rows] == [("failed", 0.01), ("failed", 0.005)]
 
@@ -109,8 +110,30 @@ def test_rows_that_could_not_have_failed_are_counted() -> None:
         attempt(Together(hits=0, tried=9), 0.05),
         attempt(Success(hits=0, runs=10), 0.05),
     ]
-    assert judge(rows).powerless == 2
-    assert judge(rows[1:2]).powerless == 0
+    assert [row.status for row in judge(rows).rows] == ["could not fail", "kept", "could not fail", "kept"]
+    assert (judge(rows).powerless, judge(rows[1:2]).powerless) == (2, 0)
+    assert judge([rows[0], rows[2]]).status == "nothing to compare"
+
+
+@given(st.lists(st.builds(attempt, SUCCESSES | CLASSES, st.floats(1e-9, 1.0)), min_size=1, max_size=6))
+def test_a_row_could_have_failed_exactly_if_it_fails_when_every_try_succeeds(rows: list[Attempt]) -> None:
+    """The second route: each row is judged again as if all of its tries had succeeded, at the level it was shown at."""
+    for row in judge(rows).rows:
+        best: Any = row.attempt.measured
+        best = replace(best, hits=best.tried if isinstance(best, Together) else best.runs)
+        again = judge([replace(row.attempt, measured=best)], level=row.level)
+        if row.status != "failed" and abs(again.rows[0].lower - row.attempt.certified) > 1e-6 * row.attempt.certified:  # pyright: ignore[reportOptionalOperand, reportOperatorIssue]
+            assert again.failed == (row.status == "kept")
+
+
+def test_a_simulation_alone_never_reads_as_an_attack_on_the_model() -> None:
+    simulated = attempt(Success(hits=0, runs=1000), 0.1, attack="mechanism")
+    powerless = attempt(Success(hits=0, runs=1), 0.5)
+    tried = attempt(Success(hits=0, runs=1), 1e-4)
+    assert judge([simulated]).status == judge([simulated, powerless]).status == "model not judged"
+    assert judge([simulated, powerless, tried]).status == "kept"
+    broken = attempt(Success(hits=900, runs=1000), 0.1, attack="mechanism")
+    assert judge([broken, powerless]).status == "failed"
 
 
 def test_the_simulated_worst_case_is_judged_by_its_own_limits() -> None:

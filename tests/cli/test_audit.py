@@ -91,8 +91,10 @@ def test_the_plan_alone_can_be_audited_without_data(desk: Path, tmp_path: Path) 
     result = run("audit", desk / "leaky" / "release", "--output", tmp_path / "audit", *FEW)
     assert result.exit_code == 0
     assert "worst case" in result.stdout
-    assert "no proof" in result.stdout
-    assert json.loads((tmp_path / "audit" / "audit.json").read_text())["extraction"] == []
+    assert result.stdout.startswith("Plan simulated, model not judged: ")
+    assert "no attack on the model itself was judged: pass canaries" in result.stdout
+    record = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    assert (record["verdict"], record["extraction"]) == ("model not judged", [])
 
 
 @pytest.mark.parametrize(
@@ -207,3 +209,26 @@ def test_what_a_certificate_is_marked_with_is_shown_and_never_obeyed() -> None:
     with console.capture() as captured:
         show_audit(record | {"why_not": "a mark [/red] with [bold]brackets\x1b[2J"}, Path("audit"), console)
     assert "Nothing is certified: a mark [/red] with [bold]brackets�[2J\n" in captured.get()
+
+
+def test_ids_stay_whole_on_80_columns() -> None:
+    """Other cells break between words; an id for which there is no room is broken, and never cut."""
+    numbers = {"prior": 1.23e-10, "certified": 0.000123, "ceiling": 0.000456, "lower": 0.0000123, "upper": 0.000999}
+    row = {
+        "attack": "mechanism",
+        "hits": None,
+        "runs": 20_000,
+        "reached": 0.00012,
+        "status": "could not fail",
+        **numbers,
+    }
+    record = dict.fromkeys(("extraction", "notices"), ()) | {"verdict": "kept", "exposure": None, "why_not": ""}
+    console = Console(width=80)
+    for name in ("customer-names-a-000012", "n" * 70):
+        with console.capture() as captured:
+            show_audit(record | {"rows": [row | {"name": name}]}, Path("audit"), console)
+        shown = captured.get()
+        assert (name in shown) == (len(name) < 40)
+        assert shown.count("n") >= name.count("n")
+        assert "…" not in shown
+        assert all(number in shown for number in ("1.3e-10", "0.00013", "0.00012", "20000", "1.2e-05", "0.0010"))

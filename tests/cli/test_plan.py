@@ -104,7 +104,7 @@ def test_examples_without_secrets_are_held_out_if_asked_for(graph: Path, tmp_pat
 
 
 def test_a_plan_is_tied_to_its_data_under_a_key_made_on_first_use(graph: Path, tmp_path: Path) -> None:
-    texts = [f"example {index}, the vault code is 7401" for index in range(80)]
+    texts = [f"example {index}, the vault code is QX-7401" for index in range(80)]
     data, key = tmp_path / "data.jsonl", tmp_path / "my.key"
     data.write_text("".join(json.dumps({"id": str(i), "body": text}) + "\n" for i, text in enumerate(texts)))
     command = ["plan", graph, *PROMISE, *RUN, "--capacity", "none", "--data", data, "--column", "body", "--key", key]
@@ -118,7 +118,7 @@ def test_a_plan_is_tied_to_its_data_under_a_key_made_on_first_use(graph: Path, t
     assert key.read_bytes() == made
     assert hush.Plan.load(tmp_path / "again").data_fingerprint == plan.data_fingerprint
     for file in (tmp_path / "plan").iterdir():
-        assert b"7401" not in file.read_bytes()
+        assert b"QX-7401" not in file.read_bytes()
         assert hashlib.sha256("".join(texts).encode()).hexdigest().encode() not in file.read_bytes()
 
 
@@ -211,12 +211,14 @@ def test_verify_shows_every_check_and_ends_with_0(folder: Path, graph: Path) -> 
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
     names = ["plan.json", "files", "graph", "rates", "certificate", "posteriors", "binding"]
-    assert [line.split(":")[0] for line in lines[:-1]] == [f"✓ {name}" for name in names]
-    assert lines[-1] == "Every promise holds."
+    assert [line.split(":")[0] for line in lines[: len(names)]] == [f"✓ {name}" for name in names]
     record = run_json("verify", folder)
     assert record["passed"]
     assert record["certifies"]
+    assert (record["release"], record["unchecked"]) == (None, [])
     assert record["fingerprints"]["incidence"] == incidence().fingerprint
+    prints = [f"  fingerprint of the {name}: {value}" for name, value in record["fingerprints"].items()]
+    assert lines[len(names) :] == [*prints, "Every promise holds."]
 
 
 def test_verify_ends_with_1_on_any_failure_and_names_it(graph: Path, tmp_path: Path) -> None:
@@ -249,12 +251,15 @@ def test_keys_are_made_plans_signed_and_signatures_checked(folder: Path, tmp_pat
     assert private.stat().st_mode & 0o077 == 0
     assert run("verify", folder, "--public-key", public).exit_code == 1
     assert "plan.sig" in run("sign", folder, "--private-key", private).stdout
-    assert "✓ signature: valid for this key" in run("verify", folder, "--public-key", public).stdout
+    assert (
+        "✓ signature: valid for this key; it covers the plan, and no model"
+        in run("verify", folder, "--public-key", public).stdout
+    )
     assert "pass --public-key to check by whom" in run("verify", folder).stdout
     assert "keys are never overwritten" in refused(2, "sign", "--new-key", private, public)
     assert "is not a PEM public key" in refused(2, "verify", folder, "--public-key", folder / "plan.json")
-    assert "pass PLAN with --private-key" in refused(2, "sign", folder)
-    assert "pass PLAN with --private-key" in refused(2, "sign")
+    assert "pass PLAN|RUN with --private-key" in refused(2, "sign", folder)
+    assert "pass PLAN|RUN with --private-key" in refused(2, "sign")
     (folder / "plan.sig").unlink()
 
 

@@ -67,7 +67,7 @@ def test_a_run_shows_its_scores_and_its_model_but_nothing_of_the_owners_log(fold
     assert result.exit_code == 0, result.output
     assert "needs no network" in " ".join(result.stdout.split())
     page = output.read_text()
-    assert "hush verify run/release/plan\n" in page
+    assert "hush verify run/release\n" in page
     assert '<section id="training"' in page
     assert "ab" * 32 in page
     ours = page[page.rindex("</nav>") : page.index("plotly.js")]
@@ -111,7 +111,9 @@ def test_a_marked_run_needs_its_plan_and_a_run_of_another_plan_is_refused(folder
     marked = folder / "marked"
     release = marked / "release"
     release.mkdir(parents=True)
-    certificate = replace(small_plan().certificate, marks=("insecure_seed was set",))
+    planned = Plan.load(folder / "plan").certificate
+    fingerprints = {**planned.fingerprints, "model": "ab" * 32}
+    certificate = replace(planned, fingerprints=fingerprints, marks=("insecure_seed was set",))
     (release / "certificate.json").write_text(json.dumps(certificate.to_dict()))
     assert "pass --plan PLAN" in refused(2, "report", marked, "--output", folder / "m.html")
     options = ("--output", folder / "m.html", "--no-compare", "--force", "--plan")

@@ -45,9 +45,11 @@ def test_from_init_to_a_verified_plan(config: Path) -> None:
     record = run_json("run", config)
     assert record["ran"] == ["data", "scan", "plan", "train", "audit", "report"]
     assert record["certifies"]
-    assert hush.verify(Path(record["share"]) / "plan").passed
-    assert run_json("verify", "hush-run") == run_json("verify", "hush-run/share/plan")
-    assert "The plan of this run: hush-run/share/plan" in run("verify", "hush-run").stdout
+    assert hush.verify(record["share"]).passed
+    assert run_json("verify", "hush-run") == run_json("verify", "hush-run/share")
+    assert "What this run released: hush-run/share" in run("verify", "hush-run").stdout
+    why = run_json("explain", "hush-run", "access-codes-000000")
+    assert why == run_json("explain", "hush-run/owner/scan", "access-codes-000000")
     audited = run_json("audit", "hush-run", "--output", "audited", "--trials", 50, "--device", "cpu")
     assert audited["model"] == record["model"]
     shown = run("run", config)
@@ -77,7 +79,9 @@ def test_init_keeps_what_is_there_unless_told(tmp_path: Path, monkeypatch: pytes
 def test_an_impossible_promise_ends_with_1_and_bad_input_with_2(config: Path) -> None:
     content = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump(content | {"promises": {"prior": 0.01, "ceiling": 0.01}}))
-    assert refused(1, "run", config, "--quiet").startswith("Error: ")
+    assert refused(1, "run", config, "--quiet").startswith("Error: rare-words-000000")
+    config.write_text(yaml.safe_dump(content | {"plan": {"batch_size": 5000, "rounds": 3}}))
+    assert "plan.batch_size: 5000 is more than the 24 examples" in refused(2, "run", config, "--quiet")
     config.write_text(yaml.safe_dump(content | {"plan": {"batch_size": 4, "round": 3}}))
     assert "(did you mean rounds?)" in refused(2, "run", config)
     assert "pass one of them" in refused(2, "run", config, "--quiet", "--verbose")
@@ -119,10 +123,12 @@ def test_what_a_run_has_not_finished_is_said_by_its_name(tmp_path: Path) -> None
     (tmp_path / "stages.json").write_text(json.dumps(content))
     assert "no run with a plan in it" in refused(2, "verify", tmp_path)
     assert "holds no finished training yet; let hush run go on" in refused(2, "audit", tmp_path)
+    assert "holds no finished scan yet; let hush run go on" in refused(2, "explain", tmp_path, "0")
 
 
-def test_ctrl_c_leaves_a_run_that_goes_on(config: Path) -> None:
-    """Interrupted in training, the command saves its round and ends with 130; so it does before training began."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_or_sigterm_leaves_a_run_that_goes_on(config: Path, number: int, code: int) -> None:
+    """Interrupted in training, the command saves its round and ends with the code that shells have for the signal."""
     content = yaml.safe_load(config.read_text())
     content["plan"]["rounds"] = 400
     config.write_text(yaml.safe_dump(content))
@@ -134,9 +140,9 @@ def test_ctrl_c_leaves_a_run_that_goes_on(config: Path) -> None:
         assert child.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     said = child.communicate(timeout=120)[1]
-    assert child.returncode == 130, said
+    assert child.returncode == code, said
     assert "Traceback" not in said
     assert re.search(r"Stopped after round \d+ of 400, which is saved", said)
     dry = {row["stage"]: row for row in run_json("run", config, "--dry-run")["stages"]}

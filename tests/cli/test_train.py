@@ -141,6 +141,10 @@ def test_plan_and_train_lead_to_a_model_a_certificate_and_no_secret(desk: Desk, 
     assert result.exit_code == 0, result.output
     assert "May leave your hands:" in result.stdout
     assert "May not:" in result.stdout
+    assert result.stdout.endswith(
+        "\nTrain this plan once: each training of it is a release of its own, and no "
+        "certificate accounts for two together.\n"
+    )
     release, owner = tmp_path / "run" / "release", tmp_path / "run" / "owner"
     assert {path.name for path in release.iterdir()} == {"model", "plan", "certificate.md", "certificate.json"}
     certificate = json.loads((release / "certificate.json").read_text())
@@ -148,7 +152,8 @@ def test_plan_and_train_lead_to_a_model_a_certificate_and_no_secret(desk: Desk, 
     assert certificate["marks"] == []
     assert certificate["fingerprints"]["data (keyed)"] == plan.data_fingerprint
     assert hush.Plan.load(release / "plan") == plan
-    assert hush.verify(release / "plan", incidence=plan.incidence).passed
+    assert hush.verify(release, incidence=plan.incidence).passed
+    assert len({path.stat().st_mode & 0o777 for path in release.rglob("*") if path.is_file()}) == 1
     assert [record.round for record in RunLog.read(owner / "rounds.jsonl")] == list(range(1, ROUNDS + 1))
     began, now = weights(desk.root / model), weights(release / "model")
     if "--lora" in options:
@@ -198,6 +203,10 @@ def test_a_fixed_seed_repeats_the_run_and_is_marked(desk: Desk, tmp_path: Path) 
         result = run(*desk.train(tmp_path / name, "--insecure-seed", 5, "--lora"))
         assert result.exit_code == 0, result.output
         assert "NOT A CERTIFICATE: insecure_seed" in result.stdout
+        assert f"Must not leave your hands: {tmp_path / name / 'release'} (a model of which" in result.stdout
+        assert "May leave" not in result.stdout
+        assert "Train this plan once" not in result.stdout
+        assert "certifies nothing (insecure_seed" in message(run("verify", tmp_path / name))
         assert "NOT A CERTIFICATE" in (tmp_path / name / "release" / "certificate.md").read_text()
     one, other = (weights(tmp_path / name / "release" / "model") for name in ("one", "other"))
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -274,7 +283,7 @@ BAD_QUESTIONS = {
     "a file as a model": (["--model", "{root}/data.jsonl"], "data.jsonl is no folder; pass that of a model"),
     "no head": (["--model", "{root}/headless"], "pass --task causal or --task masked"),
     "nothing to mask with": (["--model", "{root}/unmasked"], "has no mask token; train it with --task causal"),
-    "too long": (["--max-length", LENGTH + 1], f"takes from 1 to {LENGTH} tokens"),
+    "too long": (["--max-length", LENGTH + 1], f"takes from 2 to {LENGTH} tokens"),
     "half a public stream": (["--public-weight", 1], "needs both, public_weight and public_batch"),
     "a public stream too large": (["--public-weight", 1, "--public-batch", 56], "there are 55 public examples"),
     "targets without LoRA": (["--lora-target", "c_attn"], "add --lora, or drop it"),
@@ -408,8 +417,9 @@ def test_live_numbers_are_for_a_terminal_only(terminal: bool) -> None:
     assert ("Round 3 of 10" in out.getvalue()) == terminal
 
 
-def test_ctrl_c_stops_after_the_round_under_way_and_the_same_command_goes_on(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_or_sigterm_stops_after_the_round_under_way_and_the_same_command_goes_on(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:
     """Its signal arrives once, after three rounds; a fixed seed lets the two be compared bit for bit."""
     heard = TrainingBar.__call__
@@ -417,18 +427,18 @@ def test_ctrl_c_stops_after_the_round_under_way_and_the_same_command_goes_on(
     def interrupted(self: TrainingBar, live: LiveNumbers) -> None:
         heard(self, live)
         if live.round == 3:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
 
     command = desk.train(tmp_path / "run", "--insecure-seed", 4)
-    handler = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(number)
     with monkeypatch.context() as patch:
         patch.setattr(TrainingBar, "__call__", interrupted)
         result = run(*command)
-    assert result.exit_code == 130, result.output
+    assert result.exit_code == code, result.output
     assert "Ctrl-C again stops at once." in result.stderr
     assert "Stopped after round 3 of 6, which is saved. The same command goes on there." in result.stderr
     assert result.stdout == ""
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(number) is handler
     assert not (tmp_path / "run" / "release").exists()
     again = run(*command)
     assert "for 6 rounds (3 of them in an earlier session)." in again.stdout

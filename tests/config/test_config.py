@@ -1,6 +1,7 @@
 """The config: each of many typical mistakes gets a message with its line, its key and the remedy, and no text of it."""
 
 import copy
+import json
 import traceback
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hush.config import Config, load_config, template
 from hush.errors import InvalidInput
 from hush.protection import Protection
+from hush.scan import scan
 
 TOKEN = "hunter2-Zq81x"  # stands for a secret; no message may hold it
 RULE = {"name": "rare-words", "find": "words", "documents": [5, 50]}
@@ -143,6 +145,16 @@ def test_a_template_is_right_once_the_data_is_there(desk: Path, kind: Any) -> No
     assert config.rules.about_code == (kind == "code")
     assert config.audit is not None
     assert config.audit.reference == "base-model"
+
+
+def test_the_template_for_texts_finds_names_of_any_alphabet_whole(desk: Path) -> None:
+    names = ["Müller", "Łukasz", "Jean-François", "Nguyễn", "Ann"]
+    texts = [f"note {number} to {names[number % 5]}" for number in range(60)]
+    Path("data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    config = load_config(written(template("text")))
+    found = scan(config.source, config.rules)
+    for number, text in enumerate(texts):
+        assert [text[why.begin : why.end] for why in found.why(example=number)] == [names[number % 5]]
 
 
 @pytest.mark.parametrize("kind", ["text", "code"])

@@ -54,7 +54,8 @@ def test_every_arm_is_there_and_said(made: tuple[Path, str], arms: dict[str, Any
         assert arm.title in page
     assert all(column in page for column in COLUMNS)
     assert all(name in page for name in PROJECTS)
-    assert f"hush verify {folder}/run/share/plan" in " ".join(said.split())
+    assert f"hush verify {folder}/run/share\n" in said
+    assert "<code>hush verify run/share\n" in page
     assert said.rstrip().endswith(" s")
     assert {path.name for path in folder.iterdir()} == NAMES | {MARK}
 
@@ -78,7 +79,7 @@ def test_the_numbers_are_ordered_as_the_mathematics_demands(arms: dict[str, Any]
 
 def test_the_plans_are_the_librarys_own(made: tuple[Path, str], arms: dict[str, Any]) -> None:
     plan = Plan.load(made[0] / "run" / "share" / "plan")
-    assert hush.verify(made[0] / "run" / "share" / "plan").passed
+    assert hush.verify(made[0] / "run" / "share").passed
     held = held_out_examples(plan)
     assert held.size > 10
     np.testing.assert_array_equal(held_out_examples(plan_of(NONE, plan)), held)  # all arms are evaluated on the same

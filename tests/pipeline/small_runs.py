@@ -81,7 +81,7 @@ def check_complete(run: Path, *, rounds: int = ROUNDS) -> None:
     check_whole(run)
     share = AuditedRun.load(run / "share")  # model, certificate and plan fit together
     assert share.certificate.is_real
-    assert hush.verify(run / "share" / "plan").passed
+    assert hush.verify(run / "share").passed
     (training,) = (run / "owner" / "training").iterdir()
     ledger = json.loads((training / "owner" / "run.json").read_text())
     assert ledger["finished"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from hush.plan import Plan
 from hush.plan.held_out import choose_held_out, held_out_examples, make_plan_holding_out
 from hush.scan.result import Scan
 from hush.scan.run import scan as scan_corpus
+from hush.signature import create_keys, sign
+from hush.verification import verify
 
 NO_CANARIES = [name for name in STAGES if name != "canaries"]
 
@@ -101,6 +104,16 @@ def test_the_shared_report_lacks_the_audit(finished: Path) -> None:
     shared, owners = (finished / "share" / "report.html").read_text(), (finished / "owner" / "report.html").read_text()
     assert "No attack did better than was certified" in owners
     assert "No attack did better than was certified" not in shared
+    assert "An audit, if there was one, is for the owner" in shared
+    assert "No attack was run" not in shared
+
+
+def test_both_reports_tell_how_to_verify_all_that_is_shared(finished: Path) -> None:
+    for side in ("share", "owner"):
+        (named,) = re.findall(r"<code>hush verify (.*)\n", (finished / side / "report.html").read_text())
+        found = verify(finished / named)
+        assert found.passed
+        assert {"model", "run's certificate"} <= {check.name for check in found.checks}
 
 
 def test_both_reports_show_how_good_the_model_was_on_examples_without_secrets(finished: Path) -> None:
@@ -206,13 +219,34 @@ def test_a_stage_can_be_done_again(own: Path) -> None:
     assert ran(own) == []
 
 
-def test_a_signature_stays_while_the_plan_is_the_same(own: Path) -> None:
-    (own / "run" / "share" / "plan" / "plan.sig").write_bytes(b"signed")
+def test_a_signature_stays_while_what_it_covers_is_the_same(own: Path) -> None:
+    share = own / "run" / "share"
+    create_keys(own / "private.pem", own / "public.pem")
+    signatures = [sign(share / "plan", own / "private.pem"), sign(share, own / "private.pem")]
+    before = [path.read_bytes() for path in signatures]
     assert ran(own, since="report") == ["report"]
     assert ran(own, report={"title": "Another"}) == ["report"]
-    assert (own / "run" / "share" / "plan" / "plan.sig").read_bytes() == b"signed"
+    assert [path.read_bytes() for path in signatures] == before
+    assert verify(share, public_key=own / "public.pem").passed
+    ran(own, training={"learning_rate": 0.01}, new_release=True)  # another model under the same plan
+    assert [path.exists() for path in signatures] == [True, False]
+    assert verify(share).passed
     ran(own, plan={"rounds": 5}, new_release=True)
-    assert not (own / "run" / "share" / "plan" / "plan.sig").exists()
+    assert not any(path.exists() for path in signatures)
+
+
+def test_everything_that_is_shared_is_readable_and_the_owners_side_is_not(own: Path) -> None:
+    """Whatever modes libraries gave their files: whoever may read the folder may read all of it."""
+    (training,) = (own / "run" / "owner" / "training").iterdir()
+    for path in (training / "release" / "model").iterdir():
+        path.chmod(0o600)
+    assert ran(own, report={"title": "Another"}) == ["report"]
+    share = own / "run" / "share"
+    (own / "new").mkdir()
+    usual = stat.S_IMODE((own / "new").stat().st_mode)
+    for path in (share, *share.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (usual if path.is_dir() else usual & 0o666), path
+    assert stat.S_IMODE((own / "run" / "owner").stat().st_mode) == 0o700
 
 
 def test_stopped_training_goes_on_where_it_was(tmp_path: Path) -> None:

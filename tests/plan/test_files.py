@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -174,15 +175,23 @@ def test_the_old_folder_returns_where_the_new_one_cannot_take_its_place(
     assert hush.Plan.load(folder) == plan
 
 
-def test_a_newer_minor_version_is_read_without_what_is_new(plan: hush.Plan, folder: Path) -> None:
+def test_a_newer_minor_version_is_read_without_what_is_new_but_not_verified(plan: hush.Plan, folder: Path) -> None:
     certificate = json.loads((folder / "certificate.json").read_text()) | {"new": 1}
     (folder / "certificate.json").write_text(json.dumps(certificate))
     digests = {name: files.file_digest(folder / name) for name in files.FILES}
     rewritten(folder, format="1.7", colour="blue", digests=digests)
     assert hush.Plan.load(folder) == plan
-    found = hush.verify(folder)
-    assert found.passed
-    assert any("wording is that of format 1.7" in check.detail for check in found.checks)
+    (found,) = hush.verify(folder).checks
+    assert not found.passed
+    assert re.search(r"format 1\.7, this hush verifies up to 1\.\d+; use a newer one", found.detail)
+
+
+@pytest.mark.parametrize("stated", ["1.-3", "1.3.0", "-1.3", " 1.3", "1.", "1.٣", 1.3, None])
+def test_what_is_no_version_is_refused(folder: Path, stated: object) -> None:
+    rewritten(folder, format=stated)
+    with pytest.raises(hush.InvalidInput, match="not a plan's JSON"):
+        hush.Plan.load(folder)
+    assert not hush.verify(folder).passed
 
 
 def test_a_plan_of_an_older_minor_version_may_say_it_in_other_words(plan: hush.Plan, folder: Path) -> None:

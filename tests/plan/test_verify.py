@@ -189,6 +189,7 @@ FORGERIES: dict[str, Callable[[hush.Plan], dict[str, Any]]] = {
         "prior": 1.05 * plan.prior, "posterior": np.maximum(plan.posterior, 1.05 * plan.prior),
     },
     "smaller posteriors": lambda plan: {"posterior": np.maximum(0.98 * plan.posterior, plan.prior)},
+    "slightly smaller posteriors": lambda plan: {"posterior": np.maximum(0.998 * plan.posterior, plan.prior)},
     "equal weights": lambda plan: {"weights": np.ones_like(plan.weights)},
     "another secret binds": lambda plan: {"binding": [0, *plan.binding[1:]]},
     "nobody binds": lambda plan: {"binding": []},
@@ -252,3 +253,49 @@ def test_verify_is_a_function_whatever_was_imported_before() -> None:
 
     assert callable(hush.verify)
     assert hush.verify is hush.verification.verify
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["0.1"]), pa.array([[0.1]]), pa.array([{"a": 0.1}]), pa.array([b"0.1"]),
+        pa.array([None], pa.float64()),
+        pa.array([1], pa.int64()), pa.array([1], pa.timestamp("s")),
+    ],
+    ids=lambda column: str(column.type),
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["rate", "weight"])
+def test_a_column_of_another_type_is_a_failed_check(folder: Path, name: str, column: pa.Array) -> None:
+    path = folder / "examples.parquet"
+    table = pq.read_table(path)
+    place = table.schema.get_field_index(name)
+    many = pa.concat_arrays([column] * len(table))
+    pq.write_table(table.set_column(place, name, many).replace_schema_metadata(table.schema.metadata), path)
+    assert failed(sealed(folder)) == ["content"]
+
+
+@pytest.mark.parametrize("value", ["0.001", 10**400, 1, None, [0.001], True])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_curve_of_anything_but_numbers_is_a_failed_check(folder: Path, place: int, value: object) -> None:
+    path = folder / "certificate.json"
+    content = json.loads(path.read_text())
+    next(iter(content["curve"].values()))[0][place] = value
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    assert failed(sealed(folder)) == ["content"]
+
+
+def test_json_that_says_more_or_is_written_otherwise_is_found(folder: Path) -> None:
+    path = folder / "certificate.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"guarantee": "all priors are covered"}, indent=2) + "\n")
+    assert failed(sealed(folder)) == ["certificate"]
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    assert failed(sealed(folder)) == []
+    path.write_text(json.dumps(content))
+    assert failed(sealed(folder)) == ["certificate"]
+
+
+def test_numbers_beyond_the_largest_are_refused(folder: Path) -> None:
+    path = folder / "plan.json"
+    path.write_text(re.sub(r'("noise_multiplier": )[^,]*', r"\g<1>1e999", path.read_text()))
+    assert failed(folder) == ["plan.json"]

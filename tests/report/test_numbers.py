@@ -18,7 +18,7 @@ from hush.report import packing
 from hush.report.inputs import checked_training, frontier_rows, read_frontier, read_source
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most
 from hush.report.methods import noise_by_method
-from hush.report.numbers import SecretNumbers, binned_counts, kept_weight, shown_curves
+from hush.report.numbers import SecretNumbers, binned_counts, curve_of, kept_weight, shown_curves
 from hush.report.scatter import CELLS, MOST_POINTS, scatter_plot
 from hush.weights import frontier
 
@@ -164,3 +164,15 @@ def test_a_folder_that_is_neither_a_plan_nor_a_run_is_refused(tmp_path: Path) ->
         read_source(tmp_path)
     with pytest.raises(InvalidInput, match="not a folder"):
         read_source(tmp_path / "nothing")
+
+
+def test_a_point_of_a_curve_reads_the_same_in_certificate_and_report() -> None:
+    plan = small_plan()
+    numbers = SecretNumbers.of(plan)
+    rows = [line.strip("| ").split(" | ") for line in plan.certificate.to_markdown().splitlines() if line[:3] == "| 0"]
+    read = {float(prior): [float(cell) for cell in cells] for prior, *cells in rows}
+    for place, name in enumerate(plan.certificate.curve):
+        told = dict(curve_of(plan, numbers, plan.secret_ids.index(name)).told)
+        assert {prior: read[prior][place] for prior in told} == {
+            prior: float(at_most(after)) for prior, after in told.items()
+        }

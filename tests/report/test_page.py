@@ -292,3 +292,18 @@ def test_a_hundred_thousand_secrets_stay_far_below_fifteen_megabytes(tmp_path: P
     assert size < 15e6
     layout = json.loads(Elements(path.read_text()).blocks["rows-layout"])
     assert layout["rows"] == LARGE
+
+
+@pytest.mark.usefixtures("without_plotly")
+@pytest.mark.parametrize(
+    ("audit", "said"),
+    [
+        (None, "Not on this page"),  # it may have been made: whoever shares a page leaves it out
+        (AUDIT, "Kept"),
+        (AUDIT | {"verdict": "model not judged"}, "Plan simulated, model not judged"),
+    ],
+)
+def test_the_headline_says_of_an_audit_what_is_known(audit: dict[str, Any] | None, said: str) -> None:
+    page = Report(plan=small_plan(), audit=audit).page()
+    assert f'<p class="big">{said}</p>' in page
+    assert "No attack was run" not in page

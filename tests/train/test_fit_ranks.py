@@ -117,9 +117,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         "other tokens": [[*unchecked, str(root / name)] for name in ("data.txt", "edited.txt")],
         "one device": [train(root, "never", "--device", "cpu:0")] * 2,
         "killed": [train(root, "killed", "--save-every", 1)] * 2,
+        "terminated": [train(root, "terminated", *PUBLIC)] * 2,
+        "terminated, then on": [train(root, "terminated", *PUBLIC)] * 2,
     }
     scenarios = {name: {"commands": commands, "port": free_port()} for name, commands in given.items()}
     scenarios["killed"]["killed"] = 1
+    scenarios["terminated"]["terminated"] = STOP
     (root / "scenarios.json").write_text(json.dumps(scenarios))
     program = [sys.executable, str(Path(__file__).with_name("two_commands.py"))]
     processes = [subprocess.Popen([*program, str(rank), str(root)], env=environment()) for rank in range(2)]
@@ -227,6 +230,16 @@ def test_a_process_that_is_killed_ends_the_others(ran: Ran) -> None:
     assert "the connection to another process was lost" in outcome.errors[0]
     assert "The same command goes on from the last saved state" in outcome.errors[0]
     assert "Traceback" not in outcome.stderr[0]
+
+
+def test_sigterm_saves_the_round_of_all_processes_and_the_same_command_goes_on(ran: Ran) -> None:
+    stopped, done = ran.outcomes["terminated"], ran.outcomes["terminated, then on"]
+    assert stopped.codes == [143, 143], stopped.stderr
+    assert f"Stopped after round {STOP} of {ROUNDS}, which is saved" in stopped.stderr[0]
+    assert "Stopped" not in stopped.stderr[1]
+    assert done.codes == [0, 0], done.stderr
+    assert f"({STOP} of them in an earlier session)" in done.stdout[0]
+    assert_close(ran.root / "terminated", ran.root / "replicas")
 
 
 def test_torchrun_starts_it(ran: Ran, tmp_path: Path) -> None:

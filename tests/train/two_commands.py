@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,6 +34,8 @@ def command(rank: int, scenario: dict, out: Path) -> NoReturn:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(scenario["port"])}
     if scenario.get("killed") == rank:
         PrivateTraining.step = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+    if "terminated" in scenario:
+        PrivateTraining.step = terminated_after(PrivateTraining.step, scenario["terminated"])
     sys.argv = ["hush", *scenario["commands"][rank]]
     code = 0
     try:
@@ -42,6 +45,17 @@ def command(rank: int, scenario: dict, out: Path) -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(code)  # taking down a forked interpreter that holds torch takes seconds
+
+
+def terminated_after(step: Callable[..., None], round: int) -> Callable[..., None]:
+    """The step, and after that of this round the signal with which torchrun ends its processes."""
+
+    def stepped(self: PrivateTraining) -> None:
+        step(self)
+        if self.round == round:
+            signal.raise_signal(signal.SIGTERM)
+
+    return stepped
 
 
 def run(rank: int, folder: Path) -> None:

@@ -18,7 +18,7 @@ from hush.audit.exposure import Ranked
 from hush.audit.mechanism import MechanismAttack
 from hush.audit.places import CANARIES
 from hush.audit.statistics import Success
-from hush.audit.verdict import Attempt, Together
+from hush.audit.verdict import MECHANISM, Attempt, Together
 from hush.errors import InvalidInput
 from hush.scan.public_formats import prior_among
 
@@ -32,7 +32,7 @@ def mechanism_attempt(run: AuditedRun, secret: int, point: int, found: Mechanism
     """The simulated worst case; None where there is no noise to simulate."""
     prior, certified, ceiling = run.point(secret, point)
     return Attempt(
-        attack="mechanism",
+        attack=MECHANISM,
         name=run.plan.secret_ids[secret],
         prior=prior,
         certified=certified,

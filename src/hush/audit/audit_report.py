@@ -10,6 +10,7 @@ from hush import __version__
 from hush.audit.audited_run import AuditedRun
 from hush.audit.comparison import Excess
 from hush.audit.exposure import BY_CHANCE, Ranked
+from hush.audit.headline import headline
 from hush.audit.verdict import Verdict
 from hush.audit.work_extraction import Found
 from hush.rounding import counted, rounded_down, rounded_up
@@ -20,18 +21,12 @@ __all__ = [
     "cell_cells",
     "discoverable_line",
     "exposure_line",
-    "headline",
     "row_cells",
 ]
 
 Record = dict[str, Any]
 SAMPLES = (1, 100, 10_000)
 COLUMNS = ("attack", "secret", "prior", "certified", "ceiling", "reached", "lower", "upper", "result")
-_SAID = {
-    "failed": "FAILED: an attack did better than was certified. Do not release this model, and find the mistake.",
-    "kept": "No attack did better than was certified. That none was found is no proof that there is none.",
-    "nothing to compare": "Nothing was compared: no attack has a certified bound beside it. This is not a pass.",
-}
 _NOTES = (
     "A lower limit above the certified bound breaks the promise. All rows together are wrong about that with "
     "probability at most the level.",
@@ -63,11 +58,6 @@ def audit_record(
         "exposure": _exposure(plain, ranks) if ranks else None,
         "notices": list(notices),
     }
-
-
-def headline(record: Record) -> str:
-    """The verdict in a sentence or two."""
-    return _SAID[record["verdict"]]
 
 
 def row_cells(row: Record, *, digits: int = 3) -> tuple[str, ...]:

@@ -10,11 +10,10 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.plan.files import read_json
-from hush.train.release import folder_digest
+from hush.verification.certificates import run_differences
+from hush.verification.release import model_problem
 
 __all__ = ["AuditedRun"]
-
-SETTINGS = ("noise_multiplier", "rounds", "batch_size", "clip_norm", "bound")  # of a plan, which no fingerprint covers
 
 
 @final
@@ -91,12 +90,16 @@ class AuditedRun:
 
 
 def _check_same(certificate: Certificate, plan: Plan, model: Path, where: Path) -> None:
-    if certificate.fingerprints.get("model") != folder_digest(model):
-        raise InvalidInput(f"{model} is not the model that its certificate names; restore what was released")
-    planned = plan.certificate
-    same = all(getattr(certificate, name) == getattr(planned, name) for name in SETTINGS)
-    if not same or any(certificate.fingerprints.get(name) != value for name, value in planned.fingerprints.items()):
-        raise InvalidInput(f"{where} is not the plan that the run's certificate is about; pass that one")
+    """Refuse a model that the certificate does not name, and a plan that promises something else."""
+    problem = model_problem(model, certificate.fingerprints.get("model"))
+    if problem is not None:
+        raise InvalidInput(f"{model} is not the model of its certificate: {problem}")
+    different = run_differences(plan.certificate, certificate, same_place=False)
+    if different:
+        raise InvalidInput(
+            f"{where} is not the plan that the run's certificate is about: they differ in {', '.join(different)}; pass "
+            "that plan, or restore what was released"
+        )
 
 
 def _why_not(certificate: Certificate, plan: Plan) -> str:

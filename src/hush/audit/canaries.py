@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hush.audit.candidates import Candidates
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
+from hush.plan.remarks import CANARY
 from hush.protection import Protection
 from hush.secret_table import Secrets
 
@@ -131,7 +132,7 @@ def plant(
     begin = incidence.num_examples
     canaries = tuple(
         Canary(
-            id=f"canary-{number:06d}",
+            id=f"{CANARY}{number:06d}",
             template=made[number],
             truth=source.randrange(candidates.size),
             # One of each, then the next of each: a cut of the file loses no canary whole.

@@ -18,6 +18,7 @@ from hush.audit.steps import closest_secrets, exposed, simulated
 from hush.audit.verdict import Attempt, Verdict, judge
 from hush.audit.work import AuditInputs, AuditSettings, Told, Work
 from hush.audit.work_extraction import Found, examples_found, secrets_found
+from hush.certificate import DATA_FINGERPRINT
 from hush.rounding import counted
 
 __all__ = ["Audit", "audit"]
@@ -60,11 +61,8 @@ def audit(
     )
     if work.inputs.corpus is not None and work.inputs.planting is not None:
         work.inputs.planting.check_data(work.inputs.corpus.texts())
-    if (work.inputs.corpus is not None or work.inputs.planting is not None) and not work.inputs.compared:
-        work.notices.append(
-            "nobody checked that these are the data of the plan: a model attacked with data or canaries of another "
-            "training gives nothing away; pass --key"
-        )
+    if work.inputs.corpus is not None or work.inputs.planting is not None:
+        work.notices.extend(_data_notices(work))
     wanted = work.settings.attacks
     attempts = _mechanism(work) if "mechanism" in wanted else []
     found = _extraction(work) if "extraction" in wanted and work.inputs.corpus is not None else []
@@ -78,10 +76,10 @@ def audit(
         naming = named_run(run, planting.canaries[0], planting.id, ranks[0])
         attempts.append(naming_attempt(run, planting.canaries[0], [naming, *work.inputs.earlier]))
     verdict = judge(attempts, level=work.settings.level)
-    if not any(row.status != "not comparable" and row.attempt.attack != "mechanism" for row in verdict.rows):
+    if verdict.status == "model not judged" and not verdict.powerless:
         work.notices.append(
-            "no attack on the model itself was judged: a simulation says nothing about what training did; pass "
-            "canaries, or data with the places of its secrets"
+            "no attack on the model itself was judged: pass canaries, or data with the places of its secrets, and see "
+            "that training does not cut them off"
         )
     if verdict.powerless:
         work.notices.append(
@@ -94,6 +92,16 @@ def audit(
     canaries = [{"id": one.id, "rank": one.rank, "ranked": one.ranked} for one in ranks]
     work.folder.write(record, audit_text(record), {"came_out": hit_of, "canaries": canaries})
     return Audit(verdict=verdict, found=tuple(found), ranks=tuple(ranks), notices=tuple(work.notices), record=record)
+
+
+def _data_notices(work: Work) -> list[str]:
+    """Where nobody knows whether the model was trained on the data or canaries that it is attacked with."""
+    other = "a model attacked with data or canaries of another training gives nothing away"
+    if not work.inputs.compared:
+        return [f"nobody checked that these are the data of the plan: {other}; pass --key"]
+    if work.run.plan.data_fingerprint is not None and DATA_FINGERPRINT not in work.run.certificate.fingerprints:
+        return [f"training did not check that it saw the data of the plan, and its certificate names none: {other}"]
+    return []
 
 
 def _mechanism(work: Work) -> list[Attempt]:

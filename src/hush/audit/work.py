@@ -18,9 +18,9 @@ from hush.audit.places import Places
 from hush.audit.statistics import LEVEL, checked_level
 from hush.corpus import Corpus
 from hush.errors import InvalidInput
+from hush.storage import folder_digest
+from hush.train.described import MOST_TOKENS
 from hush.train.language import default_loss, masked_lm_loss
-from hush.train.pretrained import MOST_TOKENS
-from hush.train.release import folder_digest
 
 __all__ = ["ATTACKS", "AttackName", "AuditInputs", "AuditSettings", "Models", "Told", "Work"]
 

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from hush.cli.libraries import check_model, needed_for, quiet_libraries
+from hush.cli.logged import both
 from hush.cli.messages import terminal, working
 from hush.cli.options import (
     DATA_IN,
@@ -18,6 +19,7 @@ from hush.cli.options import (
     PlanOfRunOption,
     UnitOption,
 )
+from hush.console import Heartbeat, WorkBar
 from hush.interrupt import GOES_ON, said_when_stopped
 
 __all__ = ["audit"]
@@ -134,7 +136,8 @@ def audit(
     Plays the best attack on the plan's own worst case; with --data tries to make the model say its secrets; with
     --canaries tries to name them. What the attacks reach, with exact limits, is laid beside what was certified. Exit
     code 1 means that an attack did better: do not release the model; or that nothing could be compared, which is no
-    pass. No attack found is no proof that there is none.
+    pass. Exit code 0 is no more than the verdict says: if only the plan was simulated, it says that the model was not
+    judged. No attack found is no proof that there is none.
 
     Ctrl-C stops, and the same command goes on. The report holds counts and no text, but it comes from data with
     secrets: it is for your eyes, and publishing it is a release.
@@ -151,7 +154,7 @@ def audit(
         from hush.audit.audited_run import AuditedRun
         from hush.audit.run_audit import audit as audited
         from hush.audit.work import AuditSettings
-        from hush.cli.audit_results import AuditBar, show_audit
+        from hush.cli.audit_results import show_audit
         from hush.pipeline.inside import training_inside
 
     if reference is not None:
@@ -186,8 +189,9 @@ def audit(
             held_out=held_out,
             compared=corpus is not None and key is not None,
         )
-    with AuditBar(terminal()) as bar, working("Attacking"):
-        made = audited(loaded, inputs, folder=output, settings=settings, progress=bar)
+    with WorkBar(terminal(), "Auditing") as bar, working("Attacking"):
+        told = both(bar, Heartbeat(terminal()))
+        made = audited(loaded, inputs, folder=output, settings=settings, progress=told)
     print_json(made.record) if json else show_audit(made.record, output, Console())
-    if made.verdict.status != "kept":  # an audit that could compare nothing has not been passed
+    if made.verdict.status in ("failed", "nothing to compare"):  # what could compare nothing has not been passed
         raise typer.Exit(1)

@@ -1,6 +1,6 @@
 """The program of all commands, and what its help shows.
 
-Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 from typing import Annotated
@@ -28,8 +28,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False, no_args_is_help=True, rich_markup_mode="markdown", help=(
         "Train on data that holds secrets, with a proven ceiling on what anyone can get back out of the model.\n\n"
         "Example: `hush init`, fill in the path of your data, then `hush run hush.yaml`\n\n"
-        "Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C. Nothing that exists is "
-        "replaced without `--force`. Completion in your shell: `hush --install-completion`"
+        "Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C, 143 by SIGTERM. Nothing "
+        "that exists is replaced without `--force`. Completion in your shell: `hush --install-completion`"
     ),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ __all__ = ["explain"]
 
 
 def explain(
-    scan: Annotated[Path, typer.Argument(help="A scan's folder, from hush scan.", metavar="SCAN")],
+    scan: Annotated[Path, typer.Argument(help="A scan's folder, from hush scan, or that of a run.", metavar="SCAN")],
     target: Annotated[
         str,
         typer.Argument(
@@ -46,6 +46,7 @@ def explain(
         raise InvalidInput("--example and --secret are both given; pass the one that is meant")
     if not scan.is_dir():
         raise InvalidInput(f"{scan} is not a folder; pass one that hush scan wrote")
+    scan = _scan_inside(scan)
     with working("Reading the scan"):
         found = Scan.load(scan)
     if found.owner is None:
@@ -54,6 +55,19 @@ def explain(
     chosen = {"example": number if is_example else None, "secret": None if is_example else number}
     record = explain_record(found, **chosen, show_text=show_text)
     print_json(record) if json else show_explanation(record, Console(), top=top)
+
+
+def _scan_inside(folder: Path) -> Path:
+    """The scan of a run, where the folder is that of one."""
+    from hush.pipeline.folder import RunPaths
+    from hush.pipeline.record import Record
+
+    paths = RunPaths(folder)
+    if not paths.stages.is_file():
+        return folder
+    if "scan" not in Record.read(paths.stages).stages:
+        raise InvalidInput(f"{folder} holds no finished scan yet; let hush run go on")
+    return paths.scan
 
 
 def _meant(scan: "Scan", target: str, *, example: bool, secret: bool) -> tuple[int, bool]:

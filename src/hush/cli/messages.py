@@ -22,7 +22,7 @@ from rich.text import Text
 from hush.cli.options import PRINTED, flag
 from hush.console import ProgressBar, plain
 from hush.errors import HushError, InvalidInput
-from hush.interrupt import INTERRUPTED
+from hush.interrupt import INTERRUPTED, TERMINATED, Terminated
 
 __all__ = [
     "DebugOption",
@@ -93,8 +93,8 @@ def working(label: str, *, silent: bool = False) -> Iterator[ProgressBar]:
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """The function with --quiet, --verbose and --debug; what hush raises on purpose becomes a message and a code.
 
-    0 done, 1 a promise or check failed, or hush itself, 2 bad input, 130 Ctrl-C. The options count before the command
-    too.
+    0 done, 1 a promise or check failed, or hush itself, 2 bad input, 130 Ctrl-C, 143 SIGTERM. The options count before
+    the command too.
     """
 
     @wraps(function)
@@ -137,7 +137,7 @@ def _ending() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stopped:
         Console(stderr=True).print(plain(str(stopped) or STOPPED), soft_wrap=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(TERMINATED if isinstance(stopped, Terminated) else INTERRUPTED) from None
     except (BrokenPipeError, typer.Exit, typer.Abort):
         raise  # whoever read the output has gone, and there is nobody to tell; or the command has said what it had to
     except Exception as error:

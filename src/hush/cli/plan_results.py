@@ -10,13 +10,13 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from hush.cli.cautions import plan_cautions, show_cautions
 from hush.cli.inputs import Promises
 from hush.cli.results import Record
 from hush.console import counted, plain, rounded_down, rounded_up, show_rows
 from hush.plan import Plan, noise_without_forcing
-from hush.plan.files import SIGNATURE
+from hush.plan.remarks import are_canaries, kept_weight, unlisted_secrets
 from hush.storage import whole_file
-from hush.verification import Verification
 from hush.weights import Frontier
 
 __all__ = [
@@ -24,8 +24,6 @@ __all__ = [
     "plan_record",
     "show_frontiers",
     "show_plan",
-    "show_verification",
-    "verification_record",
     "write_rows",
 ]
 
@@ -45,11 +43,14 @@ def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
         "noise_multiplier": plan.noise_multiplier,
         "noise_per_gradient": plan.noise_multiplier / plan.batch_size,
         "kept_fraction": plan.kept_fraction,
+        "kept_weight": kept_weight(plan),
         "total_weight": plan.total_weight,
         "effective_size": plan.effective_size,
         "largest_rate": float(plan.rates.max()),
         "num_examples": plan.incidence.num_examples,
         "num_secrets": plan.incidence.num_secrets,
+        "num_unlisted": unlisted_secrets(plan.incidence),
+        "num_canaries": int(are_canaries(plan).sum()),
         "rounds": plan.rounds,
         "batch_size": plan.batch_size,
         "clip_norm": plan.clip_norm,
@@ -65,6 +66,7 @@ def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
             for secret in ranked
         ],
         "forcing": None if forcing is None else {"id": forcing[0], "noise_without": forcing[1]},
+        "cautions": plan_cautions(plan),
         "fingerprints": dict(plan.certificate.fingerprints),
         "certificate": str(folder / "certificate.md"),
         "seconds": seconds,
@@ -77,12 +79,18 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
     rows = [
         ["noise multiplier", rounded_up(record["noise_multiplier"], 5)],
         ["noise per averaged gradient", rounded_up(record["noise_per_gradient"])],
-        ["examples kept", f"{_percent(record['kept_fraction'])} of {examples:,}"],
+        ["examples used", f"{_percent(record['kept_fraction'])} of {examples:,}"],
+        ["weight that examples with secrets keep", _percent(record["kept_weight"])],
         ["sum of weights", rounded_down(record["total_weight"], 6)],
         ["effective size", rounded_down(record["effective_size"], 6)],
         ["expected batch", f"{batch:g}, rates up to {rounded_up(record['largest_rate'], 3)}"],
     ]
-    title = f"plan for {counted(record['num_secrets'], 'secret')}, {counted(record['rounds'], 'round')}"
+    secrets = record["num_secrets"]
+    if record["num_unlisted"]:
+        rows.append(["secrets in some example", f"{secrets - record['num_unlisted']:,} of {secrets:,}"])
+    if record["num_canaries"]:
+        rows.append(["secrets that are canaries, by their ids", f"{record['num_canaries']:,} of {secrets:,}"])
+    title = f"plan for {counted(secrets, 'secret')}, {counted(record['rounds'], 'round')}"
     show_rows(console, [title, ""], rows)
     binding: list[Record] = record["binding"]
     if binding and top > 0:
@@ -97,6 +105,7 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
         text = f" alone forces this noise; without its promise the same rates would need {without}."
         console.print(plain(record["forcing"]["id"]) + Text(text))
     console.print(Text(f"Certificate: {record['certificate']}"), soft_wrap=True)
+    show_cautions(record["cautions"], console)
     console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")
 
 
@@ -155,35 +164,3 @@ def write_rows(record: Record, path: Path) -> None:
         text = table.getvalue()
     with whole_file(path) as file:
         file.write(text.encode())
-
-
-def verification_record(found: Verification, folder: Path) -> Record:
-    """Every check, and whether all passed."""
-    names = [check.name for check in found.checks]
-    certificate = found.certificate
-    return {
-        "plan": str(folder),
-        "passed": found.passed,
-        "certifies": found.passed and certificate is not None and certificate.is_real,
-        "checks": [{"name": check.name, "passed": check.passed, "detail": check.detail} for check in found.checks],
-        "signed_unchecked": (folder / SIGNATURE).exists() and "signature" not in names,
-        "fingerprints": None if certificate is None else dict(certificate.fingerprints),
-    }
-
-
-def show_verification(record: Record, console: Console, *, named: bool) -> None:
-    """A line for each check, then the verdict; first which plan it is, unless the user named it."""
-    if not named:
-        console.print(plain(f"The plan of this run: {record['plan']}"), soft_wrap=True)
-    for check in record["checks"]:
-        sign, style = ("✓", "green") if check["passed"] else ("✗", "bold red")
-        console.print(Text(f"{sign} ", style=style) + plain(f"{check['name']}: {check['detail']}"), soft_wrap=True)
-    if record["signed_unchecked"]:
-        console.print("  The plan is signed; pass --public-key to check by whom.", highlight=False)
-    if not record["passed"]:
-        verdict = "This plan does not stand: do not rely on its certificate."
-    elif not record["certifies"]:
-        verdict = "Everything fits together, but it is marked: it certifies nothing."
-    else:
-        verdict = "Every promise holds."
-    console.print(verdict, style="bold" if record["certifies"] else "bold red", highlight=False)

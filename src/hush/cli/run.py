@@ -82,9 +82,10 @@ def run(
     """From data to a protected model, its certificate and a report, in one command.
 
     Stages: data, scan, canaries, plan, train, audit, report. One whose inputs did not change is not done again. Ctrl-C
-    stops; however it was stopped, the same command goes on, training from its last saved state. The folder then has two
-    parts: share/ may leave your hands, owner/ may not. Exit code 1 means that no plan keeps the promises, or that an
-    attack of the audit did better than was certified. An audit that had nothing to compare says so, and ends with 0.
+    or SIGTERM stops; however it was stopped, the same command goes on, training from its last saved state. The folder
+    then has two parts: share/ may leave your hands, owner/ may not. Exit code 1 means that no plan keeps the promises,
+    or that an attack of the audit did better than was certified. An audit that had nothing to compare says so, and ends
+    with 0.
 
     Example: `hush run hush.yaml --output hush-run`
     """
@@ -94,8 +95,8 @@ def run(
         return
     with said_when_stopped(GOES_ON):  # also while it loads: an earlier command may have finished stages
         ended = _ended(config, output=output, since=stage, new_release=new_release)
-    if isinstance(ended, str):
-        raise KeyboardInterrupt(ended)
+    if isinstance(ended, KeyboardInterrupt):
+        raise ended
     from hush.cli.results import print_json
     from hush.cli.run_results import outcome_record, show_outcome
 
@@ -105,20 +106,25 @@ def run(
         raise typer.Exit(1)
 
 
-def _ended(config: Path, *, output: Path | None, since: "StageName | None", new_release: bool) -> "Outcome | str":
-    """What a run comes to; where training was asked to stop and did, what is said of that."""
+def _ended(
+    config: Path, *, output: Path | None, since: "StageName | None", new_release: bool
+) -> "Outcome | KeyboardInterrupt":
+    """What a run comes to; where training was asked to stop and did, what is to be raised."""
+    from hush.cli.logged import logged
     from hush.cli.run_results import Screen
     from hush.config import load_config
     from hush.pipeline.run import run_pipeline
     from hush.pipeline.stage_train import Interrupted
 
-    loaded = load_config(config)
+    loaded, console = load_config(config), terminal()
+    screen = Screen(console, verbose=is_verbose())
+    stop = Interrupt(screen.stopping)
     try:
-        with Screen(terminal(), verbose=is_verbose()) as screen:
-            watch = screen.watch(stoppable=lambda: Interrupt(screen.stopping))
+        with screen:
+            watch = logged(screen.watch(stoppable=lambda: stop), console)
             return run_pipeline(loaded, output=output, since=since, new_release=new_release, watch=watch)
     except Interrupted as stopped:
-        return stopped_after(stopped.round, stopped.rounds)
+        return stop.stopped(stopped_after(stopped.round, stopped.rounds))
 
 
 def _foretell(config: Path, *, output: Path | None, since: "StageName | None", json: bool) -> None:

@@ -1,5 +1,7 @@
 """What a run shows: a line for each stage, a bar while one is at work, and at the end what may leave."""
 
+import json
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -7,11 +9,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from hush.audit.headline import STYLES, headline
+from hush.cli.cautions import plan_cautions, show_cautions
 from hush.cli.libraries import quiet_libraries
 from hush.cli.results import Record
-from hush.console import counted, plain, show_rows
+from hush.console import WorkBar, counted, plain, show_rows
+from hush.plan import Plan
+from hush.plan.remarks import kept_weight, unlisted_secrets
+from hush.report.markup import percent_at_least
 
 if TYPE_CHECKING:
     from hush.pipeline.forecast import Forecast
@@ -48,22 +54,19 @@ class Screen:
     """
 
     def __init__(self, console: Console, *, verbose: bool) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        shown = console.is_terminal and not console.quiet
         self._console, self._verbose = console, verbose
-        self._bar = Progress(*columns, console=console, transient=True, disable=not shown)
-        self._task = self._bar.add_task("", total=None)
+        self._bar = WorkBar(console, "")
         self._begun: tuple[StageName, float] | None = None
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._bar.__enter__()
         return self
 
     def watch(self, *, stoppable: Callable[[], AbstractContextManager[Callable[[], bool]]]) -> "Watch":
         """What a run is given."""
         from hush.pipeline.job import Watch
 
-        return Watch(stage=self._stage, work=self._work, live=self._live, notice=self._notice, stoppable=stoppable)
+        return Watch(stage=self._stage, work=self._bar, live=self._live, notice=self._notice, stoppable=stoppable)
 
     def stopping(self) -> None:
         """Ctrl-C during training."""
@@ -75,7 +78,7 @@ class Screen:
             self._begun = name, time.perf_counter()
             if name in ("train", "audit"):
                 quiet_libraries(silent=False)
-        self._bar.update(self._task, description=_WORDS[name], completed=0, total=None)
+        self._bar.begin(_WORDS[name])
         if state == "begins" or self._verbose:
             self._console.print(plain(f"{_WORDS[name]}{' (as before)' if state == 'kept' else ' …'}"), soft_wrap=True)
 
@@ -85,17 +88,12 @@ class Screen:
             self._console.print(plain(f"{_WORDS[name]}: {time.perf_counter() - begin:.2f} s"), soft_wrap=True)
         self._begun = None
 
-    def _work(self, what: str, done: int, total: int) -> None:
-        self._bar.update(self._task, description=what, completed=done, total=total)
-
     def _live(self, live: "LiveNumbers") -> None:
         rounds = live.round + live.rounds_left
         loss = "" if live.loss is None else f", loss {live.loss:.3f}"  # on the owner's terminal, and nowhere else
         held_out = live.scores.get("held-out loss")
         loss += "" if held_out is None else f", held out {held_out:.3f}"
-        self._bar.update(
-            self._task, description=f"Round {live.round:,} of {rounds:,}{loss}", completed=live.round, total=rounds
-        )
+        self._bar(_WORDS["train"], live.round, rounds, shown=f"Round {live.round:,} of {rounds:,}{loss}")
 
     def _notice(self, said: str) -> None:
         if self._verbose:
@@ -104,7 +102,7 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        self._bar.__exit__(kind, error, trace)
         if error is None:
             self._end_stage()
 
@@ -134,35 +132,49 @@ def show_forecast(record: Record, console: Console) -> None:
 
 def outcome_record(made: "Outcome") -> Record:
     """Where everything is, and what it came to. No times: how long training took tells how large its draws were."""
-    plan, train = made.outputs["plan"], made.outputs["train"]
+    train, owner = made.outputs["train"], made.folder / "owner"
+    plan = Plan.load(owner / "plan")
     return {
         "folder": str(made.folder),
         "share": None if made.verdict == "failed" else str(made.folder / "share"),
-        "owner": str(made.folder / "owner"),
-        "report": str(made.folder / "owner" / "report.html"),
+        "owner": str(owner),
+        "report": str(owner / "report.html"),
         "ran": list(made.ran),
         "examples": made.outputs["scan"]["examples"],
         "secrets": made.outputs["scan"]["secrets"],
+        "unlisted": unlisted_secrets(plan.incidence),  # canaries never are
         "canaries": made.outputs.get("canaries", {}).get("canaries", 0),
-        "noise_multiplier": plan["noise_multiplier"],
-        "kept_fraction": plan["kept_fraction"],
-        "rounds": plan["rounds"],
+        "noise_multiplier": plan.noise_multiplier,
+        "kept_fraction": plan.kept_fraction,
+        "kept_weight": kept_weight(plan),
+        "rounds": plan.rounds,
+        "max_length": train.get("max_length"),
+        "cut_texts": train.get("cut_texts", 0),
         "model": train["fingerprint"],
         "certifies": train["certifies"],
         "verdict": made.verdict,
+        "audit": None if made.verdict is None else headline(json.loads((owner / "audit" / "audit.json").read_text())),
+        "cautions": plan_cautions(plan),
     }
 
 
 def show_outcome(record: Record, console: Console) -> None:
     """The sentences that an owner needs."""
     done = ", ".join(record["ran"]) or "nothing: no input changed"
-    canaries = f" and {counted(record['canaries'], 'canary', 'canaries')}" if record["canaries"] else ""
+    canaries = f", and {counted(record['canaries'], 'canary', 'canaries')}" if record["canaries"] else ""
+    found = f", {record['secrets'] - record['unlisted']:,} of them in some example" if record["unlisted"] else ""
     lines = [
         f"Done now: {done}.",
-        f"{counted(record['secrets'], 'secret')}{canaries} in {counted(record['examples'], 'example')}; noise "
-        f"multiplier {record['noise_multiplier']:.4g}, {record['kept_fraction']:.1%} of the examples are used, "
-        f"{counted(record['rounds'], 'round')}.",
+        f"{counted(record['examples'], 'example')}, {counted(record['secrets'], 'secret')}{found}{canaries}; "
+        f"noise multiplier {record['noise_multiplier']:.4g}, {counted(record['rounds'], 'round')}.",
+        f"Used: {percent_at_least(record['kept_fraction'], 3)} of the examples; those with secrets keep "
+        f"{percent_at_least(record['kept_weight'], 3)} of their weight.",
     ]
+    if record["cut_texts"]:
+        lines.append(
+            f"Texts are cut at {counted(record['max_length'], 'token')}; that long: "
+            f"{counted(record['cut_texts'], 'text')}. See training.max_length."
+        )
     if record["share"] is not None:
         lines.append(f"May leave your hands:  {record['share']} (model, plan, certificate, report)")
     lines += [
@@ -171,15 +183,13 @@ def show_outcome(record: Record, console: Console) -> None:
     ]
     for line in lines:
         console.print(plain(line), soft_wrap=True)
-    if record["share"] is None:
-        said = "The audit FAILED: an attack did better than was certified. Nothing is shared; find the mistake."
-        console.print(said, style="bold white on red", soft_wrap=True)
-    else:
-        console.print(plain(f"Check the plan:        hush verify {record['share']}/plan"), soft_wrap=True)
-    if record["verdict"] == "kept":
-        console.print("Audit: no attack did better than was certified, which is no proof that none could.")
-    elif record["verdict"] == "nothing to compare":
-        console.print("Audit: nothing was compared with a certified bound. This is not a pass.")
+    if record["share"] is not None:
+        console.print(plain(f"Check it:              hush verify {shlex.quote(record['share'])}"), soft_wrap=True)
+    if record["audit"] is not None:
+        style = STYLES.get(record["verdict"], "yellow")
+        nothing = " Nothing is shared." if record["share"] is None else ""
+        console.print(plain(f"Audit: {record['audit']}{nothing}"), style=style, soft_wrap=True)
+    show_cautions(record["cautions"], console)
 
 
 def _duration(seconds: float | None) -> str:

@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hush.cli.cautions import graph_cautions, show_cautions
 from hush.cli.results import Record
 from hush.console import counted, plain, rounded_down, rounded_up, show_rows
+from hush.plan.remarks import unlisted_secrets
 from hush.scan.histogram import Histogram, histogram_of
 from hush.scan.result import Scan
 
@@ -44,6 +46,8 @@ def scan_record(scan: Scan, folder: Path, source: str, options: Mapping[str, obj
         "data": data,
         "review": str(folder / "owner" / "review.html") if (folder / "owner" / "review.html").is_file() else None,
         "next": _plan_command(scan, folder, data, options),
+        "unlisted": unlisted_secrets(scan.incidence),
+        "cautions": graph_cautions(scan.incidence),
     }
 
 
@@ -66,6 +70,7 @@ def show_scan(record: Record, console: Console) -> None:
         ["examples", f"{record['examples']:,}"],
         ["of them with secrets", f"{record['examples_with_secrets']:,}"],
         ["secrets", f"{record['secrets']:,}"],
+        ["of them in some example", f"{record['secrets'] - record['unlisted']:,}"],
         ["pairs of example and secret", f"{record['pairs']:,}"],
         ["of them from copies alone", f"{record['pairs_from_copies']:,}"],
     ]
@@ -89,8 +94,6 @@ def show_scan(record: Record, console: Console) -> None:
         console.print(plain(said), soft_wrap=True)
     for said in record["notices"]:
         console.print(plain(f"Note: {said}"), soft_wrap=True)
-    if not record["secrets"]:
-        console.print("No secret was found. Check the rules against an example that you know to hold one.")
     if record["data"] != record["source"]:
         said = f"The examples are not the rows of the source: plan for {record['data']}, and train on it."
         console.print(plain(said), soft_wrap=True)
@@ -98,6 +101,7 @@ def show_scan(record: Record, console: Console) -> None:
         console.print(Text(f"Look through it: {record['review']}"), soft_wrap=True)
     console.print(Text(f"Ask why: hush explain {shlex.quote(record['folder'])} EXAMPLE or SECRET"), soft_wrap=True)
     console.print(Text(f"Go on: {record['next']}"), soft_wrap=True)
+    show_cautions(record["cautions"], console)
     console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")
 
 

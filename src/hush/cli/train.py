@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from hush.cli.options import (
     flag,
 )
 from hush.errors import InvalidInput
-from hush.interrupt import INTERRUPTED, Interrupt, said_when_stopped, stopped_after
+from hush.interrupt import Interrupt, said_when_stopped, stopped_after
 from hush.train.limits import MOST_LEARNING_RATE
 
 __all__ = ["train"]
@@ -100,7 +101,7 @@ def train(
         int | None,
         typer.Option(
             help="Tokens to which each text is cut [what the model takes, at most 512].",
-            min=1,
+            min=2,
             rich_help_panel=LEARNING,
         ),
     ] = None,
@@ -165,8 +166,8 @@ def train(
 
     Draws, clips and adds noise as the plan says, for exactly its rounds, and refuses any data but the plan's. The
     folder then has two parts: release/ may leave your hands (model, plan, certificate); owner/ may not (states, losses
-    and batch sizes: they would give the secret draw away). Ctrl-C stops after the round under way. However training
-    was stopped, by kill or power cut too, the same command goes on.
+    and batch sizes: they would give the secret draw away). Ctrl-C, or SIGTERM, stops after the round under way. However
+    training was stopped, by kill or power cut too, the same command goes on.
 
     Example: `hush train my-plan --model gpt2 --data mail.jsonl --key my.key --output run`
 
@@ -175,6 +176,7 @@ def train(
     On 4 GPUs: `torchrun --nproc-per-node 4 -m hush train my-plan …` as above; if it is too large for one, add `--shard`
     """
     from hush.cli.inputs import check_apart
+    from hush.cli.logged import Milestones, both
     from hush.cli.results import print_json
     from hush.cli.train_results import (
         TrainingBar,
@@ -183,6 +185,7 @@ def train(
         show_start,
         stopped_at_once,
     )
+    from hush.console import Heartbeat
     from hush.corpus import read_corpus
     from hush.keyed import DataKey
     from hush.plan import Plan
@@ -243,12 +246,12 @@ def train(
                 resume=resume,
                 unchecked_data=unchecked_data,
                 insecure_seed=insecure_seed,
-                progress=bar,
-                reading=bar.reading,
+                progress=both(bar, Milestones(shown)),
+                reading=both(bar.reading, partial(Heartbeat(shown), "Reading the data")),
                 stop=stop,
             )
     if isinstance(ended, Stopped):
-        raise KeyboardInterrupt(stopped_after(ended.round, ended.rounds)) if first else typer.Exit(INTERRUPTED)
+        raise stop.stopped(stopped_after(ended.round, ended.rounds)) if first else typer.Exit(stop.code)
     if first:
         record = fitted_record(ended)
         print_json(record) if json else show_fitted(record, Console(), ended)

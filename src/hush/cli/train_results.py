@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from hush.cli.results import Record
-from hush.console import counted, plain
+from hush.console import counted, lasting, plain
 from hush.plan import Plan
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ __all__ = [
     "stopped_at_once",
 ]
 
+ONCE = (
+    "Train this plan once: each training of it is a release of its own, and no certificate accounts for two together."
+)
 STOPPING = "Stopping after this round; Ctrl-C again stops at once."
 
 
@@ -59,7 +62,7 @@ class TrainingBar:
 
     def __call__(self, live: "LiveNumbers") -> None:
         """The numbers of the round that has just ended."""
-        left = f"{counted(live.rounds_left, 'round')} left, {_duration(live.seconds_left)}"
+        left = f"{counted(live.rounds_left, 'round')} left, {lasting(live.seconds_left)}"
         if not live.rounds_left:
             left = "releasing the model"
         elif self._stopping:
@@ -165,11 +168,12 @@ def show_fitted(record: Record, console: Console, fitted: "Fitted") -> None:
     """Where everything is, what may leave, and what the certificate is worth."""
     again = f" ({fitted.resumed_after} of them in an earlier session)" if fitted.resumed_after else ""
     trained, rounds = counted(record["trained_parameters"], "parameter"), counted(record["rounds"], "round")
-    lines = [
-        f"Trained {trained} for {rounds}{again}.",
-        f"May leave your hands:  {record['release']} (model, certificate)",
-        f"May not:               {record['owner']} (states, losses, batch sizes)",
-    ]
+    release, owner = record["release"], f"{record['owner']} (states, losses, batch sizes)"
+    lines = [f"Trained {trained} for {rounds}{again}."]
+    if record["certifies"]:
+        lines += [f"May leave your hands:  {release} (model, plan, certificate)", f"May not:               {owner}"]
+    else:
+        lines.append(f"Must not leave your hands: {release} (a model of which nothing is certified) and {owner}")
     if fitted.cut:
         lines.append(
             f"Texts are cut at {counted(record['max_length'], 'token')}; that long: {counted(fitted.cut, 'text')}. See "
@@ -181,15 +185,9 @@ def show_fitted(record: Record, console: Console, fitted: "Fitted") -> None:
         console.print(Text(f"NOT A CERTIFICATE: {mark}", style="bold red"), soft_wrap=True)
     if record["certifies"]:
         console.print(plain(f"Certificate: {record['certificate']}"), soft_wrap=True)
+        console.print(plain(ONCE), soft_wrap=True)
 
 
 def _say(sentence: str, console: Console) -> None:
     """Broken between words on a terminal, and into no lines elsewhere."""
     console.print(plain(sentence), soft_wrap=not console.is_terminal)
-
-
-def _duration(seconds: float) -> str:
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    if hours:
-        return f"{hours} h {minutes % 60:02d} min"
-    return f"{minutes} min" if minutes else f"{int(seconds)} s"

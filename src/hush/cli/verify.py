@@ -1,4 +1,4 @@
-"""Commands that check: recompute a plan, and sign one."""
+"""Commands that check: recompute a plan, and hold what a run released against it; and sign either."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +15,11 @@ __all__ = ["sign", "verify"]
 
 def verify(
     plan: Annotated[
-        Path, typer.Argument(help="A plan's folder, from hush plan; or a run's, that has one in it.", metavar="PLAN")
+        Path,
+        typer.Argument(help="A plan's folder, or that of a run: its share/, its release/, or all.", metavar="PLAN|RUN"),
     ],
     public_key: Annotated[
-        Path | None, typer.Option(help="Also check the signature beside the plan against this PEM key.")
+        Path | None, typer.Option(help="Also check the signature of the plan, or of the run, against this PEM key.")
     ] = None,
     incidence: Annotated[
         Path | None, typer.Option(help="Also check that the plan is about this graph (Parquet or JSON).")
@@ -28,16 +29,17 @@ def verify(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Does a plan keep its promises?
+    """Does a plan keep its promises, and is this the model that was trained under it?
 
     Recomputes every posterior from the graph, the weights and the noise in the folder, one secret at a time, and
-    compares everything that its files state. Exit code 1 if anything does not fit. 100,000 secrets take minutes.
+    compares everything that its files state. Of a run, also its certificate with the plan, and the files of the model
+    with the certificate. Exit code 1 if anything does not fit. 100,000 secrets take minutes.
 
-    Example: `hush verify my-plan --public-key public.pem`
+    Example: `hush verify hush-run/share --public-key public.pem`
     """
     from hush.cli.inputs import read_incidence
-    from hush.cli.plan_results import show_verification, verification_record
     from hush.cli.results import print_json
+    from hush.cli.verify_results import show_verification, verification_record
     from hush.secret_table import Secrets
     from hush.verification import verify as verified
 
@@ -55,7 +57,7 @@ def verify(
 def sign(
     plan: Annotated[
         Path | None,
-        typer.Argument(help="A plan's folder, or a run's that has one in it; verify it before.", metavar="PLAN"),
+        typer.Argument(help="A plan's folder, or that of a run; verify it before.", metavar="PLAN|RUN"),
     ] = None,
     private_key: Annotated[Path | None, typer.Option(help="Your private key, a PEM file.")] = None,
     new_key: Annotated[
@@ -67,16 +69,16 @@ def sign(
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Vouch for a plan with a detached Ed25519 signature.
+    """Vouch for a plan, or for a model and its certificate, with a detached Ed25519 signature.
 
-    Create a key pair once, keep the private key to yourself (only its owner can read the file), and give the public
-    one to those who verify.
+    Of a plan it covers every file. Of a run (its share/ or release/) it is over the certificate, which names the model
+    and all that the plan states by their fingerprints; a report is not covered. Create a key pair once, keep the
+    private key to yourself (only its owner can read the file), and give the public one to those who verify.
 
-    Example: `hush sign --new-key private.pem public.pem`, then `hush sign my-plan --private-key private.pem`
+    Example: `hush sign --new-key private.pem public.pem`, then `hush sign hush-run --private-key private.pem`
     """
     from hush.cli.results import print_json
-    from hush.plan.files import SIGNATURE
-    from hush.signature import create_keys
+    from hush.signature import covered, create_keys, signature_of
     from hush.signature import sign as signed
 
     if new_key is not None and plan is None and private_key is None:
@@ -85,21 +87,39 @@ def sign(
         said = f"Keep {new_key[0]} to yourself; give {new_key[1]} to those who verify."
     elif new_key is None and plan is not None and private_key is not None:
         meant = _meant(plan)
-        if (meant / SIGNATURE).exists() and not force:
+        if signature_of(meant).exists() and not force:
             raise InvalidInput(f"{meant} is signed already; pass --force to replace its signature")
+        _check_fits(meant)
         record = {"signature": str(signed(meant, private_key))}
-        said = f"Signature written to {record['signature']}."
+        said = f"Signature written to {record['signature']}; {covered(meant)}."
     else:
-        raise InvalidInput("pass PLAN with --private-key PRIVATE.pem, or --new-key PRIVATE.pem PUBLIC.pem alone")
+        raise InvalidInput("pass PLAN|RUN with --private-key PRIVATE.pem, or --new-key PRIVATE.pem PUBLIC.pem alone")
     print_json(record) if json else Console(highlight=False, soft_wrap=True).print(said, markup=False)
 
 
 def _meant(folder: Path) -> Path:
-    """The plan that a folder is, or has in it."""
-    if not folder.is_dir():
-        raise InvalidInput(f"{folder} is not a folder; pass one that hush plan wrote")
-    if (folder / "plan.json").is_file():
-        return folder
-    from hush.pipeline.inside import plan_inside
+    """The plan, or the release, that a folder is or has in it."""
+    from hush.pipeline.inside import verifiable_inside
 
-    return plan_inside(folder)
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is not a folder; pass one that hush plan, hush train or hush run wrote")
+    return verifiable_inside(folder)
+
+
+def _check_fits(folder: Path) -> None:
+    """Refuse to sign a release whose certificate is not about its plan and its model."""
+    from hush.certificate import Certificate
+    from hush.plan.files import minor_version, read_json, read_record
+    from hush.signature import is_release
+    from hush.verification.release import check_release
+
+    if not is_release(folder):
+        return
+    plan = folder / "plan"
+    minor = minor_version(read_record(plan))
+    with working("Comparing model and certificate"):
+        planned = Certificate.from_dict(read_json(plan / "certificate.json"))
+        checks, _ = check_release(folder, planned, minor=minor)
+    for check in checks:
+        if not check.passed:
+            raise InvalidInput(f"{folder} is not signed; {check.name}: {check.detail}")

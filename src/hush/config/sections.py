@@ -84,7 +84,9 @@ class SmallModel(Model):
     layers: Count = Field(default=2, description="a whole number from 1 on, such as 2")
     width: Count = Field(default=64, description="a whole number from 1 on, a multiple of heads, such as 64")
     heads: Count = Field(default=2, description="a whole number from 1 on, such as 2")
-    length: Count = Field(default=128, description="the most bytes of a text, a whole number from 1 on, such as 128")
+    length: Whole = Field(
+        default=128, ge=2, description="the most bytes of a text, a whole number from 2 on, such as 128"
+    )
     seed: Whole = Field(default=0, ge=0, description="a whole number from 0 on")
 
     @model_validator(mode="after")
@@ -136,8 +138,8 @@ class TrainingSection(Model):
     )
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     warmup: Whole = Field(default=0, ge=0, description="a number of rounds, a whole number from 0 on")
-    max_length: Count | None = Field(
-        default=None, description="the tokens to which texts are cut, a whole number from 1 on"
+    max_length: Whole | None = Field(
+        default=None, ge=2, description="the tokens to which texts are cut, a whole number from 2 on"
     )
     bf16: bool = Field(default=False, description=YES_OR_NO)
     public: PublicSection | None = Field(default=None, description="a mapping with weight and batch")

@@ -1,22 +1,20 @@
-"""Readers for what comes row by row: JSON lines, JSON, CSV and plain text, compressed or not."""
+"""Readers for what comes row by row: JSON lines, JSON and plain text, compressed or not; CSV has its own module."""
 
-import csv
-import io
 import json
-import sys
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, final
 
+from hush.corpus.columns import USUAL, Column, is_identifier
 from hush.corpus.lines import COMPRESSED, line_spans, lines_before, lines_of, opened
 from hush.corpus.parts import Broken, Row, Span, row_problem
 from hush.errors import InvalidInput
 
-__all__ = ["KINDS", "Broken", "CsvPart", "JsonPart", "TextPart", "Unit", "kind_of"]
+__all__ = ["KINDS", "Broken", "JsonPart", "TextPart", "Unit", "kind_of"]
 
 Unit = Literal["line", "file"]
 
@@ -53,13 +51,18 @@ class JsonPart:
 
     path: Path
 
-    def columns(self) -> dict[str, bool]:
-        found: dict[str, bool] = {}
+    def columns(self) -> dict[str, Column]:
+        rows, counts, texts = 0, Counter[str](), set[str]()
         for record in islice(self._records(None), LOOKED_AT):
             if not isinstance(record, Broken):
-                for name, value in record[1].items():
-                    found[name] = found.get(name, False) or isinstance(value, str)
-        return found
+                rows += 1
+                counts.update(record[1].keys())
+                texts.update(name for name, value in record[1].items() if isinstance(value, str))
+        # A key of some rows only, or of a single one, may be a value: objects are often keyed by what they are about.
+        form = {name for name, count in counts.items() if count == rows > 1 and is_identifier(name)}
+        return {
+            name: Column(is_text=name in texts, is_form=name in form or name.casefold() in USUAL) for name in counts
+        }
 
     def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | Broken]:
         for record in self._records(span):
@@ -116,82 +119,14 @@ class JsonPart:
 
 @final
 @dataclass(frozen=True, slots=True)
-class CsvPart:
-    """A CSV file with a header; every cell is text. Bytes that are not UTF-8 make their row a broken one."""
-
-    path: Path
-
-    def columns(self) -> dict[str, bool]:
-        with self._reader() as reader:
-            return dict.fromkeys(self._header(reader), True)
-
-    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | Broken]:
-        with self._reader() as reader:
-            header = self._header(reader)
-            places = [header.index(name) for name in columns]
-            while True:
-                begin = reader.line_num + 1
-                try:
-                    cells = next(reader)
-                except StopIteration:
-                    return
-                except csv.Error:  # from here on nobody knows where a row ends, so there is nothing to pass over
-                    raise InvalidInput(
-                        f"{self.path}, line {begin}: quotes do not close or hold what CSV does not allow; mend the row"
-                    ) from None
-                if not cells:
-                    continue  # an empty line
-                if len(cells) != len(header):
-                    why = f"{len(cells)} cells under {len(header)} columns"
-                else:
-                    row = tuple(cells[place] for place in places)
-                    why = row_problem(row)
-                    if why is None:
-                        yield row
-                        continue
-                yield Broken(where=f"{self.path}, line {begin}", why=why, file=str(self.path))
-
-    def count(self) -> None:
-        return None
-
-    def spans(self) -> None:
-        return None  # a line break may be within quotes
-
-    def located(self, span: Span) -> Span:
-        return span
-
-    @contextmanager
-    def _reader(self) -> Iterator[Any]:
-        csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # an example may be longer than the module's 128 KiB
-        with opened(self.path) as file:
-            text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-            try:
-                yield csv.reader(text, strict=True)
-            finally:
-                text.detach()  # or it would close the file on its own
-
-    def _header(self, reader: Any) -> list[str]:
-        try:
-            header = next(reader, [])
-        except csv.Error:
-            raise InvalidInput(f"{self.path}, line 1: not a CSV header; write the names of the columns there") from None
-        if len(set(header)) != len(header):
-            raise InvalidInput(
-                f"{self.path}, line 1: two columns have one name; give the file a header of distinct names"
-            )
-        return header
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class TextPart:
     """Plain text: an example for each line, empty ones included, or one example for the whole file."""
 
     path: Path
     unit: Unit
 
-    def columns(self) -> dict[str, bool]:
-        return {"text": True}
+    def columns(self) -> dict[str, Column]:
+        return {"text": Column(is_text=True, is_form=True)}
 
     def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | Broken]:
         with opened(self.path) as file:

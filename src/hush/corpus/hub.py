@@ -7,6 +7,7 @@ from typing import Any, final
 
 import pyarrow as pa
 
+from hush.corpus.columns import Column, is_identifier
 from hush.corpus.parts import BLOCK_BYTES, BLOCK_ROWS, SHARD_BYTES, SHARD_ROWS, Part, Span
 from hush.errors import InvalidInput
 
@@ -21,9 +22,12 @@ class DatasetPart:
     path: Path
     dataset: Any
 
-    def columns(self) -> dict[str, bool]:
+    def columns(self) -> dict[str, Column]:
         kinds = {name: getattr(feature, "dtype", None) for name, feature in self.dataset.features.items()}
-        return {name: kind in ("string", "large_string") for name, kind in kinds.items()}
+        return {
+            name: Column(is_text=kind in ("string", "large_string"), is_form=is_identifier(name))
+            for name, kind in kinds.items()
+        }
 
     def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[pa.RecordBatch]:
         chosen = self.dataset if span is None else self.dataset.select(range(span.begin, span.end))

@@ -9,6 +9,7 @@ from typing import final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hush.corpus.columns import Column, is_identifier
 from hush.corpus.parts import BLOCK_BYTES, BLOCK_ROWS, SHARD_BYTES, SHARD_ROWS, Span
 from hush.errors import InvalidInput
 from hush.storage import parquet_file
@@ -26,12 +27,12 @@ class ParquetPart:
 
     path: Path
 
-    def columns(self) -> dict[str, bool]:
+    def columns(self) -> dict[str, Column]:
         with parquet_file(self.path) as file:
             schema = file.schema_arrow
         if len(set(schema.names)) != len(schema.names):
             raise InvalidInput(f"{self.path}: two columns have one name; write it with distinct names")
-        return {field.name: _is_text(field.type) for field in schema}
+        return {field.name: Column(is_text=_is_text(field.type), is_form=is_identifier(field.name)) for field in schema}
 
     def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[pa.RecordBatch]:
         with parquet_file(self.path, buffer_bytes=BUFFER_BYTES) as file:

@@ -5,13 +5,14 @@ of an example never depends on its neighbours. What a message says of a broken r
 it may be the text of a secret.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, final
 
 import pyarrow as pa
+
+from hush.corpus.columns import Column
 
 __all__ = [
     "BLOCK_BYTES",
@@ -23,11 +24,9 @@ __all__ = [
     "Row",
     "Span",
     "row_problem",
-    "shown",
 ]
 
 Row = tuple[object, ...]
-_NAME = re.compile(r"[\w .:/-]{1,40}")
 
 BLOCK_ROWS, BLOCK_BYTES = 4096, 2**22  # what is in memory at once, whichever is reached first
 SHARD_ROWS, SHARD_BYTES = 25_000, 2**25  # what one process reads at a time
@@ -67,8 +66,8 @@ class Part(Protocol):
         """Where it is, for messages."""
         ...
 
-    def columns(self) -> dict[str, bool]:
-        """Its columns in order; True for those that hold text."""
+    def columns(self) -> dict[str, Column]:
+        """Its columns in order."""
         ...
 
     def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | Broken | pa.RecordBatch]:
@@ -110,8 +109,3 @@ def _encodes(value: object) -> bool:
     except UnicodeEncodeError:  # lone surrogates
         return False
     return True
-
-
-def shown(name: str) -> str:
-    """A column's name, unless it may be a row of data that stands where a header should."""
-    return name if _NAME.fullmatch(name) else f"(a name of {len(name)} characters)"

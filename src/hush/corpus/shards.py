@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol, final
 
 from hush.corpus.blocks import Block
+from hush.corpus.columns import shown
 from hush.corpus.filling import Gathering, batch_blocks
-from hush.corpus.parts import SHARD_BYTES, Broken, Part, Span, shown
+from hush.corpus.parts import SHARD_BYTES, Broken, Part, Span
 from hush.errors import InvalidInput
 
 __all__ = ["Readable", "Shard", "ShardSource", "cut_parts", "refusal"]

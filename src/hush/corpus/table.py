@@ -11,10 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import final
 
-from hush.corpus.formats import CsvPart, JsonPart, TextPart, Unit, kind_of
+from hush.corpus.columns import guessed, listed, shown
+from hush.corpus.csv_files import CsvPart
+from hush.corpus.formats import JsonPart, TextPart, Unit, kind_of
 from hush.corpus.names import means_path
 from hush.corpus.parquet import ParquetPart
-from hush.corpus.parts import Broken, Part, Row, shown
+from hush.corpus.parts import Broken, Part, Row
 from hush.corpus.shards import Shard, cut_parts
 from hush.errors import InvalidInput
 
@@ -74,18 +76,17 @@ class Corpus:
             table = part.columns()
             for name in names:
                 if table and name not in table:
-                    raise InvalidInput(
-                        f"{part.path} has no column {shown(name)!r}; it has {', '.join(map(shown, table))}"
-                    )
+                    raise InvalidInput(f"{part.path} has no column {shown(name)!r}; it has {_told(part)}")
 
     def __repr__(self) -> str:
-        return f"Corpus(source={self.source!r}, column={self.column!r})"
+        return f"Corpus(source={self.source!r}, column={shown(self.column)!r})"
 
 
 def read_corpus(source: str | os.PathLike[str], *, column: str | None = None, unit: Unit | None = None) -> Corpus:
     """The examples of a file, a folder of files of one kind, or a data set that the `datasets` library knows by name.
 
-    column: which one holds the text; by default "text", or the only one that holds text. unit: whether plain text has
+    column: which one holds the text; by default "text", or the only one that holds text, unless its name may be data:
+    that of a CSV file, where a header may be missing, has to be a usual one. unit: whether plain text has
     an example on each line or in each file; by default lines for a single file and files for a folder. A data set is
     named as NAME, NAME:SPLIT or NAME:CONFIG:SPLIT; the split is "train" by default.
     """
@@ -138,15 +139,35 @@ def _column(parts: Sequence[Part], wanted: str | None, path: Path) -> str:
     first = next((table for table in tables if table), {})
     if not first:
         raise InvalidInput(f"{path} holds no row that can be read; pass data with at least one example")
-    names = ", ".join(shown(name) + ("" if is_text else " (no text)") for name, is_text in first.items())
-    texts = [name for name, is_text in first.items() if is_text]
     if wanted is None:
-        if "text" not in texts and len(texts) != 1:
-            raise InvalidInput(f"{path} has the columns {names}; name the one that holds the text with --column")
-        wanted = "text" if "text" in texts else texts[0]
+        wanted = guessed(first)
+        if wanted is None:
+            part = parts[tables.index(first)]
+            raise InvalidInput(
+                f"{path} has the columns {_told(part)}; name the one that holds the text with --column"
+                f"{_or_write_header(part)}"
+            )
     for part, table in zip(parts, tables, strict=True):
         if table and wanted not in table:
-            raise InvalidInput(f"{part.path} has no column {shown(wanted)!r}; it has {', '.join(map(shown, table))}")
-        if table and not table[wanted]:
-            raise InvalidInput(f"{part.path}: the column {shown(wanted)!r} holds no text; it has {names}")
+            raise InvalidInput(
+                f"{part.path} has no column {shown(wanted)!r}; it has {_told(part)}; name another one"
+                f"{_or_write_header(part)}"
+            )
+        if table and not table[wanted].is_text:
+            raise InvalidInput(f"{part.path}: the column {shown(wanted)!r} holds no text; it has {_told(part)}")
     return wanted
+
+
+def _told(part: Part) -> str:
+    """The columns of a part, for a message; how they seem to be separated if not as they should."""
+    separator = part.separator() if isinstance(part, CsvPart) else None
+    said = "" if separator is None else f", read with commas between them, but the file looks separated by {separator}"
+    return listed(part.columns()) + said
+
+
+def _or_write_header(part: Part) -> str:
+    if not isinstance(part, CsvPart):
+        return ""
+    if part.separator() is not None:
+        return ", or write the file with commas"
+    return "; if its first line is data, write the names of the columns above it"

@@ -43,7 +43,7 @@ def demo_report(run: Path, results: Sequence[Result], candidates: int) -> Report
         looks={one.arm.title: LOOKS[one.arm.name] for one in results},
         sections=[_side_by_side(results, candidates)],
         title="The standard library, protected",
-        folder="run/share/plan",
+        folder="run/share",
     )
 
 

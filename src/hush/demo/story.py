@@ -128,7 +128,7 @@ class Story:
         for what, where in (
             ("the report, in a browser", f"{folder}/report.html"),
             ("what may leave the owner's hands", f"{folder}/run/share"),
-            ("check the plan yourself", f"hush verify {folder}/run/share/plan"),
+            ("check it yourself", f"hush verify {folder}/run/share"),
             ("the config, to run on your own code", f"{folder}/hush.yaml"),
             ("the numbers", f"{folder}/demo.json"),
         ):

@@ -15,9 +15,11 @@ from hush.keyed import DataKey
 from hush.pipeline.folder import RunPaths
 from hush.pipeline.job import Job
 from hush.pipeline.record import Record, StageName
-from hush.pipeline.run import inputs_of, key_path, run_folder, stages_of
+from hush.pipeline.run import inputs_of, key_path, may_train, run_folder, stages_of
+from hush.pipeline.settings import check_training
 from hush.pipeline.stage_data import files_of
 from hush.pipeline.stage_train import training_folder
+from hush.pipeline.wording import in_words_of_config
 
 __all__ = ["Forecast", "forecast"]
 
@@ -44,10 +46,13 @@ class Forecast:
 def forecast(
     config: Config, *, output: str | Path | None = None, since: StageName | None = None
 ) -> tuple[Forecast, ...]:
-    """What ``run_pipeline`` would do with the same arguments."""
+    """What ``run_pipeline`` would do with the same arguments; it is refused if training would refuse the model."""
     paths = RunPaths(run_folder(config, output).resolve())
     paths.check()
     job = _job(config, paths)
+    if job is None or may_train(job):
+        with in_words_of_config():
+            check_training(config)
     found: list[Forecast] = []
     again = False
     for stage in stages_of(config):

@@ -1,14 +1,16 @@
-"""Where a training and a plan lie in the folder of a run, for commands that are given the whole of it."""
+"""Where a training, a release and a plan lie in the folder of a run, for commands that are given the whole of it."""
 
 from pathlib import Path
 
 from hush.errors import InvalidInput
 from hush.pipeline.folder import RunPaths
 from hush.pipeline.record import Record
-from hush.plan.files import FILES
+from hush.plan.files import FILES, read_json
+from hush.signature import is_release
 
-__all__ = ["plan_inside", "training_inside"]
+__all__ = ["plan_inside", "training_inside", "verifiable_inside"]
 
+RELEASES = ("release", "share")  # of hush train, and of hush run
 # Of a release, of hush train, and of hush run: what it shares, and before it shares anything what the owner has.
 PLANS = ("plan", "release/plan", "share/plan", "owner/plan")
 
@@ -31,7 +33,32 @@ def plan_inside(folder: Path) -> Path:
             return place
     if any((folder / name).is_file() for name in FILES):
         return folder
+    _refuse_marked(folder)
     raise InvalidInput(
         f"{folder} is no plan (it has no plan.json) and no run with a plan in it; pass a folder that hush plan wrote, "
         "or that of a run which has got that far"
     )
+
+
+def verifiable_inside(folder: Path) -> Path:
+    """What can be verified and signed of a folder: the release that it is or holds, before a plan alone."""
+    for place in (folder, *(folder / place for place in RELEASES)):
+        if is_release(place):
+            if not (place / "plan").exists():
+                _refuse_marked(place)
+            return place
+    return plan_inside(folder)
+
+
+def _refuse_marked(folder: Path) -> None:
+    """Say that a release certifies nothing, where that is why it holds no plan."""
+    for place in (folder, *(folder / place for place in RELEASES)):
+        try:
+            marks = read_json(place / "certificate.json")["marks"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if isinstance(marks, list) and marks:
+            raise InvalidInput(
+                f"{place} certifies nothing ({'; '.join(map(str, marks))}), so it holds no plan; verify the plan that "
+                "it was trained under, and do not pass this model on"
+            )

@@ -15,6 +15,7 @@ from hush.errors import InvalidInput
 from hush.pipeline.folder import RunPaths, discard, key_at, opened
 from hush.pipeline.job import Job, Watch
 from hush.pipeline.record import STAGES, Record, StageName
+from hush.pipeline.settings import check_training
 from hush.pipeline.share import SHARED_REPORT, is_published, publish
 from hush.pipeline.stage_audit import AuditStage
 from hush.pipeline.stage_data import DataStage
@@ -22,10 +23,11 @@ from hush.pipeline.stage_plan import PlanStage
 from hush.pipeline.stage_report import ReportStage
 from hush.pipeline.stage_scan import CanariesStage, ScanStage
 from hush.pipeline.stage_train import TrainStage, check_further, released_trainings, training_folder
+from hush.pipeline.wording import in_words_of_config
 from hush.scan.rule_kinds import LiteralsRule
 from hush.storage import whole_file, whole_folder
 
-__all__ = ["Outcome", "Stage", "inputs_of", "key_path", "run_folder", "run_pipeline", "stages_of"]
+__all__ = ["Outcome", "Stage", "inputs_of", "key_path", "may_train", "run_folder", "run_pipeline", "stages_of"]
 
 # A newer hush does not train again by itself: another model of the same data would be another release.
 WITHOUT_VERSION: tuple[StageName, ...] = ("train",)
@@ -74,14 +76,16 @@ def run_pipeline(
     Guarantee: killed at any moment and started again, it comes to the same plan, and to one training of it. Only what
     lies in share/ is meant to leave; it appears at the end and as a whole, unless the audit failed.
     """
-    with opened(run_folder(config, output)) as paths:
+    with in_words_of_config(), opened(run_folder(config, output)) as paths:
         key = key_at(key_path(config, paths))
         record = Record.load(paths.stages, key.id)
         job = Job(config=config, paths=paths, key=key, record=record, watch=watch or Watch(), new_release=new_release)
         _keep_inputs(job)
+        if since is not None and STAGES.index(since) <= STAGES.index("train"):
+            check_further(released_trainings(paths.trainings), new_release)
+        if may_train(job):
+            check_training(config)
         if since is not None:
-            if STAGES.index(since) <= STAGES.index("train"):
-                check_further(released_trainings(paths.trainings), new_release)
             record.again(since)
         ran: list[StageName] = []
         for stage in stages_of(config):
@@ -101,6 +105,11 @@ def run_pipeline(
         elif not is_published(paths, release, report):
             publish(paths, release, report)
         return made
+
+
+def may_train(job: Job) -> bool:
+    """Whether the run may come to a training: to its first, or to a further one, which has to be asked for."""
+    return job.new_release or "train" not in job.record.stages
 
 
 def stages_of(config: Config) -> tuple[Stage, ...]:

@@ -1,13 +1,14 @@
 """share/: what may leave the owner's hands, put together from finished stages, and replaced whole.
 
-plan/             the plan, for hush verify; a signature that was added stays while the plan is the same
+plan/             the plan that it was trained under
 model/            the trained model; beside it certificate.json and certificate.md
+certificate.sig   a signature that was added; it stays while the certificate is the same (and so plan/plan.sig)
 evaluations.jsonl loss on examples without secrets that were held out, if there are any
 report.html       without the audit, whose numbers come from data with secrets
 README.md         what is what
 
 Times of files are those of the plan: when they were written says how long training took, and so how large its secret
-draws were.
+draws were. All of it is readable by whoever may read the folder, whatever modes libraries gave their files.
 """
 
 import os
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from hush.pipeline.folder import RunPaths
 from hush.plan.files import SIGNATURE, read_record
-from hush.storage import whole_folder
+from hush.signature import RELEASE_SIGNATURE
+from hush.storage import readable_like_folder, whole_folder
 
 __all__ = ["SHARED_REPORT", "is_published", "publish"]
 
@@ -25,11 +27,16 @@ SHARED_REPORT = "report-to-share.html"
 README = """\
 # What may leave its owner's hands
 
-- `plan/`: what each secret was promised and what is proven of it; check it with `hush verify plan`
-- `model/`: the model that was trained under it
 - `certificate.md`, `certificate.json`: what holds of this very model, and what does not
+- `model/`: the model, which the certificate names by its fingerprint
+- `plan/`: what each secret was promised and what is proven of it
+- `certificate.sig`, if it is there: a signature over the certificate, and through it over model and plan
 - `evaluations.jsonl`, if it is there: how good the model was on the way, on examples without secrets
-- `report.html`: the same as a page to open in a browser
+- `report.html`: a page to open in a browser
+
+Check all of it with `hush verify .` in this folder, or `hush verify . --public-key KEY.pem` with the key of somebody
+you trust: it proves every promise again, and compares certificate, plan and model. Without a signature it shows that
+they fit together, not who put them together. It does not look at `report.html`, `evaluations.jsonl` and this page.
 
 A certificate is about one training. Further models from the same data, and numbers computed from the data itself, are
 releases of their own.
@@ -40,12 +47,13 @@ def publish(paths: RunPaths, release: Path, report: Path) -> None:
     """Replace share/ by what a finished training released, with the report."""
     with whole_folder(paths.share) as work:
         shutil.copytree(release, work, dirs_exist_ok=True)
-        before, now = paths.share / "plan", work / "plan"
-        if (before / SIGNATURE).is_file() and _same(before / "plan.json", now / "plan.json"):
-            shutil.copyfile(before / SIGNATURE, now / SIGNATURE)
+        for signed, signature in (("certificate.json", RELEASE_SIGNATURE), ("plan/plan.json", f"plan/{SIGNATURE}")):
+            if (paths.share / signature).is_file() and _same(paths.share / signed, work / signed):
+                shutil.copyfile(paths.share / signature, work / signature)
         shutil.copyfile(report, work / "report.html")
         (work / "README.md").write_text(README, encoding="utf-8")
-        time = datetime.fromisoformat(read_record(now)["created"]).timestamp()
+        readable_like_folder(work)
+        time = datetime.fromisoformat(read_record(work / "plan")["created"]).timestamp()
         for path in (*work.rglob("*"), work):
             os.utime(path, (time, time))
 

@@ -44,7 +44,7 @@ class ReportStage:
             scan=replace(scan, owner=None),  # names of files that could not be read are on the owner's side
             training=read_evaluations(release),
             title=asked.title,
-            folder="share/plan",
+            folder="share",
         )
         shared.write(job.paths.owner / SHARED_REPORT)
         audit = None if job.config.audit is None else read_json(job.paths.audit / "audit.json")

@@ -6,19 +6,17 @@ both. So a second one is begun only if the owner asks for it, by name.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.pipeline.base_model import base_model
 from hush.pipeline.job import Job
 from hush.pipeline.record import StageName
+from hush.pipeline.settings import check_libraries, recipe_of, runtime_of
 from hush.pipeline.stage_data import file_rows, files_of
 from hush.plan import Plan
 from hush.plan.files import read_json
-
-if TYPE_CHECKING:
-    from hush.train.recipe import Recipe, Runtime
 
 __all__ = ["Interrupted", "TrainStage", "check_further", "model_path", "released_trainings"]
 
@@ -46,6 +44,9 @@ class TrainStage:
         return [job.config.training.model_dump(exclude=set(SPEED)), model_fingerprint(job)]
 
     def run(self, job: Job) -> dict[str, Any]:
+        check_libraries()
+        from hush.train.recipe import read_lengths
+
         folder = training_folder(job)
         if not _is_finished(folder):
             _train(job, folder)
@@ -54,6 +55,7 @@ class TrainStage:
             "fingerprint": str(certificate.fingerprints["model"]),
             "training": folder.name,
             "certifies": certificate.is_real,
+            **read_lengths(folder),
         }
 
     def is_there(self, job: Job) -> bool:
@@ -66,7 +68,6 @@ def _is_finished(folder: Path) -> bool:
 
 def _train(job: Job, folder: Path) -> None:
     """Begin this training or go on with it, to its end."""
-    _check_libraries()
     from hush.train.fit import Stopped, fit
 
     others = released_trainings(job.paths.trainings)
@@ -81,11 +82,11 @@ def _train(job: Job, folder: Path) -> None:
     with job.watch.stoppable() as stop:
         ended = fit(
             Plan.load(job.paths.plan),
-            _recipe(job),
+            recipe_of(job.config, model_path(job)),
             job.corpus(),
             key=job.key,
             output=folder,
-            runtime=_runtime(job),
+            runtime=runtime_of(job.config),
             progress=job.watch.live,
             reading=lambda done, total: job.watch.work("Reading the data", done, total),
             stop=stop,
@@ -141,49 +142,3 @@ def model_fingerprint(job: Job) -> str:
         return job.fingerprint(model.small.model_dump())
     path = job.config.located(model.name or "")
     return job.key.fingerprint_rows(file_rows(files_of(path, code=True))) if Path(path).is_dir() else path
-
-
-def _recipe(job: Job) -> "Recipe":
-    from hush.train.pretrained import Lora
-    from hush.train.recipe import Recipe
-
-    asked = job.config.training
-    lora = None
-    if (wanted := asked.lora) is not None:
-        lora = Lora(rank=wanted.rank, alpha=wanted.alpha, dropout=wanted.dropout, targets=wanted.targets or ())
-    return Recipe(
-        model=model_path(job),
-        task=asked.task,
-        lora=lora,
-        optimizer=asked.optimizer,
-        learning_rate=asked.learning_rate,
-        schedule=asked.schedule,
-        warmup=asked.warmup,
-        max_length=asked.max_length,
-        bf16=asked.bf16,
-        public_weight=None if asked.public is None else asked.public.weight,
-        public_batch=None if asked.public is None else asked.public.batch,
-    )
-
-
-def _runtime(job: Job) -> "Runtime":
-    from hush.train.recipe import Runtime
-
-    asked = job.config.training
-    return Runtime(
-        micro_batch=asked.micro_batch,
-        compile=asked.compile,
-        gradient_checkpointing=asked.gradient_checkpointing,
-        save_every=asked.save_every,
-        evaluate_every=asked.evaluate_every,
-        device=asked.device,
-    )
-
-
-def _check_libraries() -> None:
-    """Say what to install where torch or transformers are missing."""
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise InvalidInput(f'training needs the library {error.name}; pip install "hush[hf]"') from error

@@ -9,6 +9,8 @@ plan.sig             a detached signature, if somebody signed
 """
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,8 @@ from hush.storage import file_digest, read_table, record_digest, whole_folder, w
 if TYPE_CHECKING:
     from hush.plan.model import Plan
 
-MAJOR, MINOR = 1, 2  # a newer minor version adds fields or rewords; a newer major one changes what a field means
+MAJOR, MINOR = 1, 3  # a newer minor version adds fields or rewords; a newer major one changes what a field means
+FORMAT = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
 SETTINGS = (
     "noise_multiplier",
     "rounds",
@@ -126,7 +129,8 @@ def _parsed_record(folder: Path) -> dict[str, Any]:
     path = folder / "plan.json"
     try:
         record: Any = read_json(path)
-        major, minor = (int(part) for part in record["format"].split("."))
+        known: Any = FORMAT.fullmatch(record["format"])
+        major, minor = (int(part) for part in known.groups())
     except FileNotFoundError as error:
         raise InvalidInput(f"{folder} holds no plan.json; pass a folder that Plan.save wrote") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -149,7 +153,7 @@ def read_fields(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
         "secret_ids": tuple(secrets.column("id").to_pylist()),
         **{name: _rows(secrets.column(name), folder / "secrets.parquet") for name in names},
         "binding": np.array(record["binding"], dtype=np.int64),
-        "weights": examples.column("weight").to_numpy(),
+        "weights": _numbers(examples.column("weight"), folder / "examples.parquet"),
         **{name: record[name] for name in SETTINGS},
         **{name: record.get(name) for name in LATER},
     }
@@ -158,7 +162,7 @@ def read_fields(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
 def stored_rates(folder: Path) -> np.ndarray:
     """The rates as they stand in the plan's table."""
     table, _ = read_table(folder / "examples.parquet", kind="plan examples", columns=("rate",))
-    return table.column("rate").to_numpy()
+    return _numbers(table.column("rate"), folder / "examples.parquet")
 
 
 def read_json(path: Path) -> Any:
@@ -172,11 +176,22 @@ def read_json(path: Path) -> Any:
     def refuse(constant: str) -> float:
         raise ValueError(f"{path} holds {constant}")
 
-    return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once, parse_constant=refuse)
+    def finite(digits: str) -> float:
+        return float(digits) if math.isfinite(float(digits)) else refuse(digits)
+
+    text = path.read_text(encoding="utf-8")
+    return json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_float=finite)
 
 
 def _write_json(content: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _numbers(column: pa.ChunkedArray, path: Path) -> np.ndarray:
+    """A column of numbers."""
+    if not pa.types.is_float64(column.type) or column.null_count:
+        raise InvalidInput(f"{path} has a column of type {column.type}; pass a folder that Plan.save wrote")
+    return column.to_numpy()
 
 
 def _rows(column: pa.ChunkedArray, path: Path) -> np.ndarray:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from hush import __version__
 from hush.accounting import posterior
 from hush.accounting.inputs import Bound
-from hush.certificate import DATA_FINGERPRINT, Certificate
+from hush.certificate import DATA_FINGERPRINT, NOT_COVERED, Certificate
 from hush.incidence import Incidence
 from hush.plan.invariants import check_numbers, check_sizes, fingerprint, promises_fingerprint
+from hush.plan.remarks import remarks
 from hush.weights.choose import KEPT, Capacity, rates_of
 
 Array = NDArray[np.float64]
@@ -136,6 +137,7 @@ class Plan:
             versions=_versions(),
             created=self.created,
             marks=(f"simulation, noise scaled by {self.noise_scale!r}",) if self.noise_scale != 1 else (),
+            not_covered=(*NOT_COVERED, *remarks(self)),
         )
 
     def _curve(self, secret: int) -> tuple[tuple[float, float], ...]:

@@ -5,7 +5,7 @@ as a dash, so that an older or newer audit still makes a page.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, final
 
@@ -20,7 +20,9 @@ DRAWN, LISTED = 24, 500  # rows in the picture and in the table
 WORDS = {
     "kept": "No attack did better than was certified",
     "failed": "An attack did better than was certified",
-    "nothing to compare": "No attack could be compared with a certified bound",
+    "model not judged": "The plan was simulated and keeps to what was certified; nothing tried on the model itself "
+    "could have shown a broken promise, so this says nothing about what training did",
+    "nothing to compare": "Nothing that was tried could have shown a broken promise",
 }
 
 
@@ -59,14 +61,10 @@ class AuditResult:
         rows = [_attack(row) for row in given]
         rank = {"failed": 0, "kept": 1}
         rows.sort(key=lambda row: (rank.get(row.status, 2), -_share(row)))
-        status = record.get("verdict")
-        if not isinstance(status, str):
-            found = {row.status for row in rows}
-            status = next((each for each in ("failed", "kept") if each in found), "nothing to compare")
         notes = [*_exposure(record.get("exposure")), *_texts(record.get("notices")), *_texts([record.get("why_not")])]
         return cls(
             rows=tuple(rows),
-            status=status,
+            status=_status(record.get("verdict"), rows),
             level=_number(record.get("level")),
             notes=tuple(notes),
             extraction=tuple(_extraction(record.get("extraction"))),
@@ -76,9 +74,9 @@ class AuditResult:
     def sentence(self) -> str:
         """The verdict in words; an audit that found nothing never says that there is nothing."""
         told = WORDS.get(self.status, f"The audit says: {self.status}")
-        compared = sum(row.status in ("kept", "failed") for row in self.rows)
+        could_fail = sum(row.status in ("kept", "failed") for row in self.rows)
         level = "" if self.level is None else f", all together wrong with probability at most {at_most(self.level)}"
-        return f"{told}: {compared:,} of {len(self.rows):,} comparisons count{level}."
+        return f"{told}. Comparisons that count: {could_fail:,} of {len(self.rows):,}{level}."
 
 
 def attacks_plot(result: AuditResult) -> Plot | None:
@@ -160,6 +158,16 @@ def _attack(row: Mapping[str, Any]) -> Attack:
         status=str(row.get("status", "–")),
         **numbers,
     )
+
+
+def _status(stated: object, rows: Sequence[Attack]) -> str:
+    """The verdict that a record states, or that its rows come to; a simulation alone is none on the model."""
+    kept = {row.attack for row in rows if row.status == "kept"}
+    if stated not in (None, "kept"):
+        return str(stated)
+    if any(row.status == "failed" for row in rows):
+        return "failed"
+    return "kept" if kept - {"mechanism"} else "model not judged" if kept else "nothing to compare"
 
 
 def _extraction(found: object) -> Iterator[tuple[str, ...]]:

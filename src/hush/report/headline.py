@@ -17,7 +17,11 @@ from hush.rounding import counted, rounded_down
 __all__ = ["headline"]
 
 FEW = 2  # different promises that the headline spells out
-VERDICTS = {"kept": ("good", "Kept"), "failed": ("bad", "Failed")}
+VERDICTS = {
+    "kept": ("good", "Kept"),
+    "failed": ("bad", "Failed"),
+    "model not judged": ("plain", "Plan simulated, model not judged"),
+}
 
 
 def headline(
@@ -84,8 +88,9 @@ def _verdict(certificate: Certificate, numbers: SecretNumbers, audit: AuditResul
     if numbers.share_S.size:
         closest = f" The closest secret comes to {percent_at_most(float(numbers.share_S.max()))} of its ceiling."
     if audit is None:
-        kind, big = ("plain", "Not audited") if certificate.is_real else ("bad", "Not certified")
-        return _card("What the audit says", big, f"No attack was run against this model.{closest}", kind)
+        kind, big = ("plain", "Not on this page") if certificate.is_real else ("bad", "Not certified")
+        text = "An audit, if there was one, is for the owner: its numbers come from data with secrets."
+        return _card("What the audit says", big, f"{text}{closest}", kind)
     kind, big = VERDICTS.get(audit.status, ("plain", "Nothing to compare"))
     caution = " That none was found is no proof that there is none." if audit.status == "kept" else ""
     return _card("What the audit says", big, f"{audit.sentence}{caution}{closest}", kind)

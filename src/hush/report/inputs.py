@@ -13,7 +13,10 @@ from typing import Any, final
 from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.plan.files import read_json
+from hush.plan.files import minor_version, read_json, read_record
+from hush.signature import is_release
+from hush.verification.certificates import plan_differences, run_differences
+from hush.verification.release import model_problem
 from hush.weights import Frontier
 
 __all__ = [
@@ -35,7 +38,7 @@ LONGEST = 200_000  # rows of a training
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Source:
-    """A plan and what lies beside it. folder: the plan's, as a reader names it who has the same folder before them."""
+    """A plan and what lies beside it. folder: what to verify, as a reader names it who has the same folder."""
 
     plan: Plan
     certificate: Certificate
@@ -51,9 +54,9 @@ def read_source(path: str | Path, *, plan: str | Path | None = None) -> Source:
     root = Path(path)
     if not root.is_dir():
         raise InvalidInput(f"{root} is not a folder; pass one that hush plan or hush train wrote")
-    if (root / "plan.json").is_file():
+    if not is_release(root) and (root / "plan.json").is_file():
         found = Plan.load(root)
-        return Source(plan=found, certificate=_certificate(root / "certificate.json"), folder=root.resolve().name)
+        return Source(plan=found, certificate=_planned(found, root), folder=root.resolve().name)
     release = next((root / name for name in PUBLIC if (root / name).is_dir()), root)
     if not (release / "certificate.json").is_file():
         raise InvalidInput(
@@ -64,13 +67,38 @@ def read_source(path: str | Path, *, plan: str | Path | None = None) -> Source:
     if not (where / "plan.json").is_file():
         raise InvalidInput(f"{where} is not there: a run that certifies nothing releases no plan; pass --plan PLAN")
     found, certificate = Plan.load(where), _certificate(release / "certificate.json")
-    planned = found.certificate.fingerprints
-    if any(certificate.fingerprints.get(name) != value for name, value in planned.items()):
-        raise InvalidInput(f"{where} is not the plan that the run's certificate is about; pass that one")
-    inside = where.resolve().is_relative_to(root.resolve())
-    below = where.resolve().relative_to(root.resolve()) if inside else Path()
-    folder = (Path(root.resolve().name) / below).as_posix() if inside else where.resolve().name
+    _check_fits(release, found, certificate, where)
+    shown = release if where == release / "plan" else where
+    inside = shown.resolve().is_relative_to(root.resolve())
+    below = shown.resolve().relative_to(root.resolve()) if inside else Path()
+    folder = (Path(root.resolve().name) / below).as_posix() if inside else shown.resolve().name
     return Source(plan=found, certificate=certificate, folder=folder, training=read_evaluations(release))
+
+
+def _planned(plan: Plan, folder: Path) -> Certificate:
+    """The certificate of a plan as it lies in its folder; refused if it contradicts the plan."""
+    certificate = _certificate(folder / "certificate.json")
+    different = plan_differences(plan, certificate, minor=minor_version(read_record(folder)))
+    if different:
+        raise InvalidInput(
+            f"{folder}: the certificate contradicts the plan in {', '.join(different)}; make the plan again"
+        )
+    return certificate
+
+
+def _check_fits(release: Path, plan: Plan, certificate: Certificate, where: Path) -> None:
+    """Refuse to show a certificate that contradicts its plan, or a model that is not the one it names."""
+    inside = where == release / "plan"
+    different = run_differences(_planned(plan, where), certificate, same_place=inside)
+    if different:
+        raise InvalidInput(
+            f"{where} is not the plan that the run's certificate is about: they differ in {', '.join(different)}; pass "
+            "that plan, or restore what was released"
+        )
+    if (release / "model").exists():
+        problem = model_problem(release / "model", certificate.fingerprints.get("model"))
+        if problem is not None:
+            raise InvalidInput(f"{release / 'model'} is not the model of its certificate: {problem}")
 
 
 def read_frontier(path: str | Path) -> Rows:

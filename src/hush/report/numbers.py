@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hush.accounting import posterior
 from hush.plan import Plan
+from hush.plan.remarks import kept_weight
 
 __all__ = ["Curve", "SecretNumbers", "binned_counts", "curve_of", "kept_weight", "shown_curves"]
 
@@ -73,12 +74,6 @@ class Curve:
     told: tuple[tuple[float, float], ...]
     prior: float
     ceiling: float
-
-
-def kept_weight(plan: Plan) -> float:
-    """The share of their weight that the examples with secrets keep; 1 where there are none."""
-    bearing = plan.incidence.secrets_per_example > 0
-    return float(plan.weights[bearing].mean()) if bearing.any() else 1.0
 
 
 def shown_curves(plan: Plan, numbers: SecretNumbers) -> list[Curve]:

@@ -39,8 +39,8 @@ class Report:
     ``hush frontier --output`` writes. noise: from ``noise_by_method``, or others to compare. scan: what the plan was
     made from, but for canaries that were planted after it. audit: an audit's record (audit.json). training: rows with
     round, optionally run (the name of a line), and scores **on data without secrets**; looks: colour, dash and symbol
-    of runs, by name. sections: parts of your own, shown first. folder: how a reader names the plan's folder in
-    commands. show_text: also show the texts of secrets, which the scan must hold.
+    of runs, by name. sections: parts of your own, shown first. folder: how a reader names what is verified in
+    commands, a plan or a release. show_text: also show the texts of secrets, which the scan must hold.
 
     Guarantee: without show_text no text of a secret is in the file, only ids, which are public. The same input gives
     the same bytes. With texts or an audit the page is its owner's: readable by nobody else, and only there it says how

@@ -112,9 +112,7 @@ def _secrets_table(rows: PackedRows, *, has_texts: bool) -> str:
 def curves_section(curves: Sequence[Curve]) -> Section:
     plot = curves_plot(curves)
     curve = curves[0]
-    rises = ", ".join(
-        f"{at_least(prior)} to at most {at_most(after, 3 if after < 0.9 else 5)}" for prior, after in curve.told
-    )
+    rises = ", ".join(f"{at_least(prior)} to at most {at_most(after)}" for prior, after in curve.told)
     text = (
         f"<p>A promise holds from its prior. Somebody who knows more to begin with can end with more: for "
         f"<code>{shown(curve.name)}</code>, a prior of {shown(rises)}. Naming a secret that is hard to guess stays "
@@ -192,8 +190,9 @@ def provenance_section(plan: Plan, certificate: Certificate, folder: str) -> Sec
     listed = "".join(f"<dt>{shown(name)}</dt><dd><code>{shown(value)}</code></dd>\n" for name, value in facts)
     place = shown(folder)
     html = (
-        f"<dl>{listed}</dl>\n<h3>Verify it yourself</h3>\n<p>This page is a view; the plan's folder is what counts. "
-        "Recompute every posterior from it, with your own graph and promises if you have them, and check who signed:"
+        f"<dl>{listed}</dl>\n<h3>Verify it yourself</h3>\n<p>This page is a view, and nothing checks it; the folder "
+        "behind it is what counts. Recompute every posterior from it, with your own graph and promises if you "
+        "have them, and check who signed. If a model lies in the folder, it is held against its certificate:"
         f'</p>\n<pre tabindex="0"><code>hush verify {place}\nhush verify {place} --incidence incidence.parquet '
         f"--secrets secrets.parquet\nhush verify {place} --public-key public.pem</code></pre>\n"
         "<p>The fingerprints that it prints must be those above.</p>\n"

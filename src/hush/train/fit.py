@@ -25,11 +25,11 @@ from hush.train.collate import Collator
 from hush.train.collate import Corpus as Tokens
 from hush.train.distributed import Ranks
 from hush.train.evaluation import Evaluation
-from hush.train.fit_checks import check_alike, check_key, check_rows
+from hush.train.fit_checks import check_alike, check_key, check_rows, usable_device
 from hush.train.pretrained import Pretrained, Task, load_pretrained
 from hush.train.private import PrivateTraining
 from hush.train.public import PublicStream
-from hush.train.recipe import Recipe, Runtime, check_recipe, store_recipe
+from hush.train.recipe import Recipe, Runtime, check_recipe, store_lengths, store_recipe
 from hush.train.rounds import LiveNumbers
 
 __all__ = ["Batches", "Fitted", "Stopped", "fit", "tokenised"]
@@ -111,7 +111,7 @@ def fit(
     check_rows(plan, corpus)
     check_key(plan, key, unchecked_data=unchecked_data)
     ranks.by_first(lambda: check_recipe(folder, recipe, resume=resume))
-    device = _device(runtime.device)
+    device = usable_device(runtime.device)
     if insecure_seed is not None:
         torch.manual_seed(insecure_seed)  # new adapters and heads begin at random
     pretrained = _built(recipe, runtime, device)
@@ -148,6 +148,8 @@ def fit(
     )
     try:
         ranks.by_first(lambda: store_recipe(folder, recipe))
+        cut = int((tokens.lengths == pretrained.max_length).sum())
+        ranks.by_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
         resumed_after = training.round
         evaluate = Evaluation(
             training,
@@ -181,7 +183,7 @@ def fit(
         resumed_after=resumed_after,
         trained_parameters=sum(parameter.numel() for parameter in trainable),
         max_length=pretrained.max_length,
-        cut=int((tokens.lengths == pretrained.max_length).sum()),
+        cut=cut,
     )
 
 
@@ -207,16 +209,6 @@ class Batches:
         now = self.round if round is None else round
         batch = self._collator(rows, examples=examples, round=now, length=length)
         return {name: tensor.to(self._device) for name, tensor in batch.items()}
-
-
-def _device(name: str | None) -> torch.device:
-    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(chosen)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InvalidInput(f"--device={chosen} cannot be used here ({str(error).splitlines()[0]})") from error
-    return device
 
 
 def _built(recipe: Recipe, runtime: Runtime, device: torch.device) -> Pretrained:

@@ -1,7 +1,12 @@
-"""Refusals of ``fit``: another corpus than the plan's, a key that cannot tell, processes that were given different."""
+"""Refusals of ``fit``: another corpus than the plan's, a key that cannot tell, processes that were given different.
+
+And those of a model or a device that does not fit, which are asked for before anything long begins.
+"""
 
 from hashlib import blake2b
 from typing import Any
+
+import torch
 
 from hush.corpus import Corpus
 from hush.errors import InvalidInput
@@ -10,8 +15,10 @@ from hush.plan import Plan
 from hush.plan.invariants import fingerprint
 from hush.train.collate import Corpus as Tokens
 from hush.train.distributed import Ranks
+from hush.train.pretrained import unloaded
+from hush.train.recipe import Recipe
 
-__all__ = ["check_alike", "check_key", "check_rows"]
+__all__ = ["check_alike", "check_fits", "check_key", "check_rows", "usable_device"]
 
 
 def check_rows(plan: Plan, corpus: Corpus) -> None:
@@ -41,6 +48,24 @@ def check_key(plan: Plan, key: DataKey | None, *, unchecked_data: bool) -> None:
             f"this key is {key.id}, but the plan's fingerprint was made with {key_id_of(plan.data_fingerprint)}; pass "
             "that key, or plan again with this one"
         )
+
+
+def check_fits(recipe: Recipe) -> None:
+    """Whether the recipe fits its model: all that can be told from files that are small."""
+    pretrained = unloaded(recipe.model, task=recipe.task, max_length=recipe.max_length)
+    if recipe.lora is not None:
+        pretrained.with_lora(recipe.lora)
+
+
+def usable_device(name: str | None) -> torch.device:
+    """The device of this name; by default a GPU, if there is one."""
+    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(chosen)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidInput(f"--device={chosen} cannot be used here ({str(error).splitlines()[0]})") from error
+    return device
 
 
 def check_alike(ranks: Ranks, plan: Plan, tokens: Tokens, *, settings: Any) -> None:

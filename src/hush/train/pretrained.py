@@ -1,14 +1,9 @@
-"""Language models by name or folder: loaded with their tokenizer, told what their task is, fitted with LoRA, exported.
-
-Everything here goes through transformers' Auto classes and PEFT, which are imported when they are needed.
-"""
+"""Language models by name or folder: loaded with their tokenizer, fitted with LoRA, cut over processes, exported."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 import torch.distributed as dist
@@ -18,14 +13,10 @@ from torch.distributed.fsdp import fully_shard
 
 from hush.errors import InvalidInput
 from hush.train.collate import CausalCollator, Collator, MaskedCollator
+from hush.train.described import Described, Task, describe, needed
 from hush.train.language import Loss, causal_lm_loss, masked_lm_loss
 
-__all__ = ["Lora", "Pretrained", "Task", "blocks_of", "load_pretrained"]
-
-Task = Literal["causal", "masked"]
-
-MOST_TOKENS = 512  # of an example, unless told otherwise
-_ENDINGS: dict[str, Task] = {"ForCausalLM": "causal", "LMHeadModel": "causal", "ForMaskedLM": "masked"}
+__all__ = ["Lora", "Pretrained", "Task", "blocks_of", "load_pretrained", "unloaded"]
 
 
 @final
@@ -91,7 +82,7 @@ class Pretrained:
 
     def with_lora(self, lora: Lora) -> "Pretrained":
         """The same model, frozen, with adapters to train."""
-        with _needed("LoRA", "peft"):
+        with needed("LoRA", "peft"):
             from peft import LoraConfig, get_peft_model
         config = LoraConfig(
             r=lora.rank,
@@ -138,65 +129,21 @@ def load_pretrained(
     task: "causal" or "masked"; by default what the model's own configuration says it was made for. max_length: by
     default what the model can take, at most 512.
     """
-    with _needed("language models", "transformers"):
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
-    # A folder in full: a release must tell it from a name of the hub, wherever it is written from.
-    source = str(Path(name).resolve()) if Path(name).is_dir() else name
-    with _loading(name, "configuration"):
-        config: Any = AutoConfig.from_pretrained(source)
-    chosen = task or _task_of(config, name)
-    kind = AutoModelForCausalLM if chosen == "causal" else AutoModelForMaskedLM
-    with _loading(name, "tokenizer"):
-        tokenizer: Any = AutoTokenizer.from_pretrained(source)
-    with _loading(name, f"{chosen} language model"):
-        model: Any = kind.from_pretrained(source, config=config, dtype=dtype)
-    if chosen == "masked" and tokenizer.mask_token_id is None:
-        raise InvalidInput(f"the tokenizer of {name} has no mask token; train it with --task causal, or add one")
+    described = describe(name, task=task, max_length=max_length)
+    return _with_model(described, described.load(dtype).train())
+
+
+def unloaded(name: str, *, task: Task | None = None, max_length: int | None = None) -> Pretrained:
+    """The same without its weights, which are neither read nor made: to learn in time that it does not fit."""
+    described = describe(name, task=task, max_length=max_length)
+    return _with_model(described, described.skeleton())
+
+
+def _with_model(described: Described, model: Any) -> Pretrained:
     words = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > words:
+    if len(described.tokenizer) > words:
         raise InvalidInput(
-            f"the tokenizer of {name} knows {len(tokenizer)} tokens but the model has embeddings for {words}; "
-            "resize them first with model.resize_token_embeddings"
+            f"the tokenizer of {described.name} knows {len(described.tokenizer)} tokens but the model has embeddings "
+            f"for {words}; resize them first with model.resize_token_embeddings"
         )
-    room = _room(config, tokenizer)
-    length = min(MOST_TOKENS, room) if max_length is None else max_length
-    if not 1 <= length <= room:
-        raise InvalidInput(f"--max-length={length}; {name} takes from 1 to {room} tokens")
-    return Pretrained(model=model.train(), tokenizer=tokenizer, task=chosen, max_length=length)
-
-
-def _task_of(config: Any, name: str) -> Task:
-    """What a model was made for, by the class that its configuration names."""
-    for architecture in config.architectures or ():
-        for ending, task in _ENDINGS.items():
-            if architecture.endswith(ending) and not architecture.endswith("WithLMHeadModel"):
-                return task
-    raise InvalidInput(
-        f"{name} does not say whether it is a causal or a masked language model "
-        f"(its architectures are {config.architectures}); pass --task causal or --task masked"
-    )
-
-
-def _room(config: Any, tokenizer: Any) -> int:
-    """The most tokens that model and tokenizer take; tokenizers that state no limit state a huge number."""
-    text: Any = config.get_text_config()
-    positions = getattr(text, "max_position_embeddings", None) or MOST_TOKENS
-    return min(int(positions), int(min(tokenizer.model_max_length, 10**9)))
-
-
-@contextmanager
-def _needed(what: str, library: str) -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise InvalidInput(f'{what} need the library {library}; install it with pip install "hush[hf]"') from error
-
-
-@contextmanager
-def _loading(name: str, what: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        where = "the folder" if Path(name).is_dir() else "the name, the network and access to the hub, or pass a folder"
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise InvalidInput(f"{name}: its {what} cannot be loaded ({said[0]}); check {where}") from error
+    return Pretrained(model=model, tokenizer=described.tokenizer, task=described.task, max_length=described.max_length)

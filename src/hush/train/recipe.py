@@ -17,7 +17,7 @@ from hush.train.checkpoint import durable_file
 from hush.train.limits import MOST_LEARNING_RATE
 from hush.train.pretrained import Lora, Task
 
-__all__ = ["Recipe", "Runtime", "check_recipe", "store_recipe"]
+__all__ = ["Recipe", "Runtime", "check_recipe", "read_lengths", "store_lengths", "store_recipe"]
 
 
 @final
@@ -121,5 +121,21 @@ def store_recipe(folder: Path, recipe: Recipe) -> None:
         file.write(json.dumps(asdict(recipe), indent=2).encode())
 
 
+def store_lengths(folder: Path, *, max_length: int, cut_texts: int) -> None:
+    """Keep to how many tokens texts are cut and how many are that long, for the owner, before training begins."""
+    with durable_file(_lengths_path(folder)) as file:
+        file.write(json.dumps({"max_length": max_length, "cut_texts": cut_texts}).encode())
+
+
+def read_lengths(folder: Path) -> dict[str, int]:
+    """What ``store_lengths`` kept; empty if nothing is there."""
+    path = _lengths_path(folder)
+    return read_json(path) if path.is_file() else {}
+
+
 def _path(folder: Path) -> Path:
     return folder / "owner" / "recipe.json"
+
+
+def _lengths_path(folder: Path) -> Path:
+    return folder / "owner" / "lengths.json"

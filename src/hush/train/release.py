@@ -16,7 +16,6 @@ Scores appear with the final model, and only those of rounds on the way to it: a
 with other noise, and its first scores are dropped.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -32,14 +31,14 @@ from torch import nn
 from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.storage import flush, whole_file, whole_folder
+from hush.storage import flush, folder_digest, readable_like_folder, whole_file, whole_folder
 from hush.train.checkpoint import Checkpoints
 from hush.train.ledger import Ledger
 from hush.train.lock import FolderLock
 from hush.train.owner_paths import without_owner_paths
 from hush.train.run_log import RoundLines
 
-__all__ = ["EVALUATIONS", "SCORES", "Export", "RunFolder", "folder_digest", "local_base_of", "tensors_of"]
+__all__ = ["EVALUATIONS", "SCORES", "Export", "RunFolder", "local_base_of", "tensors_of"]
 
 SCORES, EVALUATIONS = "scores.jsonl", "evaluations.jsonl"  # before their release, and after it
 BASE_MODEL = "base_model.txt"
@@ -204,6 +203,7 @@ class RunFolder:
         with whole_folder(path) as work:
             export(work)
             self._hide_paths(work)
+            readable_like_folder(work)
             self._hide_times(work)
         self._hide_times(self.public)  # which just got a new entry
         flush(self.root)
@@ -248,9 +248,7 @@ def tensors_of(model: nn.Module) -> Export:
             from safetensors.torch import save_model
         except ImportError as error:
             raise InvalidInput("writing a model needs safetensors; pip install safetensors, or pass export=") from error
-        path = folder / "model.safetensors"
-        save_model(model, str(path))
-        path.chmod(0o644)  # the library makes it private
+        save_model(model, str(folder / "model.safetensors"))
 
     return export
 
@@ -264,13 +262,3 @@ def _clear_remains(folder: Path) -> None:
     for name in filter(_REMAINS.fullmatch, _names(folder)):
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def folder_digest(folder: Path) -> str:
-    """SHA-256 of the names and contents of all files below a folder, which are public once they are released."""
-    digest = hashlib.sha256(b"hush model 1\n")
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.relative_to(folder).as_posix()}\n{content}\n".encode())
-    return digest.hexdigest()

@@ -16,10 +16,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """All checks of one folder, and the certificate if it could be read."""
+    """All checks of one folder; its certificate, of a release that of the run, if it could be read.
+
+    unchecked: names of files in the folder that no check looks at.
+    """
 
     checks: tuple[Check, ...]
     certificate: Certificate | None
+    unchecked: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

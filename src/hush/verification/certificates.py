@@ -1,0 +1,143 @@
+"""Whether certificates say what they have to: a plan's what the plan comes to, a run's what its plan's says.
+
+A run adds the version of PyTorch, the fingerprint of its model and marks. Where training did not check the data, it
+leaves their fingerprint out.
+"""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from hush.certificate import DATA_FINGERPRINT, Certificate
+from hush.errors import HushError
+from hush.plan import Plan
+from hush.plan.files import MAJOR, MINOR, read_json
+from hush.verification.checks import Check, check
+from hush.verification.posteriors import SLACK
+
+VERSION = re.compile(r"[\w.+!-]{1,40}")
+MODEL, TORCH = "model", "torch"  # the fingerprint and the version that a run adds
+WORDS = ("assumptions", "not_covered")  # which another version may put in other words
+
+
+def check_certificate(plan: Plan, stated: Certificate, folder: Path, *, minor: int) -> Check:
+    """Both forms of a plan's certificate say what the plan says, but for the versions that wrote it."""
+    different = plan_differences(plan, stated, minor=minor)
+    if not different and minor == MINOR:
+        different = _forms_differ(stated, folder)
+    return _check("certificate", different, _matches(stated, minor))
+
+
+def check_run_certificate(planned: Certificate, folder: Path, *, minor: int) -> tuple[Check, Certificate | None]:
+    """Both forms of a run's certificate say what its plan's says, and what a run may add; and the certificate."""
+    path = folder / "certificate.json"
+    try:
+        stated = Certificate.from_dict(read_json(path))
+        different = run_differences(planned, stated)
+    except (HushError, OSError, ValueError, TypeError, RecursionError) as error:
+        problem = error if isinstance(error, HushError | OSError) else f"{path} is not JSON that hush wrote"
+        return Check(name="run's certificate", passed=False, detail=f"cannot be read: {problem}"), None
+    if not different and minor == MINOR:  # another version may write other fields and other words
+        different = _forms_differ(stated, folder)
+    detail = _matches(stated, minor)
+    if DATA_FINGERPRINT in planned.fingerprints and DATA_FINGERPRINT not in stated.fingerprints:
+        detail += "; it does not name the data, which training did not check"
+    return _check("run's certificate", different, detail), stated
+
+
+def plan_differences(plan: Plan, stated: Certificate, *, minor: int) -> list[str]:
+    """What a plan's certificate states otherwise than the plan does. minor: of the format that it was written in."""
+    said, due = stated.to_dict(), plan.certificate.to_dict()
+    different = _differences(said, due, besides=("versions", "curve", *(WORDS if minor != MINOR else ())))
+    if not _curves_agree(said["curve"], due["curve"]):
+        different.append("curve")
+    if not _are_versions(stated.versions):
+        different.append("versions")
+    return different
+
+
+def run_differences(planned: Certificate, stated: Certificate, *, same_place: bool = True) -> list[str]:
+    """What a run's certificate states otherwise than its plan's does, beyond what a run may add.
+
+    same_place: both were written by the training, and agree to the last digit and word. Otherwise the plan may have
+    been made by another version on another machine, and only what it promises is compared.
+    """
+    said, due = stated.to_dict(), planned.to_dict()
+    elsewhere = () if same_place else ("curve", *WORDS)
+    different = _differences(said, due, besides=("versions", "fingerprints", "marks", *elsewhere))
+    if not same_place and not _curves_agree(said["curve"], due["curve"]):
+        different.append("curve")
+    if not _are_versions(stated.versions) or (same_place and _but_torch(stated) != _but_torch(planned)):
+        different.append("versions")
+    marks = stated.marks
+    if marks[: len(planned.marks)] != planned.marks or not all(isinstance(mark, str) for mark in marks):
+        different.append("marks")
+    return different + _other_fingerprints(dict(planned.fingerprints), said["fingerprints"])
+
+
+def _other_fingerprints(due: dict[str, str], named: Any) -> list[str]:
+    if not isinstance(named, dict) or not all(isinstance(value, str) for value in named.values()):
+        return ["fingerprints"]
+    if DATA_FINGERPRINT not in named:
+        due.pop(DATA_FINGERPRINT, None)
+    names = sorted(name for name in {*named, *due} if name != MODEL and named.get(name) != due.get(name))
+    different = [f"fingerprint of the {name}" if name in due else "a fingerprint of something else" for name in names]
+    return different if MODEL in named else [*different, "fingerprint of the model (there is none)"]
+
+
+def _check(name: str, different: list[str], detail: str) -> Check:
+    return check(name, not different, f"does not match the plan in {', '.join(different)}", detail)
+
+
+def _differences(said: dict[str, Any], due: dict[str, Any], *, besides: tuple[str, ...]) -> list[str]:
+    compared = [name for name in due if name not in besides]
+    return [_told(name, said[name], due[name]) for name in compared if not _identical(said[name], due[name])]
+
+
+def _forms_differ(stated: Certificate, folder: Path) -> list[str]:
+    """Which of the two files says anything else than this, or says it in another way."""
+    different: list[str] = []
+    if (folder / "certificate.json").read_bytes() != f"{json.dumps(stated.to_dict(), indent=2)}\n".encode():
+        different.append("certificate.json (it holds more than that, or is written in another way)")
+    page = folder / "certificate.md"
+    if not page.is_file() or page.read_bytes() != stated.to_markdown().encode():
+        different.append("certificate.md")
+    return different
+
+
+def _matches(certificate: Certificate, minor: int) -> str:
+    detail = "matches the plan" if certificate.is_real else f"matches the plan, but is marked: {certificate.marks}"
+    if minor != MINOR:
+        detail += f"; its wording and its page are those of format {MAJOR}.{minor} and were not compared"
+    return detail
+
+
+def _told(name: str, said: Any, due: Any) -> str:
+    """A field, with its values if they are plain numbers."""
+    plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (said, due))
+    return f"{name} ({said!r}, the plan's is {due!r})" if plain else name
+
+
+def _identical(stated: Any, due: Any) -> bool:
+    return type(stated) is type(due) and stated == due
+
+
+def _are_versions(stated: object) -> bool:
+    """Names and versions, whichever they are, and nothing else that would stand on the page."""
+    return isinstance(stated, dict) and all(
+        isinstance(text, str) and VERSION.fullmatch(text) for pair in stated.items() for text in pair
+    )
+
+
+def _but_torch(certificate: Certificate) -> dict[str, str]:
+    return {name: version for name, version in certificate.versions.items() if name != TORCH}
+
+
+def _curves_agree(stated: dict[str, Any], due: dict[str, Any]) -> bool:
+    """The same secrets and priors, and posteriors that another machine may have computed."""
+    if stated.keys() != due.keys() or any(len(stated[name]) != len(due[name]) for name in due):
+        return False
+    pairs = [pair for name in due for pair in zip(stated[name], due[name], strict=True)]
+    return all(said[0] == own[0] and math.isclose(said[1], own[1], rel_tol=SLACK) for said, own in pairs)

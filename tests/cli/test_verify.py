@@ -1,0 +1,176 @@
+"""``hush verify`` and ``hush sign`` on what a run released: what they say, what they cover, and what they refuse."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import refused, run, run_json
+from hush.certificate import Certificate
+from hush.incidence import Incidence
+from hush.plan import Plan, make_plan
+from releases import WEIGHTS, certify, make_release, write_certificate
+
+STANDS = "Every promise holds, and this is the model that the certificate names."
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    held = np.arange(12)
+    incidence = Incidence.from_pairs(held, held // 3, num_examples=60, num_secrets=4)
+    return make_plan(incidence, prior=1e-8, ceiling=1e-3, batch_size=6, rounds=10)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("keys")
+    assert run("sign", "--new-key", folder / "private.pem", folder / "public.pem").exit_code == 0
+    return folder / "private.pem", folder / "public.pem"
+
+
+@pytest.fixture
+def share(plan: Plan, tmp_path: Path) -> Path:
+    """What hush run shares, in the folder of its run, with a plan of the owner's beside it."""
+    plan.save(tmp_path / "run" / "owner" / "plan")
+    return make_release(tmp_path / "run" / "share", plan)
+
+
+def stated(share: Path) -> Certificate:
+    return Certificate.from_dict(json.loads((share / "certificate.json").read_text()))
+
+
+def lines(share: Path, *options: object, code: int) -> list[str]:
+    shown = run("verify", share, *options)
+    assert shown.exit_code == code, shown.output
+    return shown.stdout.splitlines()
+
+
+def test_verify_says_what_was_checked_what_was_not_and_prints_every_fingerprint(share: Path) -> None:
+    said = lines(share, code=0)
+    for name in ("plan.json", "files", "rates", "certificate", "posteriors", "binding", "run's certificate", "model"):
+        assert [line for line in said if line.startswith(f"✓ {name}: ")], name
+    assert "  Not checked: README.md, evaluations.jsonl, report.html" in said
+    assert [line for line in said if line.startswith("  Not signed: ")]
+    assert said[-1] == STANDS
+    certified = dict(stated(share).fingerprints)
+    assert run_json("verify", share)["fingerprints"] == certified
+    assert all(f"  fingerprint of the {name}: {value}" in said for name, value in certified.items())
+
+
+def test_a_run_stands_for_what_it_released_and_its_plan_for_itself(share: Path) -> None:
+    whole = run_json("verify", share.parent)
+    assert whole == run_json("verify", share)
+    assert whole["release"] == str(share)
+    assert lines(share.parent, code=0)[0] == f"What this run released: {share}"
+    alone = run_json("verify", share / "plan")
+    assert alone["release"] is None
+    assert {check["name"] for check in whole["checks"]} - {check["name"] for check in alone["checks"]} == {
+        "run's certificate", "model", "folder",
+    }  # fmt: skip
+    shutil.rmtree(share)
+    assert lines(share.parent, code=0)[0] == f"The plan of this run: {share.parent / 'owner' / 'plan'}"
+
+
+def test_a_release_of_hush_train_is_found_too(share: Path, tmp_path: Path) -> None:
+    share.rename(tmp_path / "run" / "release")
+    assert run_json("verify", tmp_path / "run")["release"] == str(tmp_path / "run" / "release")
+
+
+def forgeries(share: Path, plan: Plan) -> Iterator[tuple[str, Path]]:
+    """Copies of what was shared, each with one lie in it, and the check that it must fail."""
+    before = stated(share)
+    for number, check in enumerate(("model", "run's certificate", "run's certificate", "run's certificate", "files")):
+        copy = share.with_name(f"forged-{number}")
+        shutil.copytree(share, copy)
+        match number:
+            case 0:
+                (copy / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
+            case 1:
+                (copy / "certificate.md").write_text((copy / "certificate.md").read_text().replace("0.00100", "1e-9"))
+            case 2:
+                (copy / "certificate.json").write_text(json.dumps(replace(before, rounds=1).to_dict()))
+            case 3:  # everything at once: another model, another noise, and certificates that name both
+                (copy / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
+                certify(copy, plan)
+                write_certificate(copy, replace(stated(copy), noise_multiplier=10 * plan.noise_multiplier))
+            case _:
+                (copy / "plan" / "certificate.md").write_text("All is well.")
+        yield check, copy
+
+
+def test_a_forged_copy_fails_with_and_without_a_key(share: Path, plan: Plan, keys: tuple[Path, Path]) -> None:
+    assert run("sign", share, "--private-key", keys[0]).exit_code == 0
+    assert lines(share, "--public-key", keys[1], code=0)[-1] == STANDS
+    for check, copy in forgeries(share, plan):
+        for options in ((), ("--public-key", keys[1])):
+            said = lines(copy, *options, code=1)
+            assert [line for line in said if line.startswith(f"✗ {check}: ")], (check, said)
+            assert said[-1] == "This release does not stand: do not rely on its certificate."
+
+
+def test_a_signature_says_what_it_covers(share: Path, plan: Plan, keys: tuple[Path, Path]) -> None:
+    private, public = keys
+    shown = run("sign", share.parent, "--private-key", private).stdout
+    assert f"{share / 'certificate.sig'}; it covers the run's certificate, and through its fingerprints" in shown
+    assert "  The release is signed; pass --public-key to check by whom." in lines(share, code=0)
+    said = lines(share, "--public-key", public, code=0)
+    assert [line for line in said if line.startswith("✓ signature: valid for this key; it covers the run's certif")]
+    assert f"{share} is signed already; pass --force" in refused(2, "sign", share, "--private-key", private)
+    assert run("sign", share, "--private-key", private, "--force").exit_code == 0
+    (share / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
+    certify(share, plan)
+    assert [line for line in lines(share, "--public-key", public, code=1) if line.startswith("✗ signature: ")]
+
+
+def test_what_does_not_fit_is_not_signed(share: Path, keys: tuple[Path, Path]) -> None:
+    before = stated(share)
+    write_certificate(share, replace(before, rounds=before.rounds - 1))
+    said = refused(2, "sign", share, "--private-key", keys[0])
+    assert "is not signed; run's certificate: does not match the plan in rounds (9, the plan's is 10)" in said
+    write_certificate(share, before)
+    (share / "model" / "config.json").unlink()
+    assert "is not signed; model: its files have the fingerprint" in refused(2, "sign", share, "--private-key", keys[0])
+    assert not (share / "certificate.sig").exists()
+
+
+def test_a_marked_run_is_named_as_such_and_there_is_nothing_to_verify_or_sign(
+    plan: Plan, tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
+    release = make_release(tmp_path / "run" / "release", plan, marks=("insecure_seed was set",))
+    shutil.rmtree(release / "plan")  # as training leaves it
+    for place in (release, release.parent):
+        for command in (("verify", place), ("sign", place, "--private-key", keys[0])):
+            said = refused(2, *command)
+            assert f"{release} certifies nothing (insecure_seed was set), so it holds no plan" in said
+            assert "do not pass this model on" in said
+
+
+def test_report_refuses_a_certificate_that_contradicts_its_plan_or_model(share: Path, plan: Plan) -> None:
+    output = share.parent / "page.html"
+    command = ("report", share, "--output", output, "--no-compare", "--force")
+    assert run(*command).exit_code == 0
+    before = stated(share)
+    write_certificate(share, replace(before, noise_multiplier=10 * plan.noise_multiplier))
+    said = refused(2, *command)
+    assert "is not the plan that the run's certificate is about: they differ in noise_multiplier (" in said
+    write_certificate(share, before)
+    (share / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
+    assert "is not the model of its certificate" in refused(2, *command)
+
+
+def test_verify_works_from_inside_as_the_readme_of_a_release_says(share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hush.pipeline.share import README
+
+    assert "`hush verify .`" in README
+    monkeypatch.chdir(share)
+    assert lines(Path(), code=0)[-1] == STANDS
+
+
+def test_what_lies_in_a_plans_folder_without_being_part_of_it_is_named(plan: Plan, tmp_path: Path) -> None:
+    plan.save(tmp_path / "plan")
+    (tmp_path / "plan" / "notes.txt").write_text("trust me")
+    assert "  Not checked: notes.txt" in lines(tmp_path / "plan", code=0)

@@ -1,0 +1,276 @@
+"""Whoever gets a released model can rely on its certificate: no file that it is about can be changed unnoticed."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import hush
+from hush.certificate import DATA_FINGERPRINT, Certificate
+from hush.keyed import DataKey
+from hush.signature import create_keys, is_release, sign
+from hush.storage import file_digest, record_digest
+from releases import WEIGHTS, certify, make_release, write_certificate
+
+NOT_CHECKED = ("README.md", "evaluations.jsonl", "report.html")
+OF_THE_RUN = {"run's certificate", "model", "folder"}
+
+
+@pytest.fixture(scope="module")
+def original(plan: hush.Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A signed release that is never changed; its keys lie beside it."""
+    root = tmp_path_factory.mktemp("original")
+    create_keys(root / "private.pem", root / "public.pem")
+    sign(make_release(root / "share", plan), root / "private.pem")
+    found = hush.verify(root / "share", public_key=root / "public.pem")
+    assert found.passed
+    assert found.unchecked == NOT_CHECKED
+    assert {check.name for check in found.checks} >= {*OF_THE_RUN, "posteriors", "signature"}
+    return root / "share"
+
+
+@pytest.fixture
+def share(original: Path, tmp_path: Path) -> Path:
+    shutil.copytree(original, tmp_path / "share")
+    return tmp_path / "share"
+
+
+@pytest.fixture
+def key(original: Path) -> Path:
+    return original.parent / "public.pem"
+
+
+def failed(folder: Path, **options: Any) -> set[str]:
+    return {check.name for check in hush.verify(folder, **options).checks if not check.passed}
+
+
+def detail(folder: Path, name: str, **options: Any) -> str:
+    (found,) = (check for check in hush.verify(folder, **options).checks if check.name == name)
+    assert not found.passed
+    return found.detail
+
+
+def stated(share: Path) -> Certificate:
+    return Certificate.from_dict(json.loads((share / "certificate.json").read_text()))
+
+
+def every_file(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_byte_of_a_signed_release_can_be_changed(
+    original: Path, key: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    """Of any file but those that are named as not checked; signed or not, with or without a key."""
+    name = data.draw(st.sampled_from([name for name in every_file(original) if name not in NOT_CHECKED]))
+    content = bytearray((original / name).read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    shutil.rmtree(tmp_path / "share", ignore_errors=True)
+    shutil.copytree(original, tmp_path / "share")
+    (tmp_path / "share" / name).write_bytes(content)
+    if name == "plan/plan.json":
+        assume(content.translate(None, b" \n\r\t") != (original / name).read_bytes().translate(None, b" \n\r\t"))
+    assert not hush.verify(tmp_path / "share", public_key=key).passed, name
+    if not name.endswith(".sig"):
+        assert not hush.verify(tmp_path / "share").passed, name
+
+
+def test_no_file_can_be_removed(original: Path, key: Path, tmp_path: Path) -> None:
+    for name in every_file(original):
+        copy = tmp_path / name.replace("/", "-")
+        shutil.copytree(original, copy)
+        (copy / name).unlink()
+        assert hush.verify(copy, public_key=key).passed == (name in NOT_CHECKED), name
+    for name in ("model", "plan"):
+        copy = tmp_path / f"without-{name}"
+        shutil.copytree(original, copy)
+        shutil.rmtree(copy / name)
+        assert failed(copy) >= {"model" if name == "model" else "plan.json"}
+        assert not hush.verify(copy, public_key=key).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [("model/pytorch_model.bin", "model"), ("model/deep/er.txt", "model"), ("better-model/model.safetensors", "folder"),
+     ("plan/notes.txt", "folder"), ("certificate.pdf", "folder"), ("plan.json", "folder")],
+)  # fmt: skip
+def test_no_file_can_be_added(share: Path, name: str, check: str) -> None:
+    (share / name).parent.mkdir(parents=True, exist_ok=True)
+    (share / name).write_text("trust me")
+    assert failed(share) == {check}
+
+
+def test_what_is_not_checked_is_named_and_may_change(share: Path, key: Path) -> None:
+    (share / "round-000010").mkdir()
+    for name in NOT_CHECKED:
+        (share / name).write_text("anything")
+    found = hush.verify(share, public_key=key)
+    assert found.passed
+    assert found.unchecked == ("README.md", "evaluations.jsonl", "report.html", "round-000010/")
+
+
+def test_a_plan_copied_over_a_release_does_not_make_it_a_plan(share: Path) -> None:
+    """Every file of the plan beside the model: the plan by itself is sound, but says nothing about a model."""
+    for path in (share / "plan").iterdir():
+        shutil.copyfile(path, share / path.name)
+    assert failed(share) == OF_THE_RUN
+    assert hush.verify(share / "plan").passed
+
+
+def test_links_and_odd_names_that_a_fingerprint_does_not_see_are_refused(share: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (share / "model" / "more").symlink_to(tmp_path / "elsewhere")
+    assert "model/more/ is a link" in detail(share, "model")
+    (share / "model" / "more").unlink()
+    model = share / "model"
+    first, second = sorted(path.name for path in model.iterdir())
+    forged = f"{first}\n{file_digest(model / first)}\n{second}"  # one file with the names and digests of two
+    (model / second).rename(model / forged)
+    (model / first).unlink()
+    assert "odd name" in detail(share, "model")
+
+
+SETTINGS: dict[str, Callable[[Certificate], Any]] = {
+    "noise_multiplier": lambda it: 10 * it.noise_multiplier,
+    "rounds": lambda it: it.rounds - 1,
+    "kept_fraction": lambda it: 1.0 - it.kept_fraction / 2,
+    "num_secrets": lambda it: it.num_secrets + 1,
+    "strictest": lambda it: {**it.strictest, "largest_ceiling": 1e-9},
+    "binding": lambda _: (),
+    "curve": lambda it: {name: tuple((p, min(r, 2 * p)) for p, r in points) for name, points in it.curve.items()},
+    "assumptions": lambda it: it.assumptions[:-1],
+    "not_covered": lambda _: (),
+    "created": lambda _: "2001-01-01T00:00:00+00:00",
+    "versions": lambda it: {**it.versions, "hush": "1\n- certified by everybody"},
+    "fingerprints": lambda it: {**it.fingerprints, "weights": "ab" * 32},
+    "marks": lambda _: ({"a": 1},),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_certificate_that_promises_other_than_its_plan_fails_in_both_forms(share: Path, name: str) -> None:
+    """The forger writes JSON and page to fit each other, and the model is the right one."""
+    forged = replace(stated(share), **{name: SETTINGS[name](stated(share))})
+    write_certificate(share, forged)
+    assert failed(share) == {"run's certificate"}
+    assert (name if name != "fingerprints" else "fingerprint of the weights") in detail(share, "run's certificate")
+
+
+def test_a_difference_is_told_with_its_values(share: Path, plan: hush.Plan) -> None:
+    noise = plan.noise_multiplier
+    write_certificate(share, replace(stated(share), noise_multiplier=10 * noise))
+    assert f"noise_multiplier ({10 * noise!r}, the plan's is {noise!r})" in detail(share, "run's certificate")
+
+
+def test_the_two_forms_must_say_the_same(share: Path, original: Path) -> None:
+    page = (share / "certificate.md").read_text()
+    for changed in (page.replace("nobody", "no one"), page + "\nTrust me.\n", page.replace("\n", "\r\n")):
+        (share / "certificate.md").write_bytes(changed.encode())
+        assert "certificate.md" in detail(share, "run's certificate")
+    shutil.copyfile(original / "certificate.md", share / "certificate.md")
+    content = json.loads((share / "certificate.json").read_text())
+    (share / "certificate.json").write_text(json.dumps(content | {"note": "approved"}, indent=2) + "\n")
+    assert "holds more than that" in detail(share, "run's certificate")
+    (share / "certificate.json").write_text("[" * 100_000)
+    assert failed(share) == {"run's certificate", "model"}
+
+
+@pytest.mark.parametrize("fingerprints", [[], {"model": 1}, {}, {"model": "ab" * 32}, "model"])
+def test_fingerprints_of_another_shape_fail(share: Path, fingerprints: Any) -> None:
+    content = json.loads((share / "certificate.json").read_text())
+    (share / "certificate.json").write_text(json.dumps(content | {"fingerprints": fingerprints}, indent=2) + "\n")
+    assert failed(share) == {"run's certificate", "model"}
+
+
+def test_another_model_fails_and_with_a_certificate_to_fit_it_fails_for_the_key(
+    share: Path, plan: hush.Plan, key: Path
+) -> None:
+    """Files alone cannot say who wrote them: a forger who names their own model must lack the key."""
+    (share / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
+    assert failed(share) == failed(share, public_key=key) == {"model"}
+    certify(share, plan)
+    assert failed(share) == set()
+    assert failed(share, public_key=key) == {"signature"}
+
+
+def test_a_release_of_another_plan_fails_even_if_that_plan_is_sound(share: Path, plan: hush.Plan, key: Path) -> None:
+    other = replace(plan, created="2001-01-01T00:00:00+00:00")
+    shutil.rmtree(share / "plan")
+    other.save(share / "plan")
+    assert hush.verify(share / "plan").passed
+    assert failed(share, public_key=key) == {"run's certificate"}
+
+
+def test_the_signature_of_a_plan_does_not_vouch_for_a_model(share: Path, key: Path) -> None:
+    """Nor can a signature of the release be replaced by one that was given for its plan."""
+    private = key.with_name("private.pem")
+    sign(share / "plan", private)
+    shutil.move(share / "plan" / "plan.sig", share / "certificate.sig")
+    assert "not valid for this key and this certificate.json and certificate.md" in detail(
+        share, "signature", public_key=key
+    )
+    (share / "certificate.sig").unlink()
+    sign(share / "plan", private)
+    assert "not about this model" in detail(share, "signature", public_key=key)
+    assert hush.verify(share / "plan", public_key=key).passed
+
+
+def test_a_run_may_add_marks_and_leave_out_unchecked_data(plan: hush.Plan, tmp_path: Path) -> None:
+    marked = hush.verify(make_release(tmp_path / "marked", plan, marks=("a fixed seed",)))
+    assert marked.passed
+    assert marked.certificate is not None
+    assert not marked.certificate.is_real
+    tied = replace(plan, data_fingerprint=DataKey(bytes(32)).fingerprint_rows(["a"]))
+    assert hush.verify(make_release(tmp_path / "tied", tied)).passed
+    names = {name: value for name, value in stated(tmp_path / "tied").fingerprints.items() if name != DATA_FINGERPRINT}
+    write_certificate(tmp_path / "tied", replace(stated(tmp_path / "tied"), fingerprints=names))
+    found = hush.verify(tmp_path / "tied")
+    assert found.passed
+    assert any("training did not check" in check.detail for check in found.checks)
+    names[DATA_FINGERPRINT] = DataKey(bytes(32)).fingerprint_rows(["b"])
+    write_certificate(tmp_path / "tied", replace(stated(tmp_path / "tied"), fingerprints=names))
+    assert failed(tmp_path / "tied") == {"run's certificate"}
+
+
+def test_marks_of_the_plan_cannot_be_left_out(plan: hush.Plan, tmp_path: Path) -> None:
+    simulated = replace(plan, noise_scale=0.5)
+    assert hush.verify(make_release(tmp_path / "share", simulated)).passed
+    certify(tmp_path / "share", simulated, marks=())
+    assert failed(tmp_path / "share") == {"run's certificate"}
+
+
+def test_a_certificate_of_another_format_is_held_to_its_numbers_and_its_page_counts_as_unchecked(
+    share: Path, key: Path
+) -> None:
+    """Its words are not known here. A forger who states another format gains nothing on whoever has the key."""
+    record = json.loads((share / "plan" / "plan.json").read_text())
+    record["format"] = "1.2"
+    (share / "plan" / "plan.json").write_text(json.dumps(record | {"digest": record_digest(record)}))
+    assert hush.verify(share, public_key=key).passed
+    (share / "certificate.md").write_text("in other words")
+    found = hush.verify(share)
+    assert found.passed
+    assert "certificate.md" in found.unchecked
+    assert failed(share, public_key=key) == {"signature"}
+    write_certificate(share, replace(stated(share), rounds=1))
+    assert failed(share) == {"run's certificate"}
+
+
+def test_what_is_a_release(original: Path, plan: hush.Plan, tmp_path: Path) -> None:
+    assert is_release(original)
+    assert not is_release(original / "plan")
+    assert not is_release(tmp_path)
+    assert not is_release(tmp_path / "missing")
+    plan.save(tmp_path / "plan")
+    assert not is_release(tmp_path)  # a folder that holds a plan, and nothing of a run
+    os.mkfifo(tmp_path / "model")
+    assert failed(tmp_path) == {"run's certificate", "model"}
