@@ -17,7 +17,7 @@ import hush
 from experiments.blowup_feasible.cases import RATE, ROUNDS, Point, Promise
 from experiments.blowup_feasible.measure import measured
 from hush.accounting.blowup import LARGEST_SIZE, split
-from hush.accounting.compose import compose
+from hush.accounting.compose import Composed, compose
 from hush.accounting.counts import count_law
 from hush.accounting.one_round import discretise, spread
 from hush.accounting.resolution import choose_resolution
@@ -70,7 +70,7 @@ def masses(point: Point) -> dict[str, Any]:
     def total(*, tilt: float, power: float) -> tuple[float, int]:
         """Sum of the Q-masses times exp(power * v), and the number of points."""
         found = compose(index, mass, step=resolution.step, tilt=tilt, rounds=ROUNDS, largest_size=LARGEST_SIZE)
-        if found is None:
+        if not isinstance(found, Composed):
             raise ValueError(f"the law of {ROUNDS} rounds needs more than {LARGEST_SIZE} points")
         return float(np.exp(found.log_norm + (power - tilt) * found.values) @ found.tilted), found.tilted.size
 

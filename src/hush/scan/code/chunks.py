@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import final
 
+from hush.corpus.columns import Column
 from hush.corpus.parts import Broken, Row, Span
 from hush.corpus.table import Corpus
 from hush.errors import InvalidInput
@@ -112,8 +113,8 @@ class CodePart:
     def path(self) -> Path:
         return self.root / self.file
 
-    def columns(self) -> dict[str, bool]:
-        return dict.fromkeys(COLUMNS, True)
+    def columns(self) -> dict[str, Column]:
+        return dict.fromkeys(COLUMNS, Column(is_text=True, is_form=True))
 
     def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | Broken]:
         text, problem = text_or_problem(self.root, self.file)
