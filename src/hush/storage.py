@@ -143,7 +143,8 @@ def arrow_file(path: str | os.PathLike[str]) -> "pa.OSFile":
 
     It is read, never mapped into memory: the system ends a process (SIGBUS) that looks at a mapped page which somebody
     cut off meanwhile, or which the disk does not give back. Nor is it a file of Python's: a thread of Arrow that calls
-    Python while the process exits may abort it (apache/arrow#50482).
+    Python while the process exits may abort it (apache/arrow#50482). Readers pass use_threads=False: a
+    process that exits then has no thread of Arrow's to end.
     """
     import pyarrow as pa
 
@@ -180,7 +181,7 @@ def parquet_table(
 ) -> "pa.Table":
     """The whole of a ``parquet_file``, or those of these columns that it has."""
     with parquet_file(path, remedy=remedy) as file:
-        return file.read(columns=None if columns is None else list(columns))
+        return file.read(columns=None if columns is None else list(columns), use_threads=False)
 
 
 def write_table(

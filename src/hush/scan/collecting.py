@@ -132,7 +132,8 @@ class Collecting:
 
     def hits(self) -> Iterator[pa.RecordBatch]:
         """All hits again, from the file: by example, rule and place in the text; those of a second search last."""
-        with arrow_file(self._hits_file) as file, pa.ipc.open_stream(file) as stream:
+        options = pa.ipc.IpcReadOptions(use_threads=False)  # see arrow_file
+        with arrow_file(self._hits_file) as file, pa.ipc.open_stream(file, options=options) as stream:
             yield from stream
 
     def offsets(self) -> NDArray[np.int64]:

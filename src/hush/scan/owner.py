@@ -53,7 +53,7 @@ class OwnerFiles:
         """Rows of reasons.parquet, of these examples (ascending) and of this secret only, if they are given."""
         with self._opened("reasons.parquet") as file:
             for group in _row_groups(file, examples):
-                for batch in file.iter_batches(ROW_GROUP, row_groups=[group]):
+                for batch in file.iter_batches(ROW_GROUP, row_groups=[group], use_threads=False):
                     kept_H = np.ones(len(batch), dtype=bool)
                     if examples is not None:
                         kept_H &= np.isin(batch.column("example").to_numpy(), examples)
@@ -65,7 +65,7 @@ class OwnerFiles:
     def examples(self, *columns: str) -> Iterator[pa.RecordBatch]:
         """These columns of examples.parquet, all of them if none is named; example i is row i."""
         with self._opened("examples.parquet") as file:
-            yield from file.iter_batches(ROW_GROUP, columns=list(columns) or None)
+            yield from file.iter_batches(ROW_GROUP, columns=list(columns) or None, use_threads=False)
 
     def example(self, number: int) -> dict[str, Any]:
         """Id, file and row of one example."""
@@ -74,7 +74,7 @@ class OwnerFiles:
             for group in range(file.metadata.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
                 if number < before + rows:
-                    return file.read_row_group(group).slice(number - before, 1).to_pylist()[0]
+                    return file.read_row_group(group, use_threads=False).slice(number - before, 1).to_pylist()[0]
                 before += rows
         raise InvalidInput(f"example {number} is not among the {before} of this scan; examples count from 0")
 
