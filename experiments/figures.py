@@ -22,6 +22,7 @@ mpl.rcParams |= {
 COLOURS = {
     "no protection": "#444444",
     "dropping": "#cc79a7",
+    "dropping, twice": "#aa4499",
     "uniform": "#e69f00",
     "paper, all data": "#d55e00",
     "paper, program": "#0072b2",

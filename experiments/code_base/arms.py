@@ -3,8 +3,9 @@
 All protected arms keep the promises of the table of secrets. The uniform one promises every secret all that any is
 promised, so that one promise fits all, and uses all data; its noise comes from the tight bound, which is generous to
 it. Files without a secret are public under every promise, so hush may also begin where dropping ends: that costs
-nothing. An arm with a tenth of the noise stands for a code base ten times as large whose projects are no larger; one
-without noise shows what clipping and few steps cost. Both are simulations and certify nothing.
+nothing. Dropping twice is as long as that and shows what of its gain is mere length. An arm with a tenth of the noise
+stands for a code base ten times as large whose projects are no larger; one without noise shows what clipping and few
+steps cost. Both are simulations and certify nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ DROPPING = Arm(name="dropping", data="without secrets")
 ARMS = (
     Arm(name="no protection", data="all"),
     DROPPING,
+    Arm(name="dropping, twice", data="without secrets", after=DROPPING),
     Arm(name="uniform", plan="uniform"),
     Arm(name="paper, all data", plan="paper"),
     Arm(name="paper, program", plan="paper-program"),

@@ -30,15 +30,12 @@ def _figure(base: Row, rows: list[Row], path: Path) -> None:
     """The base model is the line at 0, whose values dotted lines carry down; arms follow from 1 on."""
     from experiments.figures import panels, save
 
-    figure, axes = panels(1, 3, width=4.2, height=4.2)
+    figure, axes = panels(1, 3, width=4.4, height=1.2 + 0.32 * len(rows))
     noise, loss, canaries = axes[0]
     _draw_noise(noise, base, rows)
     _draw_losses(loss, base, rows)
     _draw_canaries(canaries, base, rows)
-    names = [
-        "base model",
-        *(row["arm"].title.replace(", a tenth", ",\na tenth").replace(", then", ",\nthen") for row in rows),
-    ]
+    names = ["base model", *(row["arm"].title.replace("a tenth of the noise", "noise / 10") for row in rows)]
     simulated = [number for number, row in enumerate(rows, 1) if row["arm"].noise_scale != 1]
     for axis in axes[0]:
         axis.set_yticks(range(len(names)), names)

@@ -114,7 +114,8 @@ class _Study:
         return best_of({setting: losses[setting] for setting in self.prepared.scale.tried})
 
     def _train(self, arm: Arm, setting: Setting, *, seed: int) -> float:
-        """Seconds that it took. Under a plan there is no seed: draws and noise are the system's."""
+        """Seconds that it took. Under a plan there is no seed: draws and noise are the system's. A second training on
+        the same examples takes them in another order."""
         scale = self.prepared.scale
         begin = time.perf_counter()
         if arm.after is None:
@@ -127,8 +128,9 @@ class _Study:
         if arm.plan is None:
             examples = self.prepared.free_N if arm.data == "without secrets" else np.arange(len(self.table))
             steps = scale.rounds * scale.batch_size // scale.plain_batch
+            order = seed + 1 if arm.after is None else seed + 1001
             self.learner.plain(
-                self.table, examples, steps=steps, batch=scale.plain_batch, rate=setting.learning_rate, seed=seed + 1
+                self.table, examples, steps=steps, batch=scale.plain_batch, rate=setting.learning_rate, seed=order
             )
         else:
             self.learner.private(self.table, _scaled(self.prepared, arm), setting)

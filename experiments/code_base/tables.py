@@ -27,25 +27,27 @@ def base_of(log: RunLog) -> Row | None:
 
 
 def rows_of(log: RunLog) -> list[Row]:
-    """For each arm with a finished run of its best setting: the outcomes, one per seed."""
+    """For each arm with a finished run of its best setting: outcomes and commits, one per seed."""
     found: list[Row] = []
     for arm in ARMS:
         best = best_of(tuned(log, arm))
-        outcomes = [
-            entry["outcome"]
+        runs = [
+            entry
             for entry in log.entries()
             if best is not None
             and "seed" in entry["key"]
             and entry["key"] == final_key(entry["key"]["scale"], arm, best, entry["key"]["seed"])
         ]
-        if outcomes:
-            found.append({"arm": arm, "outcomes": outcomes})
+        if runs:
+            commits = [run["commit"] for run in runs]
+            found.append({"arm": arm, "outcomes": [run["outcome"] for run in runs], "commits": commits})
     return found
 
 
 def tables(base: Row, rows: list[Row]) -> str:
     """Quality, then leakage. After ± stands the radius of the 95 % interval for the mean over seeds, rounded up."""
     start = base["outcome"]
+    commits = dict.fromkeys(commit[:7] for commit in (base["commit"], *(one for row in rows for one in row["commits"])))
     return "\n".join(
         [
             QUALITY,
@@ -57,7 +59,7 @@ def tables(base: Row, rows: list[Row]) -> str:
             f"{total([start], 'said')} | prior: {at_most(start['canary']['prior'], 2)} |",
             *(_line(row["arm"], _leakage(row["outcomes"])) for row in rows),
             "",
-            f"{base['hardware']}; {base['versions']}; {base['date'][:10]}; commit {base['commit'][:12]}.",
+            f"{base['hardware']}; {base['versions']}; {base['date'][:10]}; commit {' and '.join(commits)}.",
         ]
     )
 

@@ -19,8 +19,9 @@ import hush
 from experiments.runs import RunLog
 from experiments.secret_words.arms import BATCH, ROUNDS, Promise, make_plans
 from experiments.secret_words.data import DOCUMENTS, PARTS, Prepared, prepare
-from experiments.secret_words.jobs import Bench, run_jobs
+from experiments.secret_words.jobs import run_jobs
 from experiments.secret_words.panels import summarise
+from experiments.secret_words.schedule import Bench
 from experiments.secret_words.training import Task, mean_loss_of, new_model, train_ordinarily
 
 STAGES = ("prepare", "plan", "pretrain", "train", "figures")

@@ -21,6 +21,7 @@ CEILINGS = 2e-4, 1e-3
 STEPS = range(4, -7, -1)  # k of the paper's c = 2^k
 NOISE_STEP = 2.0**-0.25
 NOISE_STEPS = 5
+NEAR_RATES, NEAR_NOISE = 0.02, 0.01  # arms that close are trained once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +82,26 @@ def planned(folder: Path) -> list[Arm]:
 
 
 def alike(folder: Path) -> dict[tuple[str, bool], str]:
-    """For each planned arm, with and without noise, the first one that trains exactly the same: by equal rates of the
-    examples and, with noise, equal noise and tuning. The last steps of a sweep may change nothing more."""
-    first: dict[tuple[Any, ...], str] = {}
+    """For each planned arm, with and without noise, the first one that trains nearly the same, and stands for it.
+
+    Nearly: its examples' rates differ by at most 2 % of their sum and, with noise, its noise by at most 1 %, under the
+    same tuning. The ends of a sweep change hardly anything; seeds differ by more.
+    """
+    plans = {arm: hush.Plan.load(folder / arm.name) for arm in planned(folder)}
+
+    def near(arm: Arm, other: Arm, noise: bool) -> bool:
+        own, its = plans[arm], plans[other]
+        if noise and (arm.label != other.label or abs(its.noise_multiplier / own.noise_multiplier - 1) > NEAR_NOISE):
+            return False
+        return bool(np.abs(own.rates - its.rates).sum() <= NEAR_RATES * own.rates.sum())
+
     found: dict[tuple[str, bool], str] = {}
-    for arm in planned(folder):
-        plan = hush.Plan.load(folder / arm.name)
-        rates = plan.rates.tobytes()
-        found[arm.name, False] = first.setdefault((rates,), arm.name)
-        found[arm.name, True] = first.setdefault((rates, plan.noise_multiplier, arm.label), arm.name)
+    for noise in (False, True):
+        firsts: list[Arm] = []
+        for arm in plans:
+            first = next((other for other in firsts if near(arm, other, noise)), arm)
+            firsts += [first] if first is arm else []
+            found[arm.name, noise] = first.name
     return found
 
 

@@ -16,14 +16,14 @@ import hush
 from experiments.figures import COLOURS, panels, save
 from experiments.runs import RunLog, interval, provenance
 from experiments.secret_words.arms import Arm, alike, planned
-from experiments.secret_words.jobs import FREE, KINDS, Bench, Job, chosen_rate
+from experiments.secret_words.schedule import FREE, NOISELESS, Bench, Job, chosen_rate
 
 __all__ = ["summarise"]
 
 Row = dict[str, Any]
 COLUMNS: tuple[str, ...] = (
-    "arm", "label", "step", "kept", "kept_weight", "noise_multiplier", "trained_noise", "loss", "loss_radius",
-    "loss_clean", "loss_clean_radius", "seeds",
+    "arm", "label", "step", "kept", "kept_weight", "noise_multiplier", "trained_noise", "learning_rate", "loss",
+    "loss_radius", "loss_clean", "loss_clean_radius", "seeds",
 )  # fmt: skip
 
 SWEEPS = (("paper", "paper, program", "the paper's: KL, c = 2^k"), ("hush", "hush", "hush: tight, accounted"))
@@ -37,7 +37,7 @@ def summarise(bench: Bench, output: Path) -> list[Row]:
     free = _losses(log, FREE, FREE, bench=bench)
     start = log.outcome({"arm": "before", "noise": False})
     references = {"no protection": free, "before fine-tuning": [start["test"]] if start else []}
-    rates = {kind: chosen_rate(log, kind, bench) for kind in KINDS}
+    rates = {kind: chosen_rate(log, FREE, kind, bench) for kind in NOISELESS}
     output.mkdir(parents=True, exist_ok=True)
     (output / "summary.json").write_text(
         json.dumps({**provenance(), "learning_rates": rates, "references": references, "rows": rows}, indent=2) + "\n"
@@ -63,6 +63,7 @@ def _row(arm: Arm, same: Mapping[tuple[str, bool], str], log: RunLog, bench: Ben
         "kept_weight": float(plan.weights.mean()),
         "noise_multiplier": plan.noise_multiplier,
         "trained_noise": plan.training_noise_multiplier,
+        "learning_rate": chosen_rate(log, same[arm.name, True], arm.label, bench),
         "loss": loss[0],
         "loss_radius": _finite(loss[1]),
         "loss_clean": clean_loss[0],
@@ -72,12 +73,11 @@ def _row(arm: Arm, same: Mapping[tuple[str, bool], str], log: RunLog, bench: Ben
 
 
 def _losses(log: RunLog, arm: str, kind: str, *, bench: Bench) -> list[float]:
-    """Test losses of the final runs: all rounds, seeds from 0, the rate that the tuning of its kind chose."""
-    rate = chosen_rate(log, kind, bench)
+    """Test losses of the final runs: all rounds, seeds from 0, the rate that its tuning chose."""
+    rate = chosen_rate(log, arm, kind, bench)
     if rate is None:
         return []
-    noise = kind not in (FREE, "clipped")
-    jobs = [Job(arm, noise, rate, seed, bench.rounds) for seed in range(bench.seeds)]
+    jobs = [Job(arm, kind not in NOISELESS, rate, seed, bench.rounds) for seed in range(bench.seeds)]
     return [outcome["test"] for job in jobs if (outcome := log.outcome(job.key)) is not None]
 
 

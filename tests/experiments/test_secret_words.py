@@ -5,6 +5,7 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,7 @@ def test_every_arm_and_seed_is_run_and_shown(finished: Path) -> None:
     summary = json.loads((finished / "results" / "summary.json").read_text())
     assert len(summary["references"]["no protection"]) == 2
     assert {"date", "commit", "hardware", "learning_rates", "rows"} <= summary.keys()
+    assert all(row["learning_rate"] == "0.001" for row in rows)  # the only one that this scale tries
     assert (finished / "results" / "panels.svg").read_text().lstrip().startswith("<?xml")
 
 
@@ -121,10 +123,11 @@ def test_rows_survive_being_packed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(Prepared.load(tmp_path, ["train"]).rows["train"], rows)
 
 
-def test_arms_that_train_exactly_the_same_are_run_once(finished: Path, tmp_path: Path) -> None:
+def test_arms_that_train_nearly_the_same_are_run_once(finished: Path, tmp_path: Path) -> None:
     import shutil
 
-    from experiments.secret_words.arms import alike
+    import hush
+    from experiments.secret_words.arms import NEAR_NOISE, alike
 
     plans = tmp_path / "plans"
     shutil.copytree(finished / "work" / "plans", plans)
@@ -132,4 +135,38 @@ def test_arms_that_train_exactly_the_same_are_run_once(finished: Path, tmp_path:
     assert same["hush-00", False] == "paper-00"  # both use all data; their noise differs
     assert same["hush-00", True] == "hush-00"
     shutil.copytree(plans / "paper-05", plans / "paper-06")
-    assert alike(plans) == {**same, ("paper-06", False): "paper-05", ("paper-06", True): "paper-05"}
+    plan = hush.Plan.load(plans / "paper-05")
+    noisier = replace(plan, noise_multiplier=plan.noise_multiplier * (1 + 2 * NEAR_NOISE))
+    noisier.save(plans / "paper-07")
+    expected = {**same, ("paper-06", False): "paper-05", ("paper-06", True): "paper-05"}
+    assert alike(plans) == {**expected, ("paper-07", False): "paper-05", ("paper-07", True): "paper-07"}
+
+
+def test_the_middle_tries_every_rate_and_the_others_try_its_neighbours(finished: Path, tmp_path: Path) -> None:
+    from experiments.runs import RunLog
+    from experiments.secret_words.schedule import Bench, Job, chosen_rate, final, tuning_around, tuning_middles
+
+    rates = (1e-4, 1e-3, 1e-2, 1e-1)
+    bench = Bench(
+        work=finished / "work", log=tmp_path / "runs.jsonl", rounds=10, batch_size=1, micro_batch=1, vocabulary=1,
+        rates=rates, seeds=1, workers=1, compile=False, start=tmp_path, until=None,
+    )  # fmt: skip
+    log = RunLog(bench.log)
+    middles = list(tuning_middles(bench, log))
+    assert {job.rate for job in middles if job.arm == "paper-10"} == set(rates)
+    assert not list(tuning_around(bench, log))  # nothing is known yet
+    assert not list(final(bench, log))
+
+    def lose(job: Job, best: float) -> None:
+        log.run(job.key, lambda: {"validation": abs(np.log(job.rate / best)), "test": 0.0})
+
+    for job in middles:
+        lose(job, best=1e-1)
+    around = list(tuning_around(bench, log))
+    assert {(job.arm, job.rate) for job in around} == {("paper-05", 1e-2), ("paper-05", 1e-1)}
+    assert chosen_rate(log, "paper-05", "paper, program", bench) is None
+    for job in around:
+        lose(job, best=1e-2)
+    assert chosen_rate(log, "paper-05", "paper, program", bench) == 1e-2
+    assert chosen_rate(log, "paper-10", "paper, program", bench) == 1e-1
+    assert {job.rate for job in final(bench, log) if not job.noise} == {1e-1}  # as tuned where all data are used
