@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +66,7 @@ def test_every_arm_and_seed_is_run_and_shown(finished: Path) -> None:
     assert all(row["seeds"] == "2" and row["loss"] and row["loss_clean"] and row["loss_radius"] for row in rows)
     summary = json.loads((finished / "results" / "summary.json").read_text())
     assert len(summary["references"]["no protection"]) == 2
-    assert {"date", "commit", "hardware", "learning_rates", "rows"} <= summary.keys()
+    assert all(len(summary["runs"][name]) == 1 for name in ("date", "commit", "hardware", "versions"))
     assert all(row["learning_rate"] == "0.001" for row in rows)  # the only one that this scale tries
     assert (finished / "results" / "panels.svg").read_text().lstrip().startswith("<?xml")
 
@@ -170,3 +171,31 @@ def test_the_middle_tries_every_rate_and_the_others_try_its_neighbours(finished:
     assert chosen_rate(log, "paper-05", "paper, program", bench) == 1e-2
     assert chosen_rate(log, "paper-10", "paper, program", bench) == 1e-1
     assert {job.rate for job in final(bench, log) if not job.noise} == {1e-1}  # as tuned where all data are used
+
+
+@pytest.mark.parametrize("best", [1, 2])
+def test_the_table_takes_the_step_that_validation_prefers(best: int) -> None:
+    from experiments.secret_words.table import same_promise
+
+    def row(step: int, seeds: int, validation: float, loss: float) -> dict[str, Any]:
+        return {"arm": f"hush-0{step}", "step": step, "seeds": seeds, "validation": validation, "loss": loss,
+                "loss_radius": 0.00101, "trained_noise": 1.0, "kept": 0.9}  # fmt: skip
+
+    rows = [row(0, 3, 9.0, 9.0), *(row(step, 3, float(step != best), 1.0 + step) for step in (1, 2)), row(3, 1, -1, 0)]
+    table = same_promise(rows, {"before fine-tuning": [7.0], "no protection": [2.0, 2.0]}).splitlines()
+    assert table[2:] == [
+        "| before fine-tuning | | | 7.000 | |",
+        "| hush on all data | 1 | 3 | 9.000 | ± 0.002 |",
+        f"| hush, step {best}: 90 % kept | 1 | 3 | {1 + best}.000 | ± 0.002 |",
+        "| no protection | 0 | 2 | 2.000 | ± 0.000 |",
+    ]
+
+
+def test_the_page_shows_the_table_that_the_runs_gave() -> None:
+    from experiments.secret_words.table import same_promise
+
+    kept = ROOT / "experiments" / "results" / "secret_words"
+    summary = json.loads((kept / "summary.json").read_text())
+    table = same_promise(summary["rows"], summary["references"])
+    assert (kept / "table.md").read_text().strip() == table
+    assert table in (ROOT / "docs" / "studies" / "secret-words.md").read_text()
