@@ -1,5 +1,6 @@
 """``hush train`` in two processes: the model of one process, one voice, and one end for all."""
 
+import atexit
 import json
 import os
 import socket
@@ -11,17 +12,21 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import transformers as hf
+import typer
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
 import hush
-from hush.cli import app
+from hush.cli import app, messages
+from hush.errors import InvalidInput
 from hush.interrupt import Interrupt
 from hush.keyed import DataKey
 from hush.plan.held_out import choose_held_out, make_plan_holding_out
+from hush.train import launch
 from hush.train.noise import Noise
 from hush.train.run_log import RoundLines, RunLog
 
@@ -126,7 +131,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     (root / "scenarios.json").write_text(json.dumps(scenarios))
     program = [sys.executable, str(Path(__file__).with_name("two_commands.py"))]
     processes = [subprocess.Popen([*program, str(rank), str(root)], env=environment()) for rank in range(2)]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    try:
+        assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     codes = [json.loads((root / f"codes.{rank}.json").read_text()) for rank in range(2)]
     outcomes = {
         name: Outcome(
@@ -223,6 +233,35 @@ def test_whoever_refuses_all_end_with_2_and_one_message(ran: Ran, scenario: str)
     assert not (ran.root / "never").exists()
 
 
+ERRORS = {
+    "refused": InvalidInput("pass something else"),
+    "no file": FileNotFoundError(2, "No such file or directory", "a file"),
+    "no memory": MemoryError(),
+    "no memory on the GPU": torch.OutOfMemoryError("CUDA out of memory"),
+    "a bug": ZeroDivisionError(),
+    "Ctrl-C": KeyboardInterrupt(),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+def test_who_keeps_silent_ends_with_the_code_of_who_speaks(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first to fail tells the others is the code with which the command line ends it."""
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(atexit, "register", lambda *_, **__: None)
+    assert launch._give_way(store, error) is None
+
+    def fail() -> None:
+        raise error
+
+    failing = typer.Typer()
+    failing.command()(messages.command(fail))
+    assert int(store.get(launch._CODE)) == CliRunner().invoke(failing, []).exit_code
+
+
 def test_a_process_that_is_killed_ends_the_others(ran: Ran) -> None:
     outcome = ran.outcomes["killed"]
     assert outcome.codes == [1, -9], outcome.stderr
@@ -242,13 +281,44 @@ def test_sigterm_saves_the_round_of_all_processes_and_the_same_command_goes_on(r
     assert_close(ran.root / "terminated", ran.root / "replicas")
 
 
-def test_torchrun_starts_it(ran: Ran, tmp_path: Path) -> None:
+# Python runs this first. It notes which threads there are at the end, and whether the interpreter was taken down.
+WATCHED_END = """
+import atexit, os
+from pathlib import Path
+
+seen = Path(os.environ["SEEN"])
+
+class Watch:
+    def __del__(self, taken_down=os.open(seen, os.O_RDONLY), touch=os.open, flags=os.O_CREAT | os.O_WRONLY):
+        touch("taken-down." + os.environ["RANK"], flags, dir_fd=taken_down)
+
+def write_threads():
+    names = [(thread / "comm").read_text() for thread in Path("/proc/self/task").iterdir()]
+    (seen / ("threads." + os.environ["RANK"])).write_text("".join(names))
+
+if "RANK" in os.environ:
+    watch = Watch()
+    atexit.register(write_threads)
+"""
+
+
+@pytest.mark.parametrize(("scenario", "options"), [("replicas", []), ("shards", ["--shard"])])
+def test_torchrun_starts_it_and_no_interpreter_ends_before_the_threads_of_its_connection(
+    ran: Ran, tmp_path: Path, scenario: str, options: list[str]
+) -> None:
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "sitecustomize.py").write_text(WATCHED_END)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hush"]
-    arguments = train(ran.root, str(tmp_path / "run"), *PUBLIC, "--json")
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment(), timeout=120)
+    arguments = train(ran.root, str(tmp_path / "run"), *PUBLIC, "--json", *options)
+    watched = environment() | {"PYTHONPATH": str(tmp_path), "SEEN": str(tmp_path / "seen")}
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=watched, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rounds"] == ROUNDS
-    assert_close(tmp_path / "run", ran.root / "replicas")
+    assert_close(tmp_path / "run", ran.root / scenario)
+    for rank in range(2):
+        threads = (tmp_path / "seen" / f"threads.{rank}").read_text()
+        taken_down = (tmp_path / "seen" / f"taken-down.{rank}").exists()
+        assert not (taken_down and "gloo" in threads), (rank, threads)
 
 
 def test_processes_that_cannot_meet_are_refused(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,6 +255,10 @@ def train(
     if first:
         record = fitted_record(ended)
         print_json(record) if json else show_fitted(record, Console(), ended)
+    if shard:
+        from hush.train.launch import leave
+
+        leave(0)
 
 
 def _check_folder(folder: Path) -> None:

@@ -2,22 +2,28 @@
 
 Whoever fails first claims the word, in the store through which the processes met; the others keep silent, and end with
 the same exit code once it is said. A process that waits for one that failed learns of it when its connection closes.
+
+Gloo's threads let go of a tensor a moment after its sum is there, and need the interpreter for it. If they are still
+about it when the interpreter is taken down, Python before 3.14 aborts the process, and torchrun ends all the others. So
+those threads end with the connection; where torch keeps them, the interpreter is not taken down.
 """
 
 import atexit
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group, which its functions would keep as their default
 from torch.distributed.rendezvous import rendezvous
 
 from hush.errors import HushError, InvalidInput
 
-__all__ = ["connected"]
+__all__ = ["connected", "leave"]
 
 PATIENCE = timedelta(hours=2)  # for the slowest process, while it reads data or writes a model
 LAST_WORD = timedelta(seconds=10)  # for the message of the process that failed, before the others end
@@ -53,6 +59,17 @@ def connected(device: str | None) -> Iterator[bool]:
         # Over NCCL, taking it down waits for the others, who may wait for this one; the process ends anyway.
         if whole or not on_gpu:
             dist.destroy_process_group()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process as ``sys.exit`` does, but leave the interpreter up.
+
+    For processes that sharded a model: torch keeps what it learned about shards, and with that the group's threads.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _take_device(device: str | None, *, on_gpu: bool) -> None:
@@ -102,7 +119,8 @@ def _lost(error: BaseException) -> _Lost | None:
 
 def _give_way(store: Any, error: BaseException) -> int | None:
     """None if this process is the one to say its error; the exit code if another says, or has said, its own."""
-    code = 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, InvalidInput | OSError) else 1
+    refused = isinstance(error, InvalidInput | OSError | MemoryError | torch.OutOfMemoryError)
+    code = 130 if isinstance(error, KeyboardInterrupt) else 2 if refused else 1
     rank, world, told = dist.get_rank(), dist.get_world_size(), False
     try:
         if store.add(_CLAIMED, 1) == 1:
