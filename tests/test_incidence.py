@@ -3,6 +3,7 @@
 import pickle
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,8 +65,28 @@ def test_scipy_counts_mean_containing_and_stored_zeros_do_not() -> None:
     assert matrix.nnz == 4
 
 
-@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
-def test_a_matrix_of_anything_but_counts_is_refused(value: float) -> None:
+def _unmerged(content: Any, shape: tuple[int, int]) -> sp.csr_array:
+    """One row in which every occurrence is an entry of its own."""
+    ones, (_, columns) = content
+    return sp.csr_array((ones, columns, np.array([0, len(ones)])), shape=shape)
+
+
+@pytest.mark.parametrize("kind", [sp.coo_array, sp.coo_matrix, _unmerged])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.bool_, np.float32])
+def test_no_number_of_occurrences_adds_up_to_none(kind: Any, dtype: type) -> None:
+    for times in (2, 128, 256, 65_536):
+        places = np.zeros(times, dtype=np.int64), np.zeros(times, dtype=np.int64)
+        assert Incidence.from_scipy(kind((np.ones(times, dtype=dtype), places), shape=(1, 1))).num_entries == 1
+
+
+def test_a_negative_value_is_not_hidden_by_a_positive_one() -> None:
+    matrix = sp.coo_array((np.array([1.0, -1.0]), ([0, 0], [0, 0])), shape=(1, 1))
+    with pytest.raises(InvalidInput, match="negative"):
+        Incidence.from_scipy(matrix)
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf, 1j])
+def test_a_matrix_of_anything_but_counts_is_refused(value: complex) -> None:
     with pytest.raises(InvalidInput, match="negative or non-finite"):
         Incidence.from_scipy(sp.csr_array([[value]]))
     with pytest.raises(InvalidInput, match="got ndarray"):

@@ -90,18 +90,20 @@ class Incidence:
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> Self:
-        """From any scipy.sparse matrix or array, examples × secrets: a positive value means "contains"."""
-        from scipy.sparse import csc_array, sparray, spmatrix
+        """From any scipy.sparse matrix or array, examples × secrets: a positive value means "contains".
 
-        if getattr(matrix, "ndim", 0) != 2 or not isinstance(matrix, sparray | spmatrix):
+        Duplicates are merged, not added up: 256 ones of type uint8 would make a 0.
+        """
+        from scipy.sparse import sparray, spmatrix
+
+        if not issubclass(type(matrix), sparray | spmatrix) or matrix.ndim != 2:
             raise InvalidInput(f"expected a 2-D scipy.sparse matrix, got {type(matrix).__name__}; wrap it in csr_array")
-        csc = csc_array(matrix, copy=True)  # a copy, since merging duplicates works in place
-        csc.sum_duplicates()
-        if len(csc.data) and not (csc.data.min() >= 0 and np.isfinite(csc.data).all()):
+        coo = matrix.tocoo()
+        if coo.dtype.kind not in "biuf" or not (np.isfinite(coo.data) & (coo.data >= 0)).all():
             raise InvalidInput("the matrix holds negative or non-finite values; use 1 where an example has the secret")
-        csc.eliminate_zeros()
-        csc.sort_indices()
-        return cls(csc.shape[0], np.asarray(csc.indptr, dtype=np.int64), csc.indices)
+        there = coo.data > 0
+        num_examples, num_secrets = coo.shape
+        return cls.from_pairs(coo.row[there], coo.col[there], num_examples=num_examples, num_secrets=num_secrets)
 
     def to_scipy(self) -> "csr_array":
         """The same matrix as a scipy.sparse CSR array of int8 ones, examples × secrets."""

@@ -74,6 +74,19 @@ def one_round_posterior(rates: Array, sigma: float, prior: float) -> float:
     return float(mass @ special.ndtr(np.arange(mass.size) / sigma - cut))
 
 
+def one_round_excess_in_high_precision(rates: Array, sigma: float, prior: float, claimed: float) -> float:
+    """claimed / B(p) - 1 of a single round, with 60 digits: below 0 if an upper bound was claimed that is none."""
+    with mpmath.workdps(60):
+        survival = [*count_survival_in_high_precision(rates), mpmath.mpf(0)]
+        p, z = mpmath.mpf(prior), mpmath.mpf(float(special.ndtri(prior)))
+        for _ in range(6):  # Newton on the logarithm of the normal tail, from 16 digits
+            z -= mpmath.log(mpmath.ncdf(z) / p) * mpmath.ncdf(z) / mpmath.npdf(z)
+        terms = [
+            (survival[k] - survival[k + 1]) * mpmath.ncdf(z + k / mpmath.mpf(sigma)) for k in range(len(rates) + 1)
+        ]
+        return float(mpmath.mpf(claimed) / mpmath.fsum(terms) - 1)
+
+
 def two_round_posterior(rates: Array, sigma: float, prior: float) -> float:
     """B(p) of two rounds: the best test is a threshold on the sum of two losses, one integral over the first output.
 

@@ -151,3 +151,23 @@ def test_every_corner_has_an_answer_in_range(bound: Any, sigma: float, rounds: i
     for rates in ([1e-12], [1e-6] * 100, [0.5] * 100, [1.0], [1.0, 1e-9]):
         found = hush.posterior(rates, noise_multiplier=sigma, rounds=rounds, prior=prior, bound=bound)
         assert prior <= found <= 1.0
+
+
+@pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
+@pytest.mark.parametrize(
+    ("rates", "sigma", "prior"),
+    [
+        ([4.5297725072062576e-12] * 3, 188204.96946706658, 3.7200351908443014e-259),
+        ([2.0704435108693495e-11], 41429.95594328071, 3.938642397934769e-246),
+        ([1e-12], 585.3137562848867, 2.5780079821747604e-219),
+        ([2.8730174930139022e-11] * 20, 139461.4930749568, 3.818556230462335e-157),
+        ([1e-13], 3.0, 1e-300),
+    ],
+)
+def test_a_rise_in_the_last_digits_of_the_prior_is_not_lost_to_rounding(
+    reference: ModuleType, rates: list[float], sigma: float, prior: float, bound: Any
+) -> None:
+    upper = float(hush.posterior(rates, noise_multiplier=sigma, rounds=1, prior=prior, bound=bound))
+    excess = reference.one_round_excess_in_high_precision(np.array(rates), sigma, prior, upper)
+    assert excess >= 0
+    assert bound != "blowup" or excess <= 1e-2

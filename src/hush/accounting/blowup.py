@@ -63,7 +63,8 @@ def _bounds(cells: Round, resolution: Resolution, rounds: int, priors: Array) ->
         with np.errstate(over="ignore"):  # a threshold too high for the prior is merely a useless candidate
             candidates = np.exp(threshold + log_prior) + height
         best = int(candidates.argmin())
-        bounds[i] = min(1.0, conceded + inflate_p * float(candidates[best]))
+        inflate_t = 1 + EPS * (8 + 2 * abs(log_prior) + 2 * abs(threshold[best]))  # t p comes from two logarithms
+        bounds[i] = min(1.0, conceded + inflate_p * inflate_t * float(candidates[best]))
         inside = 0 < best < candidates.size - 1  # at either end, another composition may see a better threshold
         slack[i] = inflate_q * error[best] / bounds[i] if inside else np.inf
     return bounds, slack

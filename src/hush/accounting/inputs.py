@@ -19,7 +19,7 @@ def checked_rates(rates: ArrayLike, *, length: int | None = None) -> Array:
     """Sampling probabilities as a flat array; a single number stands for `length` equal ones."""
     try:
         array = np.asarray(rates, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput("rates must be numbers, one sampling probability for each example") from error
     if array.ndim == 0:
         array = np.full(1 if length is None else length, float(array))
@@ -37,7 +37,7 @@ def checked_noise(noise_multiplier: float) -> float:
     """A noise multiplier, finite and at least 0."""
     try:
         sigma = float(noise_multiplier)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"noise_multiplier={noise_multiplier!r} is not a number") from error
     if not 0 <= sigma < np.inf:
         raise InvalidInput(f"noise_multiplier={sigma}; pass a finite number >= 0 (0 means no noise)")
@@ -59,7 +59,7 @@ def checked_priors(prior: ArrayLike) -> Array:
     """Priors from 1e-300 up to less than 1, in the shape they were given."""
     try:
         array = np.asarray(prior, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput("prior must be a number or an array of numbers") from error
     wrong = ~((array >= LEAST_PRIOR) & (array < 1))
     if wrong.any():
@@ -71,7 +71,7 @@ def checked_accuracy(accuracy: float) -> float:
     """The relative excess to aim for; it steers how fine the computation is, never whether it is safe."""
     try:
         number = float(accuracy)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"accuracy={accuracy!r} is not a number") from error
     if not 1e-6 <= number <= 0.1:
         raise InvalidInput(f"accuracy={accuracy!r}; pass a relative excess between 1e-6 and 0.1")
