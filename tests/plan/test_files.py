@@ -175,15 +175,19 @@ def test_the_old_folder_returns_where_the_new_one_cannot_take_its_place(
     assert hush.Plan.load(folder) == plan
 
 
-def test_a_newer_minor_version_is_read_without_what_is_new_but_not_verified(plan: hush.Plan, folder: Path) -> None:
+@pytest.mark.parametrize("stated", ["1.0", "1.7"])
+def test_another_minor_version_is_read_without_what_is_new_but_not_verified(
+    plan: hush.Plan, folder: Path, stated: str
+) -> None:
     certificate = json.loads((folder / "certificate.json").read_text()) | {"new": 1}
     (folder / "certificate.json").write_text(json.dumps(certificate))
     digests = {name: files.file_digest(folder / name) for name in files.FILES}
-    rewritten(folder, format="1.7", colour="blue", digests=digests)
+    rewritten(folder, format=stated, colour="blue", digests=digests)
     assert hush.Plan.load(folder) == plan
     (found,) = hush.verify(folder).checks
     assert not found.passed
-    assert re.search(r"format 1\.7, this hush verifies up to 1\.\d+; use a newer one", found.detail)
+    known = f"{files.MAJOR}.{files.MINOR}"
+    assert re.search(rf"format {stated}, .* format {known} only; use the hush that wrote it", found.detail)
 
 
 @pytest.mark.parametrize("stated", ["1.-3", "1.3.0", "-1.3", " 1.3", "1.", "1.٣", 1.3, None])
@@ -194,25 +198,22 @@ def test_what_is_no_version_is_refused(folder: Path, stated: object) -> None:
     assert not hush.verify(folder).passed
 
 
-def test_a_plan_of_an_older_minor_version_may_say_it_in_other_words(plan: hush.Plan, folder: Path) -> None:
+def test_whoever_states_another_format_cannot_put_words_into_a_certificate(folder: Path) -> None:
     page = folder / "certificate.md"
-    page.write_text(page.read_text().replace("nobody who gives", "no one who gives"))
+    page.write_text(page.read_text().replace("nobody who gives", "nobody, whoever he is and whatever he gives"))
     digests = {name: files.file_digest(folder / name) for name in files.FILES}
-    rewritten(folder, digests=digests)
-    assert not hush.verify(folder).passed
-    rewritten(folder, format="1.1", digests=digests)
-    assert hush.Plan.load(folder) == plan
-    assert hush.verify(folder).passed
+    for stated in (f"{files.MAJOR}.{files.MINOR}", "1.2", "1.0"):
+        rewritten(folder, format=stated, digests=digests)
+        assert not hush.verify(folder).passed
 
 
-def test_a_plan_from_before_data_had_fingerprints_is_read_and_verified(plan: hush.Plan, folder: Path) -> None:
+def test_a_plan_from_before_data_had_fingerprints_is_read(plan: hush.Plan, folder: Path) -> None:
     record = json.loads((folder / "plan.json").read_text())
     del record["data_fingerprint"]
     (folder / "plan.json").write_text(json.dumps(record))
     rewritten(folder, format="1.0")
     assert hush.Plan.load(folder) == plan
     assert hush.Plan.load(folder).data_fingerprint is None
-    assert hush.verify(folder).passed
 
 
 def test_the_fingerprint_of_the_data_survives_the_disk_and_stands_in_the_certificate(

@@ -81,19 +81,17 @@ def test_canaries_are_told_from_secrets_by_their_ids() -> None:
     assert not any("canaries" in line for line in remarks_of(without))
 
 
-def test_what_is_said_of_one_plan_cannot_be_left_out_but_by_formats_that_did_not_say_it(
-    plan: hush.Plan, tmp_path: Path
-) -> None:
+def test_what_is_said_of_one_plan_cannot_be_left_out_whatever_format_is_stated(plan: hush.Plan, tmp_path: Path) -> None:
     folder = tmp_path / "plan"
     plan.save(folder)
     stated = json.loads((folder / "certificate.json").read_text())
     silent = dataclasses.replace(plan.certificate, not_covered=NOT_COVERED)
     (folder / "certificate.json").write_text(json.dumps(stated | {"not_covered": list(NOT_COVERED)}))
     (folder / "certificate.md").write_text(silent.to_markdown())
-    for written, passes in (("1.3", False), ("1.2", True)):
+    for written in ("1.3", "1.2"):  # the second did not say it
         record = json.loads((folder / "plan.json").read_text()) | {"format": written}
         record["digests"] = {name: file_digest(folder / name) for name in FILES}
         record["digest"] = record_digest(record)
         (folder / "plan.json").write_text(json.dumps(record))
         assert hush.Plan.load(folder) == plan
-        assert hush.verify(folder).passed == passes
+        assert not hush.verify(folder).passed

@@ -1,5 +1,6 @@
 """What a reviewer can rely on: no number of a plan can be changed without being found out, digests or no digests."""
 
+import copy
 import dataclasses
 import json
 import re
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 from plan_instances import Instance, instances, office
 
 import hush
+from hush.certificate import Certificate
 from hush.keyed import DataKey
 from hush.plan.files import FILES
+from hush.plan.held_out import make_plan_holding_out
 from hush.storage import file_digest, record_digest
 
 Path_ = tuple[Any, ...]
@@ -134,10 +137,11 @@ def test_the_fingerprint_of_the_data_cannot_be_changed_or_dropped(
     tied = dataclasses.replace(plan, data_fingerprint=DataKey(bytes(32)).fingerprint_rows(["a"]))
     tied.save(tmp_path / "plan")
     record = json.loads((tmp_path / "plan" / "plan.json").read_text())
-    for changed in (record | {"data_fingerprint": other}, record | {"data_fingerprint": other, "format": "1.0"}):
+    for stated, found in ((record["format"], "certificate"), ("1.0", "plan.json")):
+        changed = record | {"data_fingerprint": other, "format": stated}
         (tmp_path / "plan" / "plan.json").write_text(json.dumps(changed))
         assert failed(tmp_path / "plan") == ["plan.json"]
-        assert failed(sealed(tmp_path / "plan")) == ["certificate"]
+        assert failed(sealed(tmp_path / "plan")) == [found]
 
 
 def test_no_pair_of_the_graph_can_be_changed_even_with_its_fingerprint(plan: hush.Plan, folder: Path) -> None:
@@ -173,6 +177,32 @@ def test_nothing_can_be_left_out_of_the_certificate_or_put_in(folder: Path, chan
     content = json.loads((folder / "certificate.json").read_text()) | change
     (folder / "certificate.json").write_text(json.dumps(content))
     assert failed(sealed(folder))
+
+
+@pytest.mark.parametrize("secret", [0, 1, 2])
+def test_no_number_of_the_curve_can_be_made_smaller_in_both_forms(original: Path, tmp_path: Path, secret: int) -> None:
+    true = json.loads((original / "certificate.json").read_text())
+    for point, factor in [(0, 1 - 4e-3), (4, 1 - 2e-3), (8, 1 - 4e-3), (8, 1.0), (4, 1 + 2e-3)]:
+        folder = tmp_path / f"{point}-{factor}"
+        shutil.copytree(original, folder)
+        content = copy.deepcopy(true)
+        list(content["curve"].values())[secret][point][1] *= factor
+        (folder / "certificate.json").write_text(json.dumps(content, indent=2) + "\n")
+        (folder / "certificate.md").write_text(Certificate.from_dict(content).to_markdown())
+        assert failed(sealed(folder)) == (["certificate"] if factor < 1 else []), (point, factor)
+
+
+@pytest.mark.parametrize("holds_out", [False, True])
+def test_a_plan_that_states_no_capacities_uses_every_example_alike(tmp_path: Path, holds_out: bool) -> None:
+    instance = office()
+    promises: dict[str, Any] = {**instance.promises, "batch_size": 12, "capacity": "none"}
+    idle = np.flatnonzero(~instance.has_secret)[:2] if holds_out else []
+    plan = make_plan_holding_out(instance.incidence, idle, **promises)
+    plan.save(tmp_path / "even")
+    assert failed(tmp_path / "even") == []
+    weights = np.where(instance.has_secret, 0.99 * plan.weights, plan.weights)
+    dataclasses.replace(plan, weights=weights, posterior=plan.ceiling).save(tmp_path / "uneven")
+    assert "rates" in failed(tmp_path / "uneven")
 
 
 FORGERIES: dict[str, Callable[[hush.Plan], dict[str, Any]]] = {
@@ -299,3 +329,12 @@ def test_numbers_beyond_the_largest_are_refused(folder: Path) -> None:
     path = folder / "plan.json"
     path.write_text(re.sub(r'("noise_multiplier": )[^,]*', r"\g<1>1e999", path.read_text()))
     assert failed(folder) == ["plan.json"]
+
+
+@pytest.mark.parametrize("name", ["noise_multiplier", "batch_size", "clip_norm", "noise_scale", "weights_gap"])
+def test_whole_numbers_that_no_float_holds_are_refused(folder: Path, name: str) -> None:
+    record = json.loads((folder / "plan.json").read_text())
+    (folder / "plan.json").write_text(json.dumps(record | {name: 10**400}))
+    assert failed(sealed(folder)) == ["content"]
+    with pytest.raises(hush.InvalidInput, match=name):
+        hush.Plan.load(folder)

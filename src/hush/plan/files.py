@@ -132,9 +132,9 @@ def _parsed_record(folder: Path) -> dict[str, Any]:
         known: Any = FORMAT.fullmatch(record["format"])
         major, minor = (int(part) for part in known.groups())
     except FileNotFoundError as error:
-        raise InvalidInput(f"{folder} holds no plan.json; pass a folder that Plan.save wrote") from error
+        raise InvalidInput(f"{folder} holds no plan.json; pass a folder that hush plan or Plan.save wrote") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidInput(f"{path} is not a plan's JSON; pass a folder that Plan.save wrote") from error
+        raise InvalidInput(f"{path} is not a plan's JSON; pass a folder that hush plan or Plan.save wrote") from error
     if major != MAJOR:
         raise InvalidInput(
             f"{path} has format {major}.{minor}, this hush reads {MAJOR}.x; load it with the hush that wrote it, "
@@ -190,15 +190,19 @@ def _write_json(content: dict[str, Any], path: Path) -> None:
 def _numbers(column: pa.ChunkedArray, path: Path) -> np.ndarray:
     """A column of numbers."""
     if not pa.types.is_float64(column.type) or column.null_count:
-        raise InvalidInput(f"{path} has a column of type {column.type}; pass a folder that Plan.save wrote")
+        raise InvalidInput(
+            f"{path} has a column of type {column.type}; pass a folder that hush plan or Plan.save wrote"
+        )
     return column.to_numpy()
 
 
 def _rows(column: pa.ChunkedArray, path: Path) -> np.ndarray:
     """A column of equally long lists of numbers as a matrix."""
     if not pa.types.is_fixed_size_list(column.type) or not pa.types.is_float64(column.type.value_type):
-        raise InvalidInput(f"{path} has a column of type {column.type}; pass a folder that Plan.save wrote")
+        raise InvalidInput(
+            f"{path} has a column of type {column.type}; pass a folder that hush plan or Plan.save wrote"
+        )
     flat = column.combine_chunks().flatten()
     if flat.null_count:
-        raise InvalidInput(f"{path} has empty cells; pass a folder that Plan.save wrote")
+        raise InvalidInput(f"{path} has empty cells; pass a folder that hush plan or Plan.save wrote")
     return flat.to_numpy().reshape(len(column), column.type.list_size)

@@ -4,6 +4,7 @@ Legend: N examples, S secrets, Q promised points of a secret.
 """
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ def check_numbers(plan: "Plan") -> None:
     checked_choice("bound", plan.bound, Bound)
     checked_choice("capacity", plan.capacity, Capacity)
     for name in _POSITIVE:
-        if not 0 < getattr(plan, name) < np.inf:
+        if not 0 < getattr(plan, name) <= sys.float_info.max:  # a whole number may be finite and yet no float
             raise InvalidInput(f"{name}={getattr(plan, name)!r}; pass a finite number above 0")
     if not 0 <= plan.weights_gap < 1:
         raise InvalidInput(f"weights_gap={plan.weights_gap!r}; a relative gap lies in [0, 1)")

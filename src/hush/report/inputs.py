@@ -15,7 +15,7 @@ from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.plan.files import minor_version, read_json, read_record
 from hush.signature import is_release
-from hush.verification.certificates import plan_differences, run_differences
+from hush.verification.certificates import plan_differences, refuse_unknown_words, run_differences
 from hush.verification.release import model_problem
 from hush.weights import Frontier
 
@@ -78,7 +78,8 @@ def read_source(path: str | Path, *, plan: str | Path | None = None) -> Source:
 def _planned(plan: Plan, folder: Path) -> Certificate:
     """The certificate of a plan as it lies in its folder; refused if it contradicts the plan."""
     certificate = _certificate(folder / "certificate.json")
-    different = plan_differences(plan, certificate, minor=minor_version(read_record(folder)))
+    refuse_unknown_words(minor_version(read_record(folder)))
+    different = plan_differences(plan, certificate)
     if different:
         raise InvalidInput(
             f"{folder}: the certificate contradicts the plan in {', '.join(different)}; make the plan again"

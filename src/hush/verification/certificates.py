@@ -10,48 +10,55 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hush.certificate import DATA_FINGERPRINT, Certificate
-from hush.errors import HushError
+from hush.errors import HushError, InvalidInput
 from hush.plan import Plan
 from hush.plan.files import MAJOR, MINOR, read_json
 from hush.verification.checks import Check, check
-from hush.verification.posteriors import SLACK
+from hush.verification.posteriors import SLACK, is_proven
 
 VERSION = re.compile(r"[\w.+!-]{1,40}")
 MODEL, TORCH = "model", "torch"  # the fingerprint and the version that a run adds
 WORDS = ("assumptions", "not_covered")  # which another version may put in other words
 
 
-def check_certificate(plan: Plan, stated: Certificate, folder: Path, *, minor: int) -> Check:
+def refuse_unknown_words(minor: int) -> None:
+    """Refuse a plan of another minor version: what it may say in other words cannot be told from what is forged."""
+    if minor != MINOR:
+        raise InvalidInput(
+            f"the plan has format {MAJOR}.{minor}, and this hush knows what a certificate has to say in format "
+            f"{MAJOR}.{MINOR} only; use the hush that wrote it"
+        )
+
+
+def check_certificate(plan: Plan, stated: Certificate, folder: Path) -> Check:
     """Both forms of a plan's certificate say what the plan says, but for the versions that wrote it."""
-    different = plan_differences(plan, stated, minor=minor)
-    if not different and minor == MINOR:
-        different = _forms_differ(stated, folder)
-    return _check("certificate", different, _matches(stated, minor))
+    different = plan_differences(plan, stated) or _forms_differ(stated, folder)
+    return _check("certificate", different, _matches(stated))
 
 
-def check_run_certificate(planned: Certificate, folder: Path, *, minor: int) -> tuple[Check, Certificate | None]:
+def check_run_certificate(planned: Certificate, folder: Path) -> tuple[Check, Certificate | None]:
     """Both forms of a run's certificate say what its plan's says, and what a run may add; and the certificate."""
     path = folder / "certificate.json"
     try:
         stated = Certificate.from_dict(read_json(path))
-        different = run_differences(planned, stated)
+        different = run_differences(planned, stated) or _forms_differ(stated, folder)
     except (HushError, OSError, ValueError, TypeError, RecursionError) as error:
         problem = error if isinstance(error, HushError | OSError) else f"{path} is not JSON that hush wrote"
         return Check(name="run's certificate", passed=False, detail=f"cannot be read: {problem}"), None
-    if not different and minor == MINOR:  # another version may write other fields and other words
-        different = _forms_differ(stated, folder)
-    detail = _matches(stated, minor)
+    detail = _matches(stated)
     if DATA_FINGERPRINT in planned.fingerprints and DATA_FINGERPRINT not in stated.fingerprints:
         detail += "; it does not name the data, which training did not check"
     return _check("run's certificate", different, detail), stated
 
 
-def plan_differences(plan: Plan, stated: Certificate, *, minor: int) -> list[str]:
-    """What a plan's certificate states otherwise than the plan does. minor: of the format that it was written in."""
+def plan_differences(plan: Plan, stated: Certificate) -> list[str]:
+    """What a plan's certificate states otherwise than the plan does."""
     said, due = stated.to_dict(), plan.certificate.to_dict()
-    different = _differences(said, due, besides=("versions", "curve", *(WORDS if minor != MINOR else ())))
-    if not _curves_agree(said["curve"], due["curve"]):
+    different = _differences(said, due, besides=("versions", "curve"))
+    if not (_curves_agree(said["curve"], due["curve"]) and _is_proven(plan, stated, plan.certificate)):
         different.append("curve")
     if not _are_versions(stated.versions):
         different.append("versions")
@@ -107,11 +114,8 @@ def _forms_differ(stated: Certificate, folder: Path) -> list[str]:
     return different
 
 
-def _matches(certificate: Certificate, minor: int) -> str:
-    detail = "matches the plan" if certificate.is_real else f"matches the plan, but is marked: {certificate.marks}"
-    if minor != MINOR:
-        detail += f"; its wording and its page are those of format {MAJOR}.{minor} and were not compared"
-    return detail
+def _matches(certificate: Certificate) -> str:
+    return "matches the plan" if certificate.is_real else f"matches the plan, but is marked: {certificate.marks}"
 
 
 def _told(name: str, said: Any, due: Any) -> str:
@@ -141,3 +145,13 @@ def _curves_agree(stated: dict[str, Any], due: dict[str, Any]) -> bool:
         return False
     pairs = [pair for name in due for pair in zip(stated[name], due[name], strict=True)]
     return all(said[0] == own[0] and math.isclose(said[1], own[1], rel_tol=SLACK) for said, own in pairs)
+
+
+def _is_proven(plan: Plan, stated: Certificate, due: Certificate) -> bool:
+    """Whether the posteriors of a curve with the right secrets and priors are upper bounds."""
+    for name, points in due.curve.items():
+        prior, found = np.array(points).T
+        said = np.array(stated.curve[name])[:, 1]
+        if not is_proven(plan, plan.secret_ids.index(name), prior, said, found):
+            return False
+    return True

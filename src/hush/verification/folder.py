@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.certificate import Certificate
-from hush.errors import HushError, InvalidInput
+from hush.errors import HushError
 from hush.incidence import Incidence
 from hush.plan import Plan
 from hush.plan.files import (
-    MAJOR,
-    MINOR,
     changed_files,
     minor_version,
     read_fields,
@@ -26,16 +24,18 @@ from hush.plan.files import (
     read_record,
     stored_rates,
 )
+from hush.plan.held_out import held_out_examples
 from hush.plan.invariants import promises_fingerprint
 from hush.protection import promise_arrays
 from hush.secret_table import Secrets
 from hush.signature import covered, is_release, signature_problem
-from hush.verification.certificates import check_certificate
+from hush.verification.certificates import check_certificate, refuse_unknown_words
 from hush.verification.checks import Check, Verification, check
 from hush.verification.posteriors import Progress, check_posteriors
 from hush.verification.release import check_release, unchecked
 
 EXACT = 1e-12
+UNEVEN = 1e-5  # more than holding examples out takes from the weight of those with secrets
 
 
 def verify(
@@ -60,8 +60,7 @@ def verify(
     try:
         record = read_record(path)
         minor = minor_version(record)
-        if minor > MINOR:
-            raise InvalidInput(f"has format {MAJOR}.{minor}, this hush verifies up to {MAJOR}.{MINOR}; use a newer one")
+        refuse_unknown_words(minor)
     except HushError as error:
         return Verification(checks=(Check(name="plan.json", passed=False, detail=str(error)),), certificate=None)
     checks = [Check(name="plan.json", passed=True, detail=f"format {record['format']}, digest fits")]
@@ -82,12 +81,12 @@ def verify(
     if secrets is not None:
         checks.append(_promises(plan, secrets))
     checks.append(_rates(plan, rates))
-    checks.append(check_certificate(plan, certificate, path, minor=minor))
+    checks.append(check_certificate(plan, certificate, path))
     checks.extend(check_posteriors(plan, progress))
     if released:
         more, certificate = check_release(root, certificate, minor=minor)
         checks.extend(more)
-    rest = unchecked(root, released=released, minor=minor)
+    rest = unchecked(root, released=released)
     return Verification(checks=tuple(checks), certificate=certificate, unchecked=rest)
 
 
@@ -98,7 +97,7 @@ def _promises(plan: Plan, secrets: Secrets) -> Check:
 
 
 def _rates(plan: Plan, rate: NDArray[np.float64]) -> Check:
-    """Weights in [0, 1] mean exactly the stored rates, and the rates sum to the batch size."""
+    """Weights mean exactly the stored rates, and these sum to the batch size; without capacities they are all alike."""
     problems: list[str] = []
     expected = plan.batch_size * plan.weights / math.fsum(plan.weights)
     if rate.shape != expected.shape or not np.all(np.abs(rate - expected) <= EXACT * expected):  # NaN fails
@@ -107,4 +106,6 @@ def _rates(plan: Plan, rate: NDArray[np.float64]) -> Check:
         problems.append("rates leave [0, 1]")
     elif not abs(math.fsum(rate) - plan.batch_size) <= 1e-9 * plan.batch_size:
         problems.append(f"rates sum to {math.fsum(rate):.6g}, not to the batch size {plan.batch_size:g}")
+    elif plan.capacity == "none" and np.delete(plan.weights, held_out_examples(plan)).min(initial=1.0) < 1 - UNEVEN:
+        problems.append("some examples are used less than others, though the capacity is 'none'")
     return check("rates", not problems, "; ".join(problems), f"sum to {plan.batch_size:g}, none above 1")

@@ -55,36 +55,47 @@ def check_posteriors(plan: Plan, progress: Progress | None) -> tuple[Check, Chec
     )
 
 
+def is_proven(plan: Plan, secret: int, prior: np.ndarray, stated: np.ndarray, found: np.ndarray) -> bool:
+    """Whether posteriors from these priors are at most what is stated. found: upper bounds by the plan's bound.
+
+    Those may be too large by mere discretisation, or since the search for the best order ended elsewhere; so before
+    they count as larger, a finer one of the same kind and then the tight one are tried.
+    """
+    for bound in dict.fromkeys((plan.bound, "blowup")):
+        if np.all(found <= stated * (1 + EQUAL)):
+            return True
+        found = np.minimum(found, _found(plan, secret, prior, bound=bound, accuracy=FINER))
+    return bool(np.all(found <= stated * (1 + EQUAL)))
+
+
 def _faults(plan: Plan, listed: np.ndarray, secret: int) -> list[str]:
     """What is wrong with one secret."""
-    ceiling_Q, stated_Q = plan.ceiling[secret], plan.posterior[secret]
-
-    def found(noise_share: float, *, bound: Any = plan.bound, **settings: Any) -> np.ndarray:
-        return np.asarray(
-            posterior(
-                plan.rates[plan.incidence.examples_of(secret)],
-                noise_multiplier=plan.noise_multiplier * noise_share,
-                rounds=plan.rounds,
-                prior=plan.prior[secret],
-                bound=bound,
-                **settings,
-            )
-        )
-
-    most_Q = np.minimum(ceiling_Q, stated_Q * (1 + EQUAL))
-    now_Q = found(1.0)
-    if not np.all(now_Q <= most_Q):  # what is too large may be so by mere discretisation
-        now_Q = np.minimum(now_Q, found(1.0, accuracy=FINER))
+    prior_Q, ceiling_Q, stated_Q = plan.prior[secret], plan.ceiling[secret], plan.posterior[secret]
+    now_Q = _found(plan, secret, prior_Q)
+    if not np.all(now_Q <= ceiling_Q):
+        now_Q = np.minimum(now_Q, _found(plan, secret, prior_Q, accuracy=FINER))
     faults: list[str] = []
     if not np.all(now_Q <= ceiling_Q):
         faults.append("broken")
-    elif not np.all(now_Q <= most_Q):  # the search for the best order may have ended elsewhere: the tight bound decides
-        tight_Q = np.minimum(now_Q, found(1.0, bound="blowup", accuracy=FINER))
-        faults += [] if np.all(tight_Q <= most_Q) else ["larger than stated"]
+    elif not is_proven(plan, secret, prior_Q, stated_Q, now_Q):
+        faults.append("larger than stated")
     near = bool(np.any(now_Q > NEAR * ceiling_Q))
     if listed[secret]:
-        if not (near and np.any(found(MUCH_LESS) > (1 - ROOM) * ceiling_Q)):
+        if not (near and np.any(_found(plan, secret, prior_Q, noise_share=MUCH_LESS) > (1 - ROOM) * ceiling_Q)):
             faults.append("binding")
-    elif near and np.any(found(LESS, accuracy=FINER) > (1 + SLACK) * ceiling_Q):
+    elif near and np.any(_found(plan, secret, prior_Q, noise_share=LESS, accuracy=FINER) > (1 + SLACK) * ceiling_Q):
         faults.append("binding")
     return faults
+
+
+def _found(plan: Plan, secret: int, prior: np.ndarray, *, noise_share: float = 1.0, **settings: Any) -> np.ndarray:
+    """Upper bounds from these priors, with a share of the plan's noise and, unless told otherwise, by its bound."""
+    return np.asarray(
+        posterior(
+            plan.rates[plan.incidence.examples_of(secret)],
+            noise_multiplier=plan.noise_multiplier * noise_share,
+            rounds=plan.rounds,
+            prior=prior,
+            **{"bound": plan.bound, **settings},
+        )
+    )

@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 
 from hush.certificate import Certificate
-from hush.plan.files import FILES, MINOR, SIGNATURE
+from hush.plan.files import FILES, SIGNATURE
 from hush.signature import RELEASE_SIGNATURE
 from hush.storage import folder_digest
-from hush.verification.certificates import MODEL, check_run_certificate
+from hush.verification.certificates import MODEL, check_run_certificate, refuse_unknown_words
 from hush.verification.checks import Check, check
 
 CHECKED = {"plan", "model", "certificate.json", "certificate.md", RELEASE_SIGNATURE}
@@ -24,15 +24,14 @@ def check_release(folder: Path, planned: Certificate, *, minor: int) -> tuple[tu
 
     minor: of the format of the plan.
     """
-    fits, certificate = check_run_certificate(planned, folder, minor=minor)
+    refuse_unknown_words(minor)
+    fits, certificate = check_run_certificate(planned, folder)
     return (fits, _check_model(folder, certificate), _check_names(folder)), certificate
 
 
-def unchecked(folder: Path, *, released: bool, minor: int) -> tuple[str, ...]:
-    """Names in the folder of a release, or of a plan, that no check looks at. minor: of the format of the plan."""
+def unchecked(folder: Path, *, released: bool) -> tuple[str, ...]:
+    """Names in the folder of a release, or of a plan, that no check looks at."""
     known = CHECKED if released else OF_A_PLAN
-    if minor != MINOR:
-        known = known - {"certificate.md"}  # whose words this version does not know
     return tuple(_shown(path, folder) for path in sorted(folder.iterdir()) if path.name not in known)
 
 
