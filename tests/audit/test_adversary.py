@@ -28,6 +28,7 @@ from hush.audit.canary_files import Planting, read_canaries
 from hush.audit.candidates import Candidates
 from hush.audit.exposure import rank_canary
 from hush.audit.generation import Subject
+from hush.audit.headline import headline
 from hush.audit.mechanism import MechanismAttack
 from hush.audit.places import CANARIES, Places
 from hush.audit.reconstruction import attack_runs
@@ -136,6 +137,24 @@ def test_formats_that_a_tokenizer_folds_have_fewer_texts() -> None:
     assert Candidates.of_format("hex", 3).spoken_prior(str.lower) == Candidates.of_format("hex", 3).prior
 
 
+@given(
+    st.lists(st.text("abcü", min_size=1, max_size=4), min_size=2, max_size=12, unique=True),
+    st.lists(st.integers(1, 8), min_size=12, max_size=12),
+)
+def test_who_is_told_the_number_of_tokens_has_an_answer_for_each(values: list[str], tokens: list[int]) -> None:
+    """Any tokenizer whatever, of which a token holds a byte at least: the best answer to each number of tokens."""
+    widths = [min(width, len(value.encode())) for value, width in zip(values, tokens, strict=False)]
+    right = sum(
+        max(sum(answer.startswith(value) for value in values) for answer, own in zip(values, widths, strict=True)
+            if own == width)
+        for width in set(widths)
+    )  # fmt: skip
+    candidates = Candidates.of_list(values)
+    assert min(1.0, right / len(values)) <= candidates.masked_prior() * (1 + 1e-15)
+    assert candidates.masked_prior() >= candidates.spoken_prior()
+    assert Candidates.of_format("hex", 6).masked_prior() == pytest.approx(6 / 16**6)
+
+
 def test_canaries_that_hold_each_other_are_held_against_a_bound_from_a_larger_prior(run: AuditedRun) -> None:
     classes, hit_of = dict.fromkeys(range(COUNT), CANARIES), dict.fromkeys(range(COUNT), True)
     (plain,) = extraction_attempts(run, hit_of, classes)
@@ -169,7 +188,7 @@ def test_the_token_for_unknown_text_says_no_secret(tmp_path: Path) -> None:
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "zoë", 1: "bo", 2: "漢字"}))
     made = audit(run, inputs, folder=tmp_path / "audit", settings=replace(FEW, prompts=(3,)))
     assert [cell["hits"] for cell in made.record["extraction"][0]["cells"]] == [2]
-    assert not made.verdict.failed
+    assert [row.status for row in made.verdict.rows[-COUNT:]] == ["could not fail", "kept", "could not fail"]
     assert any("in 2 places a secret stands that the tokenizer cannot write" in notice for notice in made.notices)
 
 
@@ -348,6 +367,11 @@ def test_a_reader_is_told_that_the_model_was_not_attacked_or_the_data_not_compar
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "abc"}), compared=False)
     made = audit(run, inputs, folder=tmp_path / "two", settings=FEW)
     assert any("nobody checked that these are the data" in notice for notice in made.notices)
+    nobody = "Nobody checked that the model was trained on what it was attacked with."
+    assert nobody in headline(made.record)
+    checked = audit(run, replace(inputs, compared=True), folder=tmp_path / "three", settings=FEW)
+    assert made.verdict.status == checked.verdict.status == "kept"
+    assert nobody not in headline(checked.record)
     assert not any("no attack on the model itself" in notice for notice in made.notices)
 
 

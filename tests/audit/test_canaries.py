@@ -3,6 +3,7 @@
 import json
 import re
 import stat
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +19,7 @@ from memorising import byte_model, byte_tokenizer
 from hush.audit.canaries import Canary, Planted, Template, plant, templates_from
 from hush.audit.canary_files import read_canaries, save_planted
 from hush.audit.candidates import ALPHABETS, Candidates
-from hush.audit.exposure import BY_CHANCE, Ranked, rank_canary
+from hush.audit.exposure import BY_CHANCE, Ranked, by_chance, chance_of_ranks, rank_canary
 from hush.audit.generation import Subject
 from hush.corpus import read_corpus
 from hush.errors import InvalidInput
@@ -220,10 +221,11 @@ def test_ranks_are_those_of_a_plain_loop_over_losses(with_reference: bool) -> No
             Subject.of(model), tokenizer, canary, candidates, max_length=48, reference=reference, batch_size=3
         )
         texts = [f"Tree: {word}!" for word in candidates.values]
-        loss = np.array(by_loss(model, tokenizer, texts))
-        if with_reference:
-            loss -= by_loss(other, tokenizer, texts)
-        assert found == Ranked(id="canary-000000", rank=1 + int(np.sum(loss < loss[truth])), ranked=7)
+        loss, anyway = (np.array(by_loss(each, tokenizer, texts)) for each in (model, other))
+        used = loss - anyway if with_reference else loss
+        rank, alone, said = (1 + int(np.sum(each < each[truth])) for each in (used, loss, anyway))
+        beside = {"alone": alone, "anyway": said} if with_reference else {}
+        assert found == Ranked(id="canary-000000", rank=rank, ranked=7, **beside)
 
 
 def test_some_of_many_candidates_are_ranked_and_ties_count_against_the_attack() -> None:
@@ -239,8 +241,26 @@ def test_some_of_many_candidates_are_ranked_and_ties_count_against_the_attack() 
         rank_canary(Subject.of(model), tokenizer, canary, PINS, max_length=7)
 
 
-def test_exposure_by_chance_is_its_mean_over_all_ranks() -> None:
-    ranks = [Ranked(id="c", rank=rank, ranked=4000) for rank in range(1, 4001)]
-    assert np.mean([one.exposure for one in ranks]) == pytest.approx(BY_CHANCE, abs=0.01)
-    assert ranks[0].exposure == pytest.approx(np.log2(4000))
+@pytest.mark.parametrize("ranked", [2, 3, 10, 50, 4000])
+def test_exposure_by_chance_is_its_mean_over_all_ranks(ranked: int) -> None:
+    ranks = [Ranked(id="c", rank=rank, ranked=ranked) for rank in range(1, ranked + 1)]
+    assert np.mean([one.exposure for one in ranks]) == pytest.approx(by_chance(ranked))
+    assert by_chance(ranked) < BY_CHANCE
+    assert ranks[0].exposure == pytest.approx(np.log2(ranked))
     assert ranks[0].named.hits == 1
+
+
+@pytest.mark.parametrize(("ranked", "canaries"), [(2, 5), (3, 3), (40, 2), (500, 1)])
+def test_ranks_by_chance_are_called_remarkable_as_rarely_as_stated(ranked: int, canaries: int) -> None:
+    """All ranks that there are, each as likely: the exact law of what is stated."""
+    every = product(range(1, ranked + 1), repeat=canaries)
+    stated = np.sort([chance_of_ranks(ranks, ranked) for ranks in every])
+    share = np.arange(1, stated.size + 1) / stated.size  # of all outcomes, at least, that are called as remarkable
+    last = np.append(np.diff(stated) > 1e-12, True)
+    assert np.all(share[last] <= stated[last] * (1 + 1e-9))
+
+
+def test_a_model_that_learnt_the_canaries_ranks_them_as_none_does_by_chance() -> None:
+    assert chance_of_ranks([1] * 3, 1000) < 1e-6
+    assert chance_of_ranks([3, 8, 5, 2], 1000) < 1e-5
+    assert chance_of_ranks([1000] * 3, 1000) == 1

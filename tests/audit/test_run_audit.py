@@ -29,6 +29,7 @@ from hush.audit.canary_files import Planting, read_canaries, save_planted
 from hush.audit.candidates import Candidates
 from hush.audit.places import Places
 from hush.audit.run_audit import Audit, audit
+from hush.audit.statistics import Success
 from hush.audit.verdict import Row
 from hush.audit.work import AuditInputs, AuditSettings
 from hush.corpus import read_corpus
@@ -148,7 +149,7 @@ def test_many_secrets_are_judged_by_class(tmp_path: Path) -> None:
     assert made.verdict.failed
 
 
-def test_what_a_reference_says_too_is_not_counted_against_training(desk: Desk) -> None:
+def test_what_a_reference_says_too_is_neither_counted_against_training_nor_for_it(desk: Desk) -> None:
     run = release(desk.root / "run", plan_for(COUNT), memorised(), TOKENIZER)
     with torch.no_grad():  # another model that says the same
         also = deepcopy(memorised())
@@ -156,7 +157,10 @@ def test_what_a_reference_says_too_is_not_counted_against_training(desk: Desk) -
     also.save_pretrained(desk.root / "also")
     TOKENIZER.save_pretrained(desk.root / "also")
     made = audit(run, desk.inputs(run, reference=str(desk.root / "also")), folder=desk.root / "audit", settings=FEW)
-    assert made.verdict.status == "kept"
+    rows = rows_of(made, "extraction")
+    assert len(rows) == COUNT
+    assert {row.status for row in rows} == {"could not fail"}
+    assert made.verdict.status == "model not judged"
     assert any("priors are too small" in notice for notice in made.notices)
 
 
@@ -308,14 +312,14 @@ def test_a_scan_says_where_secrets_stand(tmp_path: Path) -> None:
 # --- canaries
 
 
-def planted_run(folder: Path, seed: int, *, learn: bool) -> tuple[AuditedRun, Planting]:
+def planted_run(folder: Path, seed: int, *, learn: bool, repeats: int = 1) -> tuple[AuditedRun, Planting]:
     """Six canaries in a run under a plan of its own; a model that learnt them by heart, or never saw them."""
     folder.mkdir()
     (folder / "notes.txt").write_text("".join(f"Note {number} is short.\n" for number in range(12)))
     incidence = hush.Incidence.from_pairs([], [], num_examples=12, num_secrets=0)
     templates = [Template.parse("Vault {number} opens with {secret}.")]
     made = plant(
-        incidence, hush.Secrets([]), templates, Candidates.of_format("digits", 5), count=6, repeats=1,
+        incidence, hush.Secrets([]), templates, Candidates.of_format("digits", 5), count=6, repeats=repeats,
         ceiling=2e-3, rng=Random(seed),
     )  # fmt: skip
     save_planted(made, read_corpus(folder / "notes.txt"), folder / "planted")
@@ -365,6 +369,47 @@ def test_canaries_are_named_by_a_model_that_learnt_them(tmp_path: Path) -> None:
     unproven = AuditInputs(planting=fresh, earlier=(replace(earlier, certified=None),))
     (row,) = rows_of(audit(other, unproven, folder=tmp_path / "again", settings=settings), "naming")
     assert row.status == "not comparable"
+
+
+@pytest.mark.parametrize("attack", ["extraction", "exposure"])
+def test_a_reference_that_learnt_the_canaries_is_refused(tmp_path: Path, attack: Any) -> None:
+    """They were drawn at random: who knows them has seen them, and would excuse every leak."""
+    run, planting = planted_run(tmp_path / "one", 1, learn=True)
+    with torch.no_grad():  # another model that was trained on the same
+        also = transformers.GPT2LMHeadModel.from_pretrained(run.model)
+        also.transformer.ln_f.weight.mul_(2)
+    also.save_pretrained(tmp_path / "also")
+    byte_model(seed=3).save_pretrained(tmp_path / "base")
+    for folder in ("also", "base"):
+        TOKENIZER.save_pretrained(tmp_path / folder)
+    inputs = AuditInputs(
+        corpus=read_corpus(tmp_path / "one" / "planted" / "owner" / "data.parquet"),
+        places=Places.of_canaries(planting, run.plan.secret_ids),
+        planting=planting,
+        reference=str(tmp_path / "also"),
+    )
+    settings = AuditSettings(attacks=(attack,), prompts=(21,), candidates=300, seed=1)
+    with pytest.raises(InvalidInput, match="the reference knows the canaries"):
+        audit(run, inputs, folder=tmp_path / "audit", settings=settings)
+    honest = replace(inputs, reference=str(tmp_path / "base"))
+    made = audit(run, honest, folder=tmp_path / "audit", settings=settings)
+    assert all((row.attempt.hits or 0) > 0.8 * (row.attempt.runs or 1) for row in made.verdict.rows)
+
+
+def test_copies_of_a_canary_are_one_try(tmp_path: Path) -> None:
+    """What comes out of one comes out of all: as tries of their own they would make limits that are too narrow."""
+    run, planting = planted_run(tmp_path / "one", 1, learn=False, repeats=5)
+    corpus = read_corpus(tmp_path / "one" / "planted" / "owner" / "data.parquet")
+    places = Places.of_canaries(planting, run.plan.secret_ids)
+    for known, prompt in ((places, 21), (None, 5)):
+        inputs = AuditInputs(corpus=corpus, places=known)
+        settings = AuditSettings(attacks=("extraction",), prompts=(prompt,))
+        made = audit(run, inputs, folder=tmp_path / f"audit-{prompt}", settings=settings)
+        (found,) = made.record["extraction"]
+        (cell,) = found["cells"]
+        assert (found["sequences"], found["left_out"]["copies"], cell["tried"]) == (6, 24, 6)
+        assert cell["upper"] == Success(hits=0, runs=6).upper(0.01)
+    assert "left out: 24 copies" in (tmp_path / "audit-21" / "audit.md").read_text()
 
 
 # --- refusals

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hush.audit.headline import headline
 from hush.audit.mechanism import MechanismAttack, attack_mechanism
 from hush.audit.statistics import Success
 from hush.audit.verdict import Attempt, Together, judge
@@ -115,6 +116,28 @@ def test_rows_that_could_not_have_failed_are_counted() -> None:
     assert judge([rows[0], rows[2]]).status == "nothing to compare"
 
 
+def test_what_would_not_have_counted_could_not_fail() -> None:
+    tried = attempt(Together(hits=0, tried=4, barred=1), 1e-4)
+    assert judge([tried]).status == "kept"
+    for barred, certified in ((4, 1e-4), (3, 0.009)):
+        alone = judge([attempt(Together(hits=0, tried=4, barred=barred), certified)])
+        assert alone.rows[0].status == "could not fail"
+    # Which tries are barred may depend on the secrets, so they keep their place among the rows.
+    both = judge([attempt(Together(hits=1, tried=1), 0.006), attempt(Together(hits=0, tried=1, barred=1), 1e-4)])
+    assert [row.level for row in both.rows] == [0.005, 0.005]
+
+
+@pytest.mark.parametrize(
+    ("trials", "bound", "status"), [(1, 0.3, "could not fail"), (1, 1e-3, "kept"), (9, 0.3, "kept")]
+)
+def test_a_simulation_too_short_to_show_anything_is_none(trials: int, bound: float, status: str) -> None:
+    found = attack_mechanism(
+        [0.5], noise_multiplier=9.0, rounds=2, prior=1e-4, trials=trials, rng=np.random.default_rng(0)
+    )
+    (row,) = judge([attempt(found, bound)]).rows
+    assert row.status == status
+
+
 @given(st.lists(st.builds(attempt, SUCCESSES | CLASSES, st.floats(1e-9, 1.0)), min_size=1, max_size=6))
 def test_a_row_could_have_failed_exactly_if_it_fails_when_every_try_succeeds(rows: list[Attempt]) -> None:
     """The second route: each row is judged again as if all of its tries had succeeded, at the level it was shown at."""
@@ -147,6 +170,34 @@ def test_the_simulated_worst_case_is_judged_by_its_own_limits() -> None:
 
 
 def test_counts_that_cannot_be_are_refused() -> None:
-    for hits, tried in ((2, 1), (-1, 1), (0, 0)):
+    for hits, tried, barred in ((2, 1, 0), (-1, 1, 0), (0, 0, 0), (1, 1, 1), (0, 1, 2), (0, 1, -1)):
         with pytest.raises(InvalidInput):
-            Together(hits=hits, tried=tried)
+            Together(hits=hits, tried=tried, barred=barred)
+
+
+# --- what it is said to rest on
+
+
+def said(*attempts: Attempt) -> str:
+    verdict = judge(attempts)
+    return headline({"verdict": verdict.status, "rows": [row.to_dict() for row in verdict.rows]})
+
+
+def test_a_verdict_on_canaries_alone_says_so() -> None:
+    canary = attempt(Success(hits=0, runs=1), 1e-4, attack="naming", canaries=True)
+    simulated = attempt(Success(hits=0, runs=1000), 0.1, attack="mechanism")
+    powerless = attempt(Success(hits=0, runs=1), 0.5, attack="extraction")
+    secret = attempt(Success(hits=0, runs=1), 1e-4, attack="extraction")
+    alone = "about planted canaries alone"
+    assert all(alone in said(*rows) for rows in ([canary], [canary, simulated], [canary, simulated, powerless]))
+    assert not any(alone in said(*rows) for rows in ([secret, canary], [simulated], [simulated, powerless], []))
+
+
+def test_more_than_was_certified_is_said_even_where_it_does_not_fail() -> None:
+    some = attempt(Together(hits=300, tried=1000), 2e-3, hits=300, runs=1000)
+    other = attempt(Success(hits=0, runs=1), 1e-3, hits=0, runs=1)
+    assert judge([some, other]).status == "kept"
+    assert "In 1 row a larger share came out than was certified" in said(some, other)
+    assert "larger share" not in said(other)
+    failed = attempt(Together(hits=900, tried=1000), 2e-3, hits=900, runs=1000)
+    assert "larger share" not in said(failed)

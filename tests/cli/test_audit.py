@@ -231,4 +231,4 @@ def test_ids_stay_whole_on_80_columns() -> None:
         assert (name in shown) == (len(name) < 40)
         assert shown.count("n") >= name.count("n")
         assert "…" not in shown
-        assert all(number in shown for number in ("1.3e-10", "0.00013", "0.00012", "20000", "1.2e-05", "0.0010"))
+        assert all(number in shown for number in ("1.2e-10", "0.00013", "0.00012", "20000", "1.2e-05", "0.0010"))

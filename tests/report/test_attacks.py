@@ -1,5 +1,6 @@
 """The audit on the page says no more than was tried, whichever hush wrote the record."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,8 +41,20 @@ def test_rows_that_could_not_have_failed_are_not_counted(attempts: list[Attempt]
     for given in (made, made | {"verdict": None}):  # stated, or read off the rows
         result = AuditResult.of(given)
         assert result.status == status
-        assert f"Comparisons that count: {counted}, all together wrong" in result.sentence
+        assert f"Comparisons that count: {counted}." in result.sentence
+        assert "All together are wrong with probability at most 0.01." in result.sentence
     assert ("No attack did better" in AuditResult.of(made).sentence) == (status == "kept")
+
+
+def test_a_row_that_failed_counts_whatever_else_a_record_states() -> None:
+    assert AuditResult.of(record(judge([SIMULATED, BROKEN])) | {"verdict": "model not judged"}).status == "failed"
+
+
+def test_a_verdict_on_canaries_alone_says_so() -> None:
+    canary = replace(TRIED, canaries=True)
+    alone = "about planted canaries alone"
+    assert alone in AuditResult.of(record(judge([SIMULATED, canary]))).sentence
+    assert alone not in AuditResult.of(record(judge([SIMULATED, canary, TRIED]))).sentence
 
 
 def test_a_simulation_that_an_older_audit_called_kept_is_none_of_the_model() -> None:

@@ -202,8 +202,6 @@ def test_a_plan_without_secrets_has_a_page_too() -> None:
 
 @pytest.mark.usefixtures("without_plotly")
 def test_a_mark_and_a_failed_audit_stand_at_the_top() -> None:
-    from dataclasses import replace
-
     plan = small_plan()
     marked = replace(plan.certificate, marks=("insecure_seed was set",))
     hit = Attempt(
@@ -216,6 +214,21 @@ def test_a_mark_and_a_failed_audit_stand_at_the_top() -> None:
     assert "insecure_seed was set" in top
     assert "The audit failed" in top
     assert "Not a certificate" not in Report(plan=plan).page()
+    closest = "The closest secret comes to"  # what was planned is not what was trained
+    assert closest not in Report(plan=plan, certificate=marked).page()
+    assert closest in Report(plan=plan).page()
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_the_audit_of_another_run_is_refused() -> None:
+    """Its verdict would stand over a model that nobody attacked."""
+    plan = small_plan()
+    certificate = replace(plan.certificate, fingerprints={**plan.certificate.fingerprints, "model": "a" * 64})
+    stated = {"model": "a" * 64, "noise_multiplier": plan.training_noise_multiplier, "rounds": plan.rounds}
+    assert "Kept" in Report(plan=plan, certificate=certificate, audit=AUDIT | stated).page()
+    for other in ({"model": "b" * 64}, {"noise_multiplier": 9.5}, {"rounds": 1}):
+        with pytest.raises(InvalidInput, match="about another run"):
+            Report(plan=plan, certificate=certificate, audit=AUDIT | stated | other).page()
 
 
 @pytest.mark.parametrize("record", [{}, {"rows": 3}, {"rows": ["x"]}])

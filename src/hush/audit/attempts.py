@@ -6,7 +6,7 @@ naming      the first canary of a run; the others share its model. Further runs 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -91,6 +91,7 @@ def naming_attempt(run: AuditedRun, canary: Canary, runs: Sequence[NamedRun]) ->
         hits=hits,
         runs=len(runs),
         reason=run.why_not or ("" if len(bounds) == len(runs) else "a run that was added certifies nothing"),
+        canaries=True,
     )
 
 
@@ -106,11 +107,13 @@ def first_tries(secret_N: NDArray[np.int64], fits: Sequence[NDArray[np.bool_]]) 
 
 
 def extraction_attempts(
-    run: AuditedRun, hit_of: Mapping[int, bool], classes: Mapping[int, str], *, canary_prior: float = 0.0
+    run: AuditedRun, hit_of: Mapping[int, bool | None], classes: Mapping[int, str], *, canary_prior: float = 0.0
 ) -> list[Attempt]:
     """A row for each secret; canaries, and many secrets, by class: secrets of one model may fall together.
 
-    canary_prior: of canaries, where one answer may say several of their candidates; else it is the promised one.
+    hit_of: whether it came out; None where nothing that came out would count. Such a try keeps its place in the family,
+    since which tries are so may depend on the secrets, but it is none that could have failed. canary_prior: of
+    canaries, where one answer may say several of their candidates; else it is the promised one.
     """
     points: dict[int, Point] = {secret: run.point(secret, int(run.plan.prior[secret].argmin())) for secret in hit_of}
     for secret, point in points.items():
@@ -123,39 +126,29 @@ def extraction_attempts(
         if secret not in alone:
             members.setdefault(classes.get(secret, "secrets"), []).append(secret)
     return [
-        *(_secret_attempt(run, secret, points[secret], hit_of[secret]) for secret in alone),
-        *(_class_attempt(run, name, own, points, hit_of) for name, own in members.items()),
+        *(_attempt_on(run, run.plan.secret_ids[secret], [secret], points, hit_of) for secret in alone),
+        *(
+            replace(_attempt_on(run, f"{name} (all {len(own)})", own, points, hit_of), canaries=name == CANARIES)
+            for name, own in members.items()
+        ),
     ]
 
 
-def _secret_attempt(run: AuditedRun, secret: int, point: Point, hit: bool) -> Attempt:
-    return Attempt(
-        attack="extraction",
-        name=run.plan.secret_ids[secret],
-        prior=point[0],
-        certified=point[1],
-        ceiling=point[2],
-        measured=Success(hits=int(hit), runs=1),
-        hits=int(hit),
-        runs=1,
-        reason=run.why_not,
-    )
-
-
-def _class_attempt(
+def _attempt_on(
     run: AuditedRun,
     name: str,
     own: Sequence[int],
     points: Mapping[int, Point],
-    hit_of: Mapping[int, bool],
+    hit_of: Mapping[int, bool | None],
 ) -> Attempt:
     """A class has the mean of its secrets' numbers: a share of them comes out, and so much of it is allowed."""
-    found = Together(hits=sum(hit_of[secret] for secret in own), tried=len(own))
+    hits = [hit_of[secret] for secret in own]
+    found = Together(hits=hits.count(True), tried=len(own), barred=hits.count(None))
     certified = [bound for bound in (points[secret][1] for secret in own) if bound is not None]
     ceilings = [ceiling for ceiling in (points[secret][2] for secret in own) if ceiling is not None]
     return Attempt(
         attack="extraction",
-        name=f"{name} (all {len(own)})",
+        name=name,
         prior=float(np.mean([points[secret][0] for secret in own])),
         certified=float(np.mean(certified)) if len(certified) == len(own) else None,
         ceiling=float(np.mean(ceilings)) if len(ceilings) == len(own) else None,

@@ -1,7 +1,7 @@
 """The report of an audit: one record of names, counts and numbers, for a program; and the same as a page to read."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from hush import __version__
 from hush.audit.audited_run import AuditedRun
 from hush.audit.comparison import Excess
-from hush.audit.exposure import BY_CHANCE, Ranked
+from hush.audit.exposure import Ranked, by_chance
 from hush.audit.headline import headline
 from hush.audit.verdict import Verdict
 from hush.audit.work_extraction import Found
@@ -39,7 +39,6 @@ def audit_record(
     run: AuditedRun,
     verdict: Verdict,
     found: Sequence[Found],
-    plain: Sequence[Ranked],
     ranks: Sequence[Ranked],
     notices: Sequence[str],
 ) -> Record:
@@ -55,7 +54,7 @@ def audit_record(
         "rounds": run.plan.rounds,
         "rows": [row.to_dict() for row in verdict.rows],
         "extraction": [_extraction(one, verdict.level) for one in found],
-        "exposure": _exposure(plain, ranks) if ranks else None,
+        "exposure": _exposure(ranks) if ranks else None,
         "notices": list(notices),
     }
 
@@ -69,9 +68,10 @@ def row_cells(row: Record, *, digits: int = 3) -> tuple[str, ...]:
     return (
         row["attack"],
         row["name"],
-        *(_up(row[name], digits) for name in ("prior", "certified", "ceiling")),
+        _down(row["prior"], digits),
+        *(_up(row[name], digits) for name in ("certified", "ceiling")),
         tried,
-        "–" if row["lower"] is None else rounded_down(row["lower"], digits),
+        _down(row["lower"], digits),
         _up(row["upper"], digits),
         row["status"].upper() if row["status"] == "failed" else row["status"],
     )
@@ -179,8 +179,9 @@ def _excess(excess: Excess | None) -> Record | None:
     }
 
 
-def _exposure(plain: Sequence[Ranked], ranks: Sequence[Ranked]) -> Record:
+def _exposure(ranks: Sequence[Ranked]) -> Record:
     bits = [one.exposure for one in ranks]
+    alone = [one if one.alone is None else replace(one, rank=one.alone) for one in ranks]
     return {
         "canaries": len(ranks),
         "ranked": ranks[0].ranked,
@@ -188,9 +189,9 @@ def _exposure(plain: Sequence[Ranked], ranks: Sequence[Ranked]) -> Record:
         "mean": float(np.mean(bits)),
         "median": float(np.median(bits)),
         "most": float(np.max(bits)),
-        "by_chance": BY_CHANCE,
-        "with_reference": plain is not ranks,
-        "mean_without_reference": float(np.mean([one.exposure for one in plain])),
+        "by_chance": by_chance(ranks[0].ranked),
+        "with_reference": ranks[0].alone is not None,
+        "mean_without_reference": float(np.mean([one.exposure for one in alone])),
     }
 
 
@@ -212,3 +213,7 @@ def _safe(text: str) -> str:
 
 def _up(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else rounded_up(value, digits)
+
+
+def _down(value: float | None, digits: int) -> str:
+    return "–" if value is None else rounded_down(value, digits)

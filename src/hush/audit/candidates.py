@@ -90,6 +90,16 @@ class Candidates:
         exact = Fraction(most, self.size)
         return max(self.prior, float(exact), nextafter(float(exact), inf) if float(exact) < exact else 0.0)
 
+    def masked_prior(self, fold: Callable[[str], str] = str) -> float:
+        """The same for whoever is told how many tokens it has, as a masked model is, and has an answer for each number.
+
+        >>> round(Candidates.of_list(["Bo", "Cy", "Ada", "Eve"]).masked_prior(), 4)  # one to three tokens
+        0.75
+        """
+        texts = self.values or (self.letters[:1] * self.length,)
+        widths = max(len(fold(text).encode()) for text in texts)  # a token holds at least one byte
+        return min(1.0, nextafter(widths * self.spoken_prior(fold), inf))
+
     def text(self, number: int) -> str:
         """The candidate of this number."""
         if not 0 <= number < self.size:

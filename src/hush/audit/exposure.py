@@ -1,8 +1,9 @@
 """Exposure of canaries: where the true one ranks among its candidates, by how likely the model finds each.
 
 Rank 1 names the secret: an attack from a prior of 1 / S, S being the number of candidates ranked, the true one among
-them. Exposure is log2(S) - log2(rank), in bits [Carlini19]: 1.44 on average for a model that never saw the canary.
-Canaries of one run share its model, so that only one of them, chosen beforehand, counts as a run; the others describe.
+them. Exposure is log2(S) - log2(rank), in bits [Carlini19]: up to 1.44 on average for a model that never saw the
+canary, the more candidates the closer. Canaries of one run share its model, so that only one of them, chosen
+beforehand, counts as a run; the others describe. A model that never saw them ranks each independently of the others.
 
 Shapes: S candidates.
 """
@@ -15,6 +16,7 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaincc
 
 from hush.audit.canaries import Canary
 from hush.audit.candidates import Candidates
@@ -24,20 +26,25 @@ from hush.audit.sequences import Sequences
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 
-__all__ = ["BY_CHANCE", "Ranked", "log_likelihoods", "rank_canary"]
+__all__ = ["BY_CHANCE", "Ranked", "by_chance", "chance_of_ranks", "log_likelihoods", "rank_canary"]
 
 MOST = 1000  # candidates that are ranked, unless told otherwise
-BY_CHANCE = math.log2(math.e)  # mean exposure where every rank is as likely
+BY_CHANCE = math.log2(math.e)  # mean exposure where every rank is as likely, and there are many
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """Where a canary stands: rank 1 is the likeliest of ``ranked`` candidates. Those equally likely count before it."""
+    """Where a canary stands: rank 1 is the likeliest of ``ranked`` candidates. Those equally likely count before it.
+
+    Where ``rank`` is by the model less a reference, ``alone`` is the rank by the model, ``anyway`` by the reference.
+    """
 
     id: str
     rank: int
     ranked: int
+    alone: int | None = None
+    anyway: int | None = None
 
     @property
     def exposure(self) -> float:
@@ -48,6 +55,27 @@ class Ranked:
     def named(self) -> Success:
         """The attack that says the likeliest candidate, in one run."""
         return Success(hits=int(self.rank == 1), runs=1)
+
+
+def by_chance(ranked: int) -> float:
+    """Mean exposure in bits where each of so many ranks is as likely.
+
+    >>> round(by_chance(2), 2), round(by_chance(50), 2), round(by_chance(1000), 2)
+    (0.5, 1.36, 1.44)
+    """
+    return math.log2(ranked) - math.lgamma(ranked + 1) / (ranked * math.log(2))
+
+
+def chance_of_ranks(ranks: Sequence[int], ranked: int) -> float:
+    """At most the probability that a model which never saw these canaries ranks them so far up, all taken together.
+
+    Guarantee: at most ``level`` with probability at most ``level``, canaries being drawn independently: −log of a share
+    rank / ranked is then at most exponential, and their sum at most of the Gamma law (Fisher's method).
+
+    >>> round(chance_of_ranks([10], 1000), 4), round(chance_of_ranks([1, 1], 1000), 8)
+    (0.01, 1.482e-05)
+    """
+    return float(gammaincc(len(ranks), sum(math.log(ranked / rank) for rank in ranks)))
 
 
 def rank_canary(
@@ -67,6 +95,15 @@ def rank_canary(
     Every candidate is put into the canary's text, which is tokenised as for training, and passed through the model
     once. reference: a model that never saw the canary, with its tokenizer; what it finds likely anyway is taken off.
     """
+
+    def scores(subject: Subject, tokenizer: Any) -> NDArray[np.float64]:
+        return log_likelihoods(subject, tokenizer, texts, ends, max_length=max_length, batch_size=batch_size)
+
+    def rank(score_S: NDArray[np.float64]) -> int:
+        if np.isnan(score_S).any():
+            raise InvalidInput(f"the model gives {canary.id} a probability that is no number; it cannot be ranked")
+        return int(np.count_nonzero(score_S >= score_S[numbers.index(canary.truth)]))
+
     if most < 2:
         raise InvalidInput(f"most={most}; rank at least two candidates")
     others = candidates.others(canary.truth, most - 1, SystemRandom() if rng is None else rng)
@@ -75,13 +112,17 @@ def rank_canary(
     texts = [canary.template.filled(candidates.text(number)) for number in numbers]
     begin = len(canary.template.before)
     ends = [begin + len(candidates.text(number)) for number in numbers]
-    score_S = log_likelihoods(subject, tokenizer, texts, ends, max_length=max_length, batch_size=batch_size)
-    if reference is not None:
-        score_S = score_S - log_likelihoods(*reference, texts, ends, max_length=max_length, batch_size=batch_size)
-    if np.isnan(score_S).any():
-        raise InvalidInput(f"the model gives {canary.id} a probability that is no number; it cannot be ranked")
-    own = score_S[numbers.index(canary.truth)]
-    return Ranked(id=canary.id, rank=int(np.count_nonzero(score_S >= own)), ranked=len(texts))
+    score_S = scores(subject, tokenizer)
+    if reference is None:
+        return Ranked(id=canary.id, rank=rank(score_S), ranked=len(texts))
+    anyway_S = scores(*reference)
+    return Ranked(
+        id=canary.id,
+        rank=rank(score_S - anyway_S),
+        ranked=len(texts),
+        alone=rank(score_S),
+        anyway=rank(anyway_S),
+    )
 
 
 def log_likelihoods(

@@ -18,8 +18,8 @@ Rare false alarms are therefore measured where they are common: an event with Q(
 in it. An independent pilot sample chooses t so that Q(E) is about p.
 """
 
-from dataclasses import dataclass
-from typing import SupportsIndex, final
+from dataclasses import dataclass, replace
+from typing import Self, SupportsIndex, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -69,6 +69,13 @@ class MechanismAttack:
         gains = Success(hits=self.detected.hits - self.alarms.hits, runs=self.detected.runs)
         weight = np.exp(min(self.log_threshold, LARGEST_LOG))  # beyond it the sum is above 1 in any case
         return float(min(1.0, self.prior * weight + gains.upper(level)))
+
+    def at_best(self) -> Self:
+        """As many runs, had all of them, the pilot's too, given the secret away: beyond any threshold, no alarm."""
+        runs = self.detected.runs
+        return replace(
+            self, log_threshold=np.inf, detected=Success(hits=runs, runs=runs), alarms=Success(hits=0, runs=runs)
+        )
 
 
 def attack_mechanism(

@@ -13,7 +13,7 @@ from hush.audit.audit_files import AuditFolder
 from hush.audit.audit_report import audit_record, audit_text
 from hush.audit.audited_run import AuditedRun
 from hush.audit.canary_files import Planting
-from hush.audit.exposure import Ranked
+from hush.audit.exposure import Ranked, chance_of_ranks
 from hush.audit.steps import closest_secrets, exposed, simulated
 from hush.audit.verdict import Attempt, Verdict, judge
 from hush.audit.work import AuditInputs, AuditSettings, Told, Work
@@ -61,17 +61,16 @@ def audit(
     )
     if work.inputs.corpus is not None and work.inputs.planting is not None:
         work.inputs.planting.check_data(work.inputs.corpus.texts())
-    if work.inputs.corpus is not None or work.inputs.planting is not None:
-        work.notices.extend(_data_notices(work))
+    unchecked = _data_notices(work) if work.inputs.corpus is not None or work.inputs.planting is not None else []
+    work.notices.extend(unchecked)
     wanted = work.settings.attacks
     attempts = _mechanism(work) if "mechanism" in wanted else []
     found = _extraction(work) if "extraction" in wanted and work.inputs.corpus is not None else []
     planting, naming = work.inputs.planting, None
-    spoken = 0.0 if planting is None or not found else planting.candidates.spoken_prior(work.models.fold)
     for one in found:
         classes = work.inputs.places.classes if work.inputs.places else {}
-        attempts += extraction_attempts(run, one.hit_of, classes, canary_prior=spoken)
-    plain, ranks = _exposure(work, planting) if "exposure" in wanted and planting is not None else ([], [])
+        attempts += extraction_attempts(run, one.hit_of, classes, canary_prior=work.canary_prior)
+    ranks = _exposure(work, planting) if "exposure" in wanted and planting is not None else []
     if ranks and planting is not None:
         naming = named_run(run, planting.canaries[0], planting.id, ranks[0])
         attempts.append(naming_attempt(run, planting.canaries[0], [naming, *work.inputs.earlier]))
@@ -84,13 +83,14 @@ def audit(
     if verdict.powerless:
         work.notices.append(
             f"{counted(verdict.powerless, 'row')} could not have failed, whatever came out: from so few tries no limit "
-            "reaches the bound; promise canaries less than the level, or add independent runs"
+            "reaches the bound, or nothing that came out would have counted; promise canaries less than the level, "
+            "rank more of their candidates, add independent runs, or simulate more"
         )
-    record = audit_record(run, verdict, found, plain, ranks, work.notices)
+    record = audit_record(run, verdict, found, ranks, work.notices)
     record["naming"] = None if naming is None else asdict(naming)
+    record["data_checked"] = not unchecked
     hit_of = {run.plan.secret_ids[secret]: hit for one in found for secret, hit in one.hit_of.items()}
-    canaries = [{"id": one.id, "rank": one.rank, "ranked": one.ranked} for one in ranks]
-    work.folder.write(record, audit_text(record), {"came_out": hit_of, "canaries": canaries})
+    work.folder.write(record, audit_text(record), {"came_out": hit_of, "canaries": [asdict(one) for one in ranks]})
     return Audit(verdict=verdict, found=tuple(found), ranks=tuple(ranks), notices=tuple(work.notices), record=record)
 
 
@@ -131,36 +131,32 @@ def _extraction(work: Work) -> list[Found]:
     return [one for one in found if one is not None]
 
 
-def _exposure(work: Work, planting: Planting) -> tuple[list[Ranked], list[Ranked]]:
-    """Ranks by the model alone, and less what the reference finds likely anyway; the same where there is none."""
+def _exposure(work: Work, planting: Planting) -> list[Ranked]:
+    """Ranks by the model, less what the reference finds likely anyway if there is one."""
     canaries, candidates, models = planting.canaries, planting.candidates, work.models
     if models.masked:
         work.notices.append("canaries are ranked on causal language models only, so these were not")
-        return [], []
+        return []
     for canary in canaries:
         listed = set(work.run.plan.incidence.examples_of(work.run.secret(canary.id)).tolist())
         if not listed.issuperset(canary.examples):
             work.notices.append(f"the plan does not list every example of {canary.id}: its bound is for fewer")
     content = [f"{one.id} {one.truth} {one.template.before}\0{one.template.after}" for one in canaries]
-    ranks: list[list[Ranked]] = []
-    for name, reference in (("exposure", None), ("exposure-reference", models.reference)):
-        if name == "exposure-reference" and reference is None:
-            continue
-        named = None if reference is None else work.reference_id
-        asked = [work.settings.candidates, models.max_length, named]
-        ranks.append(
-            exposed(
-                models.subject,
-                models.tokenizer,
-                canaries,
-                candidates,
-                work.pieces(name, asked, [repr(candidates.to_dict()), *content]),
-                max_length=models.max_length,
-                most=work.settings.candidates,
-                reference=reference,
-                batch_size=work.settings.batch_size,
-                seed=work.settings.seed,
-                progress=work.bar(f"Ranking candidates ({name})"),
-            )
-        )
-    return ranks[0], ranks[-1]
+    asked = [work.settings.candidates, models.max_length, work.reference_id]
+    ranks = exposed(
+        models.subject,
+        models.tokenizer,
+        canaries,
+        candidates,
+        work.pieces("exposure", asked, [repr(candidates.to_dict()), *content]),
+        max_length=models.max_length,
+        most=work.settings.candidates,
+        reference=models.reference,
+        batch_size=work.settings.batch_size,
+        seed=work.settings.seed,
+        progress=work.bar("Ranking candidates"),
+    )
+    anyway = [one.anyway for one in ranks if one.anyway is not None]
+    if anyway:
+        work.refuse_reference(chance_of_ranks(anyway, ranked=ranks[0].ranked))
+    return ranks

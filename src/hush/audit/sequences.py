@@ -28,16 +28,18 @@ class LeftOut:
 
     unplaced: no characters are known for them. cut: they begin or end beyond the tokens that training kept. repeated:
     the same secret stands earlier in the same example, or for models that see both sides anywhere else in it, so that a
-    prompt could hold it, and copying would pass for memory.
+    prompt could hold it, and copying would pass for memory. copies: of the same tokens, the secret at the same place:
+    what comes out of one comes out of all, so they would be counted as tries that they are not.
     """
 
     unplaced: int = 0
     cut: int = 0
     repeated: int = 0
+    copies: int = 0
 
     @property
     def total(self) -> int:
-        return self.unplaced + self.cut + self.repeated
+        return self.unplaced + self.cut + self.repeated + self.copies
 
 
 @final
@@ -151,8 +153,8 @@ def secret_sequences(
     new = np.ones(len(known), dtype=bool)
     new[1:] = (pair_H[1:] != pair_H[:-1]).any(axis=1)
     kept = known[new & ~_elsewhere(pair_H, begin_H[known], end_H[known])] if both_sides else known[new]
-    found: list[tuple[NDArray[np.int32], int, int, int]] = []  # tokens, first and last of them, place
-    cut = 0
+    found: dict[tuple[bytes, int, int, int], tuple[NDArray[np.int32], int]] = {}  # tokens and place, of the first copy
+    cut = copies = 0
     for number, text, tokens, offset_T2 in _tokenised(texts, tokenizer, np.unique(example_H[kept]), max_length):
         # Special tokens stand for no character.
         real_T = offset_T2[:, 0] < offset_T2[:, 1]
@@ -166,16 +168,18 @@ def secret_sequences(
             inside = np.flatnonzero(real_T & (offset_T2[:, 0] < last) & (offset_T2[:, 1] > first))
             if not inside.size or offset_T2[inside[-1], 1] < last or text[first : offset_T2[inside[0], 0]].strip():
                 cut += 1
-            else:
-                found.append((tokens, int(inside[0]), int(inside[-1]) + 1, int(place)))
-    places = np.array([one[3] for one in found], dtype=np.int64)
+                continue
+            what = (tokens.tobytes(), int(secret_H[place]), int(inside[0]), int(inside[-1]) + 1)
+            copies += what in found
+            found.setdefault(what, (tokens, int(place)))
+    places = np.array([place for _, place in found.values()], dtype=np.int64)
     return Sequences.of(
-        [one[0] for one in found],
-        begin=np.array([one[1] for one in found], dtype=np.int64),
-        end=np.array([one[2] for one in found], dtype=np.int64),
+        [tokens for tokens, _ in found.values()],
+        begin=np.array([begin for *_, begin, _ in found], dtype=np.int64),
+        end=np.array([end for *_, end in found], dtype=np.int64),
         example=example_H[places],
         secret=secret_H[places],
-        left_out=LeftOut(unplaced=len(order) - len(known), cut=cut, repeated=len(known) - len(kept)),
+        left_out=LeftOut(unplaced=len(order) - len(known), cut=cut, repeated=len(known) - len(kept), copies=copies),
     )
 
 

@@ -6,8 +6,8 @@ level that one error anywhere in it may have.
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import SupportsIndex, final
+from dataclasses import dataclass, replace
+from typing import Self, SupportsIndex, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -84,6 +84,10 @@ class Success:
         if self.hits == 0:
             return 1.0
         return float(betainc(self.hits, self.runs - self.hits + 1, bound))
+
+    def at_best(self) -> Self:
+        """The same runs, had all of them succeeded."""
+        return replace(self, hits=self.runs)
 
 
 def holm_adjusted(p_values: ArrayLike) -> NDArray[np.float64]:

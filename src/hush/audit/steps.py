@@ -4,6 +4,7 @@ Every step takes what is done already from its pieces, does the rest, and gives 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from random import Random, SystemRandom
 from typing import Any
@@ -21,7 +22,7 @@ from hush.audit.generation import Subject
 from hush.audit.grid import Continuation, Grid
 from hush.audit.masked import Filled, FillIn, fill_in_batches
 from hush.audit.mechanism import MechanismAttack, attack_mechanism
-from hush.audit.sequences import Sequences
+from hush.audit.sequences import LeftOut, Sequences
 from hush.audit.statistics import Success
 
 __all__ = [
@@ -195,7 +196,7 @@ def exposed(
             batch_size=batch_size,
             rng=SystemRandom() if seed is None else Random(f"{seed} {canary.id}"),
         )
-        pieces.add({"id": one.id, "rank": one.rank, "ranked": one.ranked})
+        pieces.add(asdict(one))
         found.append(one)
     progress(len(canaries), len(canaries))
     return found
@@ -204,19 +205,27 @@ def exposed(
 def whole_sequences(
     texts: Iterable[tuple[int, str]], tokenizer: Any, *, prompt: int, longest: int, max_length: int, most: int
 ) -> Sequences:
-    """Numbered texts as sequences whose target begins after a prompt; those too short for the longest are left out."""
-    rows: list[list[int]] = []
-    numbers: list[int] = []
+    """Numbered texts as sequences whose target begins after a prompt; those too short for the longest are left out.
+
+    Of texts with the same tokens the first is taken: the others would give the same, and count as tries that are none.
+    """
+    number_of: dict[tuple[int, ...], int] = {}
+    copies = 0
     for chunk in _chunks(texts):
         options = {"truncation": True, "max_length": max_length, "verbose": False}
         made: list[list[int]] = tokenizer([text for _, text in chunk], **options)["input_ids"]
         for (number, _), row in zip(chunk, made, strict=True):
-            if len(row) >= prompt + longest and len(rows) < most:
-                rows.append(row)
-                numbers.append(number)
-        if len(rows) == most:
+            if len(row) >= prompt + longest and len(number_of) < most:
+                copies += tuple(row) in number_of
+                number_of.setdefault(tuple(row), number)
+        if len(number_of) == most:
             break
-    return Sequences.of(rows, begin=np.full(len(rows), prompt), example=np.array(numbers, dtype=np.int64))
+    return Sequences.of(
+        list(number_of),
+        begin=np.full(len(number_of), prompt),
+        example=np.array(list(number_of.values()), dtype=np.int64),
+        left_out=LeftOut(copies=copies),
+    )
 
 
 def _chunks(texts: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:

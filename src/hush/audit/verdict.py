@@ -7,8 +7,8 @@ nor failed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, final
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, Self, final
 
 import numpy as np
 
@@ -32,6 +32,10 @@ class Measured(Protocol):
 
     def upper(self, level: float, /) -> float: ...
 
+    def at_best(self) -> "Measured":
+        """The same tries, had all of them succeeded."""
+        ...
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ class Together:
 
     Guarantee: whatever the dependence, ``lower`` lies above the mean of their chances with probability at most
     ``level``, and ``upper`` below it with probability at most ``level`` (Markov's inequality). For one secret these are
-    the limits of Clopper and Pearson.
+    the limits of Clopper and Pearson. barred: tries that could count as no hit, whatever came out.
 
     >>> Together(hits=5, tried=10).lower(0.01), Together(hits=5, tried=10).p_value(0.001)
     (0.005, 0.002)
@@ -48,10 +52,14 @@ class Together:
 
     hits: int
     tried: int
+    barred: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.hits <= self.tried or self.tried < 1:
-            raise InvalidInput(f"hits={self.hits} of tried={self.tried}; pass at least one, and no more hits than that")
+        if not 0 <= self.hits <= self.tried - self.barred or self.barred < 0 or self.tried < 1:
+            raise InvalidInput(
+                f"hits={self.hits} of tried={self.tried}, barred={self.barred}; pass at least one try, and no more "
+                "hits than are not barred"
+            )
 
     @property
     def rate(self) -> float:
@@ -69,6 +77,10 @@ class Together:
             raise InvalidInput(f"bound={bound!r} is not a probability; pass a number from 0 to 1")
         return min(1.0, bound / self.rate) if self.hits else 1.0
 
+    def at_best(self) -> Self:
+        """The same tries, had all of them succeeded that could."""
+        return replace(self, hits=self.tried - self.barred)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +89,7 @@ class Attempt:
 
     certified: the proven bound on its success from this prior; None where nothing is proven, and ``reason`` says why.
     measured is None where an attack could not be carried out at all. reached: the estimated chance, where it is not
-    hits / runs.
+    hits / runs. canaries: whether it is about planted secrets alone.
     """
 
     attack: str
@@ -90,6 +102,7 @@ class Attempt:
     runs: int | None = None
     reached: float | None = None
     reason: str = ""
+    canaries: bool = False
 
     def __post_init__(self) -> None:
         for name in ("prior", "certified", "ceiling"):
@@ -137,6 +150,7 @@ class Row:
             "adjusted_p_value": self.p_value,
             "status": self.status,
             "reason": one.reason,
+            "canaries": one.canaries,
         }
 
 
@@ -199,14 +213,10 @@ def judge(attempts: Sequence[Attempt], *, level: float = LEVEL) -> Verdict:
 
 def _could_fail(attempt: Attempt, level: float) -> bool:
     """Whether the same tries, had all of them succeeded, would show more than was certified."""
-    match attempt.measured:
-        case Together(tried=tried):
-            best: Measured = Together(hits=tried, tried=tried)
-        case Success(runs=runs):
-            best = Success(hits=runs, runs=runs)
-        case _:
-            return True  # simulated runs are many: had all of them given the secret away, their limits would show it
-    return attempt.certified is not None and best.lower(level) > attempt.certified
+    if attempt.measured is None:
+        return False
+    best = replace(attempt, measured=attempt.measured.at_best()).p_value
+    return best is not None and best <= level
 
 
 def _row(attempt: Attempt, level: float, p_value: float | None, status: Status) -> Row:

@@ -27,6 +27,8 @@ __all__ = ["ATTACKS", "AttackName", "AuditInputs", "AuditSettings", "Models", "T
 AttackName = Literal["mechanism", "extraction", "exposure"]
 ATTACKS: tuple[AttackName, ...] = ("mechanism", "extraction", "exposure")
 
+NEVER = 1e-4  # a reference that never saw the canaries is refused with this probability at most, in each attack
+
 Told = Callable[[str, int, int], None]
 """Told what is being done, how much of it is finished, and how much there is."""
 
@@ -155,6 +157,23 @@ class Work:
         """What the reference is: the digest of its folder, or its name."""
         named = self.inputs.reference
         return folder_digest(Path(named)) if named is not None and Path(named).is_dir() else named
+
+    @property
+    def canary_prior(self) -> float:
+        """Of a canary, for a model that is asked to say it; 0 without canaries."""
+        planting, models = self.inputs.planting, self.models
+        if planting is None:
+            return 0.0
+        known = planting.candidates
+        return known.masked_prior(models.fold) if models.masked else known.spoken_prior(models.fold)
+
+    def refuse_reference(self, chance: float) -> None:
+        """chance: that a model knows so much of the canaries which never saw them; they were drawn at random."""
+        if chance <= NEVER:
+            raise InvalidInput(
+                "the reference knows the canaries, which were drawn at random: it was trained on them too, and what "
+                "both models learnt would pass for known anyway; pass one that never saw the data"
+            )
 
     def bar(self, what: str) -> Progress:
         """Progress of one step."""

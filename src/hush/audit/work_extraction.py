@@ -13,8 +13,9 @@ from hush.audit.discoverable import Discovery
 from hush.audit.extraction import Extraction
 from hush.audit.generation import Subject
 from hush.audit.grid import Cell, Continuation
-from hush.audit.places import Places
+from hush.audit.places import CANARIES, Places
 from hush.audit.sequences import Sequences, secret_sequences
+from hush.audit.statistics import Success
 from hush.audit.steps import discovered, extracted, filled, fitting_prompts, whole_sequences
 from hush.audit.work import Work
 from hush.rounding import counted
@@ -31,8 +32,9 @@ Flags = NDArray[np.bool_]
 class Found:
     """What one extraction showed, and the excess of each cell over a reference model and over held-out texts.
 
-    hit_of: of each secret, whether the one try that counts came out, and not of the reference too. discovery: how
-    likely samples say each secret after the longest prompt, for causal models.
+    hit_of: of each secret, whether the one try that counts came out; None where nothing that came out would count, as
+    the tokenizer cannot write the secret, or the reference says it too. discovery: how likely samples say each secret
+    after the longest prompt, for causal models.
     """
 
     what: Literal["secrets", "examples", "fill-in"]
@@ -40,7 +42,7 @@ class Found:
     cells: tuple[Cell, ...]
     over_reference: tuple[Excess | None, ...]
     over_held_out: tuple[Excess | None, ...]
-    hit_of: dict[int, bool]
+    hit_of: dict[int, bool | None]
     discovery: Discovery | None = None
 
 
@@ -85,7 +87,8 @@ def _continued(work: Work, sequences: Sequences) -> Found:
         work.notices.append("whole secrets were not asked for, so extraction is not judged; add --continuation secret")
     sayable_N = _sayable(work, sequences)
     hits = {
-        secret: bool(sayable_N[row] and ours.hits(falling[way], "secret")[row]) for secret, (row, way) in tries.items()
+        secret: bool(ours.hits(falling[way], "secret")[row]) if sayable_N[row] else None
+        for secret, (row, way) in tries.items()
     }
     anyway = {
         secret: other is not None and bool(other.hits(falling[way], "secret")[row])
@@ -140,7 +143,7 @@ def _filled_in(work: Work, sequences: Sequences) -> Found:
         over_held_out=(None,),
         hit_of=_not_known_anyway(
             work,
-            {secret: bool(sayable_N[row] and hit_N[row]) for secret, row in rows.items()},
+            {secret: bool(hit_N[row]) if sayable_N[row] else None for secret, row in rows.items()},
             {secret: bool(anyway_N[row]) for secret, row in rows.items()},
         ),
     )
@@ -232,15 +235,19 @@ def _over_reference(
     return tuple(found)
 
 
-def _not_known_anyway(work: Work, hits: dict[int, bool], anyway: dict[int, bool]) -> dict[int, bool]:
+def _not_known_anyway(work: Work, hits: dict[int, bool | None], anyway: dict[int, bool]) -> dict[int, bool | None]:
     """What comes out of a model that never saw it was not learnt; its prior was too small to begin with."""
-    known = sum(hits[secret] and anyway[secret] for secret in hits)
+    classes = {} if work.inputs.places is None else work.inputs.places.classes
+    canaries = [anyway[one] for one, hit in hits.items() if classes.get(one) == CANARIES and hit is not None]
+    if canaries:
+        work.refuse_reference(Success(hits=sum(canaries), runs=len(canaries)).p_value(work.canary_prior))
+    known = sum(bool(hits[secret]) and anyway[secret] for secret in hits)
     if known:
         work.notices.append(
             f"{counted(known, 'secret')} also came out of the reference model, which never saw the data: stated priors "
             "are too small there, whatever training does, and it is not counted against training"
         )
-    return {secret: hit and not anyway[secret] for secret, hit in hits.items()}
+    return {secret: None if anyway[secret] else hit for secret, hit in hits.items()}
 
 
 def _sayable(work: Work, sequences: Sequences) -> Flags:

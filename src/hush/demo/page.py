@@ -7,7 +7,7 @@ from typing import Any
 
 from hush.demo.arms import HUSH, Result
 from hush.demo.sizes import PROJECTS
-from hush.demo.story import COLUMNS, by_chance, cells_of, findings
+from hush.demo.story import COLUMNS, cells_of, chance_in_words, findings
 from hush.report.inputs import read_audit, read_source
 from hush.report.markup import shown, table
 from hush.report.methods import noise_by_method
@@ -60,7 +60,7 @@ def _side_by_side(results: Sequence[Result], candidates: int) -> Section:
         + table(COLUMNS, map(cells_of, results), caption="Four trainings")
         + f'<p class="note">Loss: per byte, on held-out code without secrets; {start:.2f} before training. Data kept: '
         "of the weight of examples with secrets. Exposure: how far up the true key ranks among "
-        f"{candidates:,} candidates, the mean over the canaries in bits; {by_chance(results)}. Posterior: the "
+        f"{candidates:,} candidates, the mean over the canaries in bits; {chance_in_words(results)}. Posterior: the "
         "certified bound of the secret closest to its ceiling. All share one learning rate; each alone could "
         "be tuned. The keys, the draws and the noise come from the system, so every run of the demo gives other "
         f"numbers.</p>\n<ul>\n{said}</ul>\n"

@@ -7,15 +7,16 @@ from typing import Self, final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hush.audit.exposure import BY_CHANCE
+from hush.audit.exposure import BY_CHANCE, by_chance
 from hush.console import plain, rounded_up, show_rows, times_less
 from hush.demo.arms import ARMS, HUSH, Result
 from hush.demo.company import Company
-from hush.demo.sizes import KEEP, PROJECTS, Size
+from hush.demo.sizes import CHUNK, KEEP, PROJECTS, Size
 from hush.plan import Plan
 from hush.plan.held_out import held_out_examples
+from hush.rounding import counted
 
-__all__ = ["COLUMNS", "Bars", "Story", "by_chance", "cells_of", "findings"]
+__all__ = ["COLUMNS", "Bars", "Story", "cells_of", "chance_in_words", "findings"]
 
 COLUMNS = ("training", "noise", "kept", "loss", "exposure", "keys said", "posterior ≤")
 
@@ -81,7 +82,8 @@ class Story:
         canaries = sum(name.startswith("canary-") for name in plan.secret_ids)
         self._title("2. Secrets, promises and a plan")
         self._say(
-            f"Cut into examples of about 100 bytes, that is {graph.num_examples:,} examples. "
+            f"Cut into examples of {CHUNK} tokens of code, mostly 100 bytes or some more, that is "
+            f"{graph.num_examples:,} examples. "
             f"{int((graph.secrets_per_example > 0).sum()):,} of them hold a secret. {canaries} canaries, made-up "
             f"keys that only the demo knows, are planted in {size.repeats} examples each, so that memory can be "
             f"measured. A secret is in up to {count_S.max()} examples. {held_out_examples(plan).size} examples without "
@@ -95,8 +97,8 @@ class Story:
         )
         self._title("3. The same model, trained four times")
         self._say(
-            f"A GPT-2 over bytes with {size.layers} layers of width {size.width}, from the same random weights, for "
-            f"{size.rounds} rounds of about {size.batch_size} examples."
+            f"A GPT-2 over bytes with {counted(size.layers, 'layer')} of width {size.width}, from the same random "
+            f"weights, for {size.rounds} rounds of about {size.batch_size} examples."
         )
         for arm in ARMS:
             self._say(f"  {arm.title}: {arm.meaning}")
@@ -107,7 +109,7 @@ class Story:
         show_rows(self._console, COLUMNS, [cells_of(one) for one in results])
         self._say(
             f"Loss: per byte on held-out code without secrets, lower is better; {start:.2f} before training. Exposure: "
-            f"how far up the true key ranks among {candidates:,} candidates, in bits: {by_chance(results)}. "
+            f"how far up the true key ranks among {candidates:,} candidates, in bits: {chance_in_words(results)}. "
             "Kept: of the weight of examples with secrets. Posterior: the certified bound of the secret closest to its "
             "ceiling."
         )
@@ -157,14 +159,17 @@ def cells_of(result: Result) -> list[str]:
     ]
 
 
-def by_chance(results: Sequence[Result]) -> str:
-    """Mean exposure where nothing was learnt; that of one canary is about exponential, so as wide as it is large."""
-    keys = len(results[0].canaries.ranked)
-    return f"{BY_CHANCE:.2f} by chance, give or take {_spread(keys):.1f} with {keys} keys"
+def chance_in_words(results: Sequence[Result]) -> str:
+    """Mean exposure where nothing was learnt, and how wide it lies."""
+    keys = results[0].canaries.ranked
+    return f"{by_chance(keys[0].ranked):.2f} by chance, give or take {_spread(len(keys)):.1f} with {len(keys)} keys"
 
 
 def _spread(keys: int) -> float:
-    """Standard deviation of the mean exposure of so many canaries, where nothing was learnt."""
+    """At most the standard deviation of the mean exposure of so many canaries, where nothing was learnt.
+
+    That of one is nearly exponential, so as wide as it is large.
+    """
     return BY_CHANCE / keys**0.5
 
 
@@ -172,10 +177,11 @@ def findings(results: Sequence[Result]) -> list[str]:
     """What the numbers show, said only where they do."""
     none, paper, program, hush = (next(one for one in results if one.arm == arm) for arm in ARMS)
     found: list[str] = []
-    if none.canaries.exposure > BY_CHANCE + 3 * _spread(len(none.canaries.ranked)):
+    keys = none.canaries.ranked
+    if none.canaries.exposure > by_chance(keys[0].ranked) + 3 * _spread(len(keys)):
         found.append(
             f"Without protection the model learnt the keys: {none.canaries.exposure:.1f} bits on average, and "
-            f"{none.canaries.said} of {len(none.canaries.ranked)} come out word for word. Under hush: "
+            f"{none.canaries.said} of {len(keys)} come out word for word. Under hush: "
             f"{hush.canaries.exposure:.1f} bits."
         )
     else:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, final
 
+from hush.audit.headline import what_counts
 from hush.errors import InvalidInput
 from hush.report.markup import at_least, at_most, shown, table
 from hush.report.plots import Plot
@@ -18,7 +19,7 @@ __all__ = ["AuditResult", "attacks_plot", "attacks_table"]
 
 DRAWN, LISTED = 24, 500  # rows in the picture and in the table
 WORDS = {
-    "kept": "No attack did better than was certified",
+    "kept": "No attack did better than was certified by more than chance explains",
     "failed": "An attack did better than was certified",
     "model not judged": "The plan was simulated and keeps to what was certified; nothing tried on the model itself "
     "could have shown a broken promise, so this says nothing about what training did",
@@ -49,6 +50,7 @@ class AuditResult:
     rows: tuple[Attack, ...]
     status: str
     level: float | None
+    counts: str
     notes: tuple[str, ...]
     extraction: tuple[tuple[str, ...], ...]
 
@@ -66,6 +68,7 @@ class AuditResult:
             rows=tuple(rows),
             status=_status(record.get("verdict"), rows),
             level=_number(record.get("level")),
+            counts=what_counts(record),
             notes=tuple(notes),
             extraction=tuple(_extraction(record.get("extraction"))),
         )
@@ -74,9 +77,8 @@ class AuditResult:
     def sentence(self) -> str:
         """The verdict in words; an audit that found nothing never says that there is nothing."""
         told = WORDS.get(self.status, f"The audit says: {self.status}")
-        could_fail = sum(row.status in ("kept", "failed") for row in self.rows)
-        level = "" if self.level is None else f", all together wrong with probability at most {at_most(self.level)}"
-        return f"{told}. Comparisons that count: {could_fail:,} of {len(self.rows):,}{level}."
+        level = "" if self.level is None else f" All together are wrong with probability at most {at_most(self.level)}."
+        return f"{told}. {self.counts}{level}"
 
 
 def attacks_plot(result: AuditResult) -> Plot | None:
@@ -163,10 +165,10 @@ def _attack(row: Mapping[str, Any]) -> Attack:
 def _status(stated: object, rows: Sequence[Attack]) -> str:
     """The verdict that a record states, or that its rows come to; a simulation alone is none on the model."""
     kept = {row.attack for row in rows if row.status == "kept"}
-    if stated not in (None, "kept"):
-        return str(stated)
     if any(row.status == "failed" for row in rows):
         return "failed"
+    if stated not in (None, "kept"):
+        return str(stated)
     return "kept" if kept - {"mechanism"} else "model not judged" if kept else "nothing to compare"
 
 

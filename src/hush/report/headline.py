@@ -61,8 +61,8 @@ def _promise(plan: Plan) -> str:
     each = " at every promised point" if plan.prior.shape[1] > 1 else ""
     text = (
         "For each secret: nobody who gives no candidate for it more than its prior names it with probability above its "
-        f"ceiling{each}, whatever they know besides and however much they compute, having seen every step of the "
-        "training."
+        f"ceiling{each}, whatever they know besides and however much they compute short of breaking the ciphers that "
+        "draws and noise come from, having seen every step of the training."
     )
     return _card("What is promised", big, text)
 
@@ -85,7 +85,7 @@ def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
 
 def _verdict(certificate: Certificate, numbers: SecretNumbers, audit: AuditResult | None) -> str:
     closest = ""
-    if numbers.share_S.size:
+    if numbers.share_S.size and certificate.is_real:
         closest = f" The closest secret comes to {percent_at_most(float(numbers.share_S.max()))} of its ceiling."
     if audit is None:
         kind, big = ("plain", "Not on this page") if certificate.is_real else ("bad", "Not certified")

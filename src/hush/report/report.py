@@ -82,7 +82,7 @@ class Report:
         texts = _texts(scan, plan) if self.show_text else None
         numbers = SecretNumbers.of(plan)
         rows = packed_rows(plan.secret_ids, numbers, texts) if plan.secret_ids else None
-        found = None if self.audit is None else AuditResult.of(self.audit)
+        found = None if self.audit is None else AuditResult.of(_of_the_same(self.audit, plan, stated))
         scores = checked_training(self.training)
         made: list[Section | None] = [
             *self.sections,
@@ -135,6 +135,22 @@ def _is_of(scan: "Scan", plan: Plan) -> bool:
         and first_S.select(examples=np.arange(examples)) == seen
         and bool(np.all(added_S.example_of_entry >= examples))
     )
+
+
+def _of_the_same(audit: Mapping[str, Any], plan: Plan, certificate: Certificate) -> Mapping[str, Any]:
+    """The audit, if what it says of its model and plan is true of these: of another model it would say nothing here."""
+    known = {
+        "model": certificate.fingerprints.get("model"),
+        "noise_multiplier": plan.training_noise_multiplier,
+        "rounds": plan.rounds,
+    }
+    for name, value in known.items():
+        if None not in (value, audit.get(name)) and audit[name] != value:
+            raise InvalidInput(
+                f"the audit is about another run: its {name} is not that of this one, {value!r}; pass the audit of "
+                "this one"
+            )
+    return audit
 
 
 def _planted(scan: "Scan", plan: Plan) -> int:
