@@ -333,3 +333,11 @@ def test_a_name_its_configuration_and_its_split_reach_the_library(monkeypatch: p
         assert list(read_corpus(source).texts()) == ["a"]
     assert asked == [("org/name", None, "train"), ("name", None, "test"), ("name", "small", "test")]
     assert "(ConnectionError)" in refused("gone")
+
+
+def test_a_time_that_no_calendar_has_is_refused_by_its_column(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    times = pa.array([0, 2**62], pa.timestamp("us"))
+    pq.write_table(pa.table({"text": ["a", "b"], "when": times}), path)
+    with pytest.raises(hush.InvalidInput, match=r"a time that no calendar has, in one of \['text', 'when'\]"):
+        list(read_corpus(path).rows("text", "when"))

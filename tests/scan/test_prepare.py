@@ -117,8 +117,8 @@ def test_tables_give_back_what_was_written(listed: list[dict[str, Any]], tmp_pat
 
 def test_plain_text_has_a_literal_on_each_line(tmp_path: Path) -> None:
     path = tmp_path / "names.txt"
-    path.write_bytes("\ufeffAcme\r\n\n  Globex Inc \nZürich".encode())
-    assert [literal.text for literal in read_literals(path)] == ["Acme", "Globex Inc", "Zürich"]
+    path.write_bytes("\ufeffAcme\r\n\n  Globex Inc \nZürich\rInitech".encode())
+    assert [literal.text for literal in read_literals(path)] == ["Acme", "Globex Inc", "Zürich", "Initech"]
 
 
 def test_a_table_names_and_promises_its_secrets(tmp_path: Path) -> None:

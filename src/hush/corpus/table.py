@@ -63,6 +63,11 @@ class Corpus:
                     yield from zip(*(item.column(name).to_pylist() for name in columns), strict=True)
                 except UnicodeDecodeError:
                     raise InvalidInput(f"{part.path} holds text that is not UTF-8; write the file again") from None
+                except OverflowError:
+                    names = [shown(name) for name in columns]
+                    raise InvalidInput(
+                        f"{part.path} holds a time that no calendar has, in one of {names}; write the column as text"
+                    ) from None
 
     def texts(self) -> Iterator[str]:
         """The text of every example, in order. Rows without one are an error that names them and shows none of them."""

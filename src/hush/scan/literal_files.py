@@ -5,6 +5,7 @@ A message names the row of a file, never what stands in it.
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +68,7 @@ def check_names(listed: Sequence[Literal], *, whole_words: bool) -> None:
 
 
 def _rows_of_text(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in enumerate(_text_of(path).split("\n"), 1):
+    for number, line in enumerate(re.split(r"\r\n?|\n", _text_of(path)), 1):
         if line.strip():
             yield f"{path}, line {number}", {"text": line.strip()}
 

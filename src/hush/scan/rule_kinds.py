@@ -22,6 +22,7 @@ __all__ = [
 
 
 LARGEST = 2**53  # of a count, far more than there are examples
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def _pattern(value: str) -> str:
@@ -33,6 +34,8 @@ def _pattern(value: str) -> str:
         raise wrong(f"it is no regular expression that Python takes{where}; mend it, and use single quotes") from None
     if compiled.match("") is not None:
         raise wrong("it matches the empty text, and so everything; make it ask for at least one character")
+    if CONTROL.search(value):  # it would find nothing, without a word
+        raise wrong("it holds a control character, which \\b is in double quotes; use single quotes, or write \\x08")
     return value
 
 

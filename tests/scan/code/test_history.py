@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from small_repositories import ANA, BO, CAI, commit, git, new_repository
+from small_repositories import ANA, BO, CAI, commit, git, new_repository, write
 
 from hush.errors import InvalidInput
-from hush.scan.code.history import History, read_history
+from hush.scan.code.history import Author, History, read_history
 
 MAILMAP = "Ana Lopez <ana@acme.com>\nAna Lopez <ana@acme.com> <ana@home.org>\nBo Berg <bo@acme.com> BoB <bob@old.com>\n"
 
@@ -60,12 +60,11 @@ def test_commits_by_author_are_those_of_git_shortlog(busy: Path, lines: bool) ->
 def test_changes_of_each_file_are_those_of_git_log(busy: Path) -> None:
     history = read_history(busy)
     for path in history.paths:
-        log = git(
-            busy, "log", "--no-renames", "--full-history", "--no-merges", "--format=%aN <%aE>", "--", path
-        ).splitlines()
+        log = git(busy, "log", "--follow", "--diff-filter=d", "--no-merges", "--format=%aN <%aE>", "--", path)
         authors = [history.authors[number] for number in history.author_E[changes_of(history, path)]]
-        assert Counter(f"{author.name} <{author.email}>" for author in authors) == Counter(log)
+        assert Counter(f"{author.name} <{author.email}>" for author in authors) == Counter(log.splitlines())
     assert "sub/ü\tb\n.py" in history.paths
+    assert len(changes_of(history, "d.py")) == 2, "it was another's before it was moved"
 
 
 def test_lines_are_those_that_each_change_added_where_they_were_asked_for(busy: Path) -> None:
@@ -91,6 +90,45 @@ def test_shares_are_of_the_changes_since_the_day(busy: Path) -> None:
     assert shares(date(2024, 2, 1), "commits") == {"ana@acme.com": 0.5, "bo@acme.com": 0.5}
     assert shares(date(2024, 2, 2), "lines") == {"bo@acme.com": 1.0}, "no line was added since, so commits count"
     assert history.shares(since=date(2025, 1, 1), of="commits") == {}
+
+
+def authors_of(history: History, path: str) -> set[str]:
+    return {history.authors[who].email for who in history.shares(since=None, of="commits")[path]}
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_file_stays_its_authors_wherever_it_is_moved_also_from_another_branch(tmp_path: Path, lines: bool) -> None:
+    text = "".join(f"line {number}\n" for number in range(40))
+    folder = new_repository(tmp_path, {"old/a.py": text})
+    git(folder, "switch", "--quiet", "--create", "side")
+    commit(folder, {"old/a.py": f"{text}more\n"}, author=CAI, day="2024-03-01")  # later than the first move
+    git(folder, "switch", "--quiet", "main")
+    for place in ("new", "newer"):
+        (folder / place).mkdir()
+        git(folder, "mv", "old/a.py" if place == "new" else "new/a.py", f"{place}/a.py")
+        write(folder, {f"{place}/a.py": f"{place}\n{text}"})  # moved and changed at once
+        commit(folder, {}, author=BO, day="2024-02-01")
+    git(folder, "merge", "--quiet", "--no-edit", "side", author=BO, day="2024-04-01")
+    assert (folder / "newer" / "a.py").read_text().endswith("more\n")
+    history = read_history(folder, lines=lines)
+    assert authors_of(history, "newer/a.py") == {"ana@acme.com", "bo@acme.com", "cai@acme.com"}
+    if lines:
+        shares = history.shares(since=None, of="lines")["newer/a.py"]
+        assert max(shares, key=lambda who: shares[who]) == history.authors.index(Author("Ana", "ana@acme.com"))
+
+
+def test_a_file_that_a_merge_brings_in_is_of_its_author_and_others_are_not(tmp_path: Path) -> None:
+    folder = new_repository(tmp_path, {"a.py": "1\n2\n3\n4\n5\n"})
+    git(folder, "switch", "--quiet", "--create", "side")
+    commit(folder, {"a.py": "0\n1\n2\n3\n4\n5\n", "b.py": "b\n"})
+    git(folder, "switch", "--quiet", "main")
+    commit(folder, {"a.py": "1\n2\n3\n4\n5\n6\n"})
+    git(folder, "merge", "--quiet", "--no-commit", "side")
+    commit(folder, {"lib/c.py": "c\n"}, author=BO)
+    history = read_history(folder)
+    assert authors_of(history, "lib/c.py") == {"bo@acme.com"}
+    assert authors_of(history, "a.py") == authors_of(history, "b.py") == {"ana@acme.com"}
+    assert as_shortlog(history) == shortlog(folder)
 
 
 PEOPLE = [ANA, BO, CAI, "ana <ANA@acme.com>", "Bo <ana@acme.com>"]

@@ -1,5 +1,6 @@
 """Imports of the other languages: each form leads to the files it means, and errors, circles and depth do no harm."""
 
+import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,6 +62,8 @@ RUST = {
     "src/main.rs": "use shop_app::billing::core::Price; fn main() { shop_app::util::go(); }",
     "other/Cargo.toml": '[package]\nname = "other"\n[dependencies]\nshop-app = { path = ".." }',
     "other/src/lib.rs": "extern crate shop_app; use shop_app::inline::deep;",
+    "third/Cargo.toml": '[package]\nname = "third"\n[target.x.dependencies]\nmy-shop = { package = "shop-app" }',
+    "third/src/lib.rs": "use my_shop::billing::core;",
 }
 C = {
     "src/main.c": '#include "near.h"\n#include "acme/far.h"\n#include <acme/far.h>\n#include <stdio.h>\n'
@@ -72,6 +75,8 @@ C = {
     "top.h": "",
     "lib/table.cpp": 'enum names {\n#include "acme/far.h"\n};\nint x[] = {\n  # include <top.h>\n};\n',
     "lib/use.cpp": '#if X(\n#include "acme/far.h"\n#endif\nint main( {',
+    "lib/part.inc": "#include_next <acme/far.h>\n",
+    "lib/windows.C": '#include "acme\\far.h"\n#import "part.inc"\n',
     "near.h": "",
 }
 EXPECTED: Mapping[str, tuple[Mapping[str, str], Mapping[str, set[str]]]] = {
@@ -112,6 +117,7 @@ EXPECTED: Mapping[str, tuple[Mapping[str, str], Mapping[str, set[str]]]] = {
             "src/inline/deep.rs": {"src/util.rs"},
             "src/main.rs": {"src/billing/core.rs", "src/util.rs"},
             "other/src/lib.rs": {"src/lib.rs", "src/inline/deep.rs"},
+            "third/src/lib.rs": {"src/billing/core.rs"},
         },
     ),
     "c": (
@@ -121,6 +127,8 @@ EXPECTED: Mapping[str, tuple[Mapping[str, str], Mapping[str, set[str]]]] = {
             "src/near.h": {"src/main.c"},
             "lib/table.cpp": {"include/acme/far.h", "top.h"},
             "lib/use.cpp": {"include/acme/far.h"},
+            "lib/part.inc": {"include/acme/far.h"},
+            "lib/windows.C": {"include/acme/far.h", "lib/part.inc"},
         },
     ),
 }
@@ -202,6 +210,26 @@ def test_deep_trees_and_huge_lines_do_no_harm(tmp_path: Path, name: str, text: s
 def test_settings_that_mean_nothing_change_nothing(tmp_path: Path, settings: str) -> None:
     files = {"tsconfig.json": settings, "package.json": settings, "a.ts": "import './b'; import 'c'", "b.ts": ""}
     assert import_graph(plain_folder(tmp_path, files)).imports["a.ts"] == ("b.ts",)
+
+
+@pytest.mark.parametrize(
+    ("near", "above"),
+    [
+        ({"extends": "../base"}, {"baseUrl": ".", "paths": {"@pay/*": ["pay/*"]}}),
+        ({"extends": ["../none.json", "../base.json"]}, {"paths": {"@pay/*": ["./pay/*"]}}),
+        ({"extends": "../base", "compilerOptions": {"baseUrl": "."}}, {"paths": {"@pay/*": ["pay/*"]}}),
+        ({"extends": "../base", "compilerOptions": {"paths": {"@pay/*": ["pay/*"]}}}, {"baseUrl": "."}),
+    ],
+    ids=["one", "several", "base below", "paths below"],
+)
+def test_settings_count_with_all_that_they_extend(tmp_path: Path, near: object, above: object) -> None:
+    files = {
+        "app/tsconfig.json": json.dumps(near),
+        "base.json": json.dumps({"compilerOptions": above}),
+        "app/main.ts": "import x from '@pay/core';",
+        "pay/core.ts": "",
+    }
+    assert import_graph(plain_folder(tmp_path, files)).imports["app/main.ts"] == ("pay/core.ts",)
 
 
 def test_a_missing_grammar_says_what_to_install_only_where_it_is_needed(

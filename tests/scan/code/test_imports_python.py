@@ -105,6 +105,20 @@ def test_of_two_packages_of_one_name_the_nearer_is_meant(tmp_path: Path) -> None
     assert graph.imports["two/app/main.py"] == ("two/common/a.py",)
 
 
+def test_a_module_beside_a_script_does_not_hide_one_of_the_whole_name(tmp_path: Path) -> None:
+    files = {
+        "billing/core.py": "",
+        "shop/billing.py": "",  # which is meant by scripts of the folder, if they ask for a name inside
+        "shop/one.py": "import billing.core",
+        "shop/two.py": "from billing import core",
+        "shop/three.py": "from billing import rate",
+    }
+    graph = import_graph(plain_folder(tmp_path, files))
+    assert graph.imports["shop/one.py"] == ("billing/core.py",)
+    assert graph.imports["shop/two.py"] == ("billing/core.py", "shop/billing.py")
+    assert graph.imports["shop/three.py"] == ("shop/billing.py",)
+
+
 def test_a_common_name_far_away_is_not_meant(tmp_path: Path) -> None:
     files = {
         "scripts/helper.py": "",  # a script's folder is for files there

@@ -33,6 +33,34 @@ def test_a_planted_key_is_found_at_its_characters_whatever_stands_around_it(abov
     assert (1, at, at + len(AWS), AWS, "detector AWS Access Key") in rows
 
 
+R20, R36 = "a1B2c3D4e5F6g7H8i9J0", "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+EXACT = {
+    "ArtifactoryDetector": [(" {} ", f"AKC{R20}"), ('="{}"', f"AP5{R20}"), ("{}", f"AKC{R20}")],
+    "AzureStorageKeyDetector": [("AccountName=a;AccountKey={};", 4 * R20 + "aB+/aB==")],
+    "GitHubTokenDetector": [("({})", f"{kind}_{R36}") for kind in ("ghp", "gho", "ghu", "ghs", "ghr")],
+    "GitLabTokenDetector": [("[{}]", begin + R20) for begin in ("glpat-", "GR1348941", "glcbt-", "glcbt-ab_")],
+    "NpmDetector": [("//npm.acme.org/:_authToken= {} # mine", f"npm_{R36}"), ('"//x/:_authToken={}"', f"npm_{R36}")],
+    "OpenAIDetector": [("'{}'", f"sk-{R20}T3BlbkFJ{R20}")],
+    "StripeDetector": [("key={},", "sk_live_" + R36[:24])],
+}
+
+
+@pytest.mark.parametrize(("detector", "line", "secret"), [(name, *case) for name in EXACT for case in EXACT[name]])
+def test_a_credential_is_found_without_what_stands_around_it_and_whole(detector: str, line: str, secret: str) -> None:
+    """Its text is looked for everywhere: with more it would be missed there, and with less it would be another."""
+    text = "é\r\n" + line.format(secret) + "\r\nnext"
+    rows = rows_of(Credentials(detectors=[detector]).find(block_of([text])))
+    at = text.index(secret)
+    assert [row[:4] for row in rows] == [(0, at, at + len(secret), secret)]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_end_as_on_any_system(end: str) -> None:
+    text = end.join(['password = "hunter2xyz"', "", 'password = "hunter3xyz"'])
+    keys = [row[3] for row in rows_of(Credentials(detectors=["KeywordDetector"]).find(block_of([text])))]
+    assert keys == ["hunter2xyz", "hunter3xyz"]  # that detector sees one in a line
+
+
 def test_all_detectors_look_at_every_line_also_at_calls_and_allowed_ones() -> None:
     text = f'connect(x={AWS}) # pragma: allowlist secret\nnothing\n  password = "hunter2xyz"\r\nAKIA\n'
     keys = {row[3]: text[row[1] : row[2]] for row in rows_of(Credentials().find(block_of([text])))}
@@ -52,6 +80,18 @@ def test_private_keys_are_found_whole_and_told_apart(kind: str) -> None:
 def test_a_private_key_without_its_end_is_found_by_its_first_line() -> None:
     rows = rows_of(Credentials().find(block_of(["é -----BEGIN RSA PRIVATE KEY-----\nMIIEow"])))
     assert [row[1:5] for row in rows] == [(7, 28, "BEGIN RSA PRIVATE KEY", "detector Private Key")]
+
+
+def test_a_private_key_that_is_cut_in_two_is_found_in_both_examples() -> None:
+    key = KEY.format(kind="OPENSSH PRIVATE KEY")
+    for cut in range(key.index("MII"), key.index("-----END") + 1):
+        hits = Credentials(detectors=["PrivateKeyDetector"]).find(block_of([key[:cut], key[cut:], key]))
+        assert [(row[0], row[3]) for row in rows_of(hits)] == [
+            (0, "BEGIN OPENSSH PRIVATE KEY"),
+            (1, "END OPENSSH PRIVATE KEY"),
+            (2, key),
+        ]
+    assert len(Credentials(detectors=["AWSKeyDetector"]).find(block_of([key[-30:]]))) == 0
 
 
 def test_guesses_are_filtered_and_formats_are_not() -> None:

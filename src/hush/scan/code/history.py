@@ -1,15 +1,18 @@
 """Who changed which file, from one reading of git's history: the ground of rules by authors and contributors.
 
-Names and addresses are those of .mailmap, as for ``git shortlog``. A file's history is that of its path: a renamed file
-begins anew, with the one who renamed it. Merges count as commits of their author but change no file.
+Names and addresses are those of .mailmap, as for ``git shortlog``. A file's history is that of its path and of every
+path that it was moved from, as git recognises moves. Merges count as commits of their author; of files they change only
+those that are in none of the merged branches.
 
 Shapes: E changes (one commit, one file), A authors, P paths.
 """
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Literal, final
 
@@ -23,9 +26,11 @@ __all__ = ["Author", "History", "read_history"]
 
 _LOG = (
     *("log", "-z", "--format=tformat:%x01%aN%x00%aE%x00%at", "--encoding=UTF-8"),
-    *("--no-renames", "--no-ext-diff", "--no-textconv", "--diff-merges=off", "--ignore-submodules=none"),
-    *("--no-show-signature", "--no-color", "--no-decorate", "--no-notes", "HEAD", "--"),
+    *("--no-ext-diff", "--no-textconv", "--ignore-submodules=none"),
+    *("--no-show-signature", "--no-color", "--no-decorate", "--no-notes"),
 )
+_CHANGES = ("--no-merges", "--find-renames", "--no-rename-empty")
+_MERGES = ("--merges", "--diff-merges=combined", "--no-renames", "--diff-filter=A", "--raw")  # added for all parents
 _LATEST = 1 << 62  # the time of a commit whose date cannot be read: it counts as recent, so that none slips out
 
 
@@ -41,7 +46,7 @@ class Author:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class History:
-    """Every change of every file.
+    """Every change of every file, those under its earlier paths included.
 
     commit_A: commits by author, merges included. lines_E: lines added, None where they were not asked for.
     """
@@ -89,22 +94,24 @@ class History:
 def read_history(folder: Path, *, lines: bool = True) -> History:
     """The history that leads to HEAD, from the top of a work tree or a bare repository; empty without a commit.
 
-    lines: whether to count lines, for which git has to compare contents; without, it is faster, and a partial clone
-    that lacks old contents will do.
+    lines: whether to count lines, for which git has to compare contents; without, it is faster.
     """
     if ask_git(folder, "rev-parse", "--verify", "--quiet", "HEAD")[0]:
         return _parsed((), lines)
-    return _parsed(stream_git(folder, *_LOG[:-2], "--numstat" if lines else "--raw", *_LOG[-2:]), lines)
+    asked = ((*_CHANGES, "--numstat" if lines else "--raw"), _MERGES)
+    return _parsed(chain.from_iterable(stream_git(folder, *_LOG, *one, "HEAD", "--") for one in asked), lines)
 
 
 def _parsed(fields: Iterable[bytes], lines: bool) -> History:
     """Each commit is three fields, the first begun by the byte 1; then follow the files that it changes.
 
     A file is one field, ADDED REMOVED PATH; or two, of which the first begins with a colon and the second is the path.
+    Of a file that was moved, the path is empty or missing, and two more fields follow: the old path and the new one.
     """
     authors: dict[tuple[bytes, bytes], int] = {}
     commits: list[int] = []
     paths: dict[bytes, int] = {}
+    moves: defaultdict[int, set[int]] = defaultdict(set)  # from each path, where to
     path_E, author_E, second_E, lines_E = (array("q") for _ in range(4))
     author, second = 0, 0
     stream = iter(fields)
@@ -119,20 +126,58 @@ def _parsed(fields: Iterable[bytes], lines: bool) -> History:
             stamp = next(stream)
             second = min(int(stamp), _LATEST) if stamp.isdigit() else _LATEST
         elif entry:
-            added, _, path = (b"-", b"", next(stream)) if entry.startswith(b":") else entry.split(b"\t", 2)
-            path_E.append(paths.setdefault(path, len(paths)))
+            if entry.startswith(b":"):
+                added, path = b"-", b"" if b" R" in entry else next(stream)  # a status such as R090
+            else:
+                added, _, path = entry.split(b"\t", 2)
+            before = b"" if path else next(stream)
+            number = paths.setdefault(path or next(stream), len(paths))
+            if before:
+                moves[paths.setdefault(before, len(paths))].add(number)
+            path_E.append(number)
             author_E.append(author)
             second_E.append(second)
             lines_E.append(int(added) if added.isdigit() else 0)  # a dash for binary files
+    all_path_E, change_E = _under_later_paths(np.array(path_E, dtype=np.int64), moves)
     return History(
         authors=tuple(Author(_text(name), _text(email)) for name, email in authors),
         paths=tuple(map(_text, paths)),
         commit_A=np.array(commits, dtype=np.int64),
-        path_E=np.array(path_E, dtype=np.int64),
-        author_E=np.array(author_E, dtype=np.int64),
-        second_E=np.array(second_E, dtype=np.int64),
-        lines_E=np.array(lines_E, dtype=np.int64) if lines else None,
+        path_E=all_path_E,
+        author_E=np.array(author_E, dtype=np.int64)[change_E],
+        second_E=np.array(second_E, dtype=np.int64)[change_E],
+        lines_E=np.array(lines_E, dtype=np.int64)[change_E] if lines else None,
     )
+
+
+def _under_later_paths(
+    path_E: NDArray[np.int64], moves: Mapping[int, set[int]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The path of each change, and again for every path that its file was moved to later; and which change each is.
+
+    Whether a change came before or after a move does not count: on another branch it may be either.
+    """
+    order_E = np.argsort(path_E, kind="stable")
+    sorted_E = path_E[order_E]
+    paths: list[NDArray[np.int64]] = [path_E]
+    changes: list[NDArray[np.int64]] = [np.arange(len(path_E))]
+    for path in moves:
+        begin, end = np.searchsorted(sorted_E, [path, path + 1])
+        for later in _reached(path, moves):
+            paths.append(np.full(end - begin, later))
+            changes.append(order_E[begin:end])
+    return np.concatenate(paths), np.concatenate(changes)
+
+
+def _reached(path: int, moves: Mapping[int, set[int]]) -> Sequence[int]:
+    """All paths that a chain of moves leads to from a path, without itself."""
+    found: dict[int, None] = {path: None}
+    waiting = [path]
+    while waiting:
+        new = sorted(moves.get(waiting.pop(), set()) - found.keys())
+        found |= dict.fromkeys(new)
+        waiting += new
+    return list(found)[1:]
 
 
 def _text(name: bytes) -> str:

@@ -19,7 +19,7 @@ __all__ = ["C", "CPlusPlus"]
 
 _INCLUDE, _DEFINE = "preproc_include", "preproc_def"
 _HEADER = re.compile(r'"[^"\n]+\.(?:h|hh|hpp|hxx|inc|inl|ipp)"|<[^>\n]+>')
-_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
+_LINE = re.compile(r'^[ \t]*#[ \t]*(?:include(?:_next)?|import)[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
 
 
 def _references(language: str, text: str) -> tuple[list[str], bool]:
@@ -31,7 +31,7 @@ def _references(language: str, text: str) -> tuple[list[str], bool]:
         text_of(path) for path in paths if path is not None and path.type in ("string_literal", "system_lib_string")
     ]
     found += [name for value in values if value is not None and _HEADER.fullmatch(name := text_of(value).strip())]
-    # The grammar knows no include amid an expression or a list, where tables are often included.
+    # The grammar knows no include amid an expression or a list, where tables are often included, nor its variants.
     found += _LINE.findall(text)
     return list(dict.fromkeys(found)), has_errors
 
@@ -43,7 +43,7 @@ def _edges(repository: Repository, references: Mapping[str, list[str]]) -> Itera
     for path, includes in references.items():
         targets: set[str] = set()
         for include in includes:
-            wanted = posixpath.normpath(include[1:-1])
+            wanted = posixpath.normpath(include[1:-1].replace("\\", "/"))  # as some compilers on Windows read it
             beside = posixpath.normpath(posixpath.join(posixpath.dirname(path), wanted))
             named = by_name.get(posixpath.basename(wanted), ())
             if include.startswith('"') and beside in repository.known:
@@ -78,18 +78,8 @@ class CPlusPlus:
 
     name: str = "C++"
     endings: tuple[str, ...] = (
-        ".h",
-        ".hh",
-        ".hpp",
-        ".hxx",
-        ".inl",
-        ".ipp",
-        ".cc",
-        ".cpp",
-        ".cxx",
-        ".c++",
-        ".cu",
-        ".cuh",
+        *(".h", ".H", ".hh", ".hpp", ".hxx", ".h++", ".inc", ".inl", ".ipp", ".tcc", ".tpp", ".txx", ".cuh"),
+        *(".C", ".cc", ".cpp", ".cxx", ".c++", ".cu"),
     )
 
     def references(self, path: str, text: str) -> tuple[list[str], bool]:

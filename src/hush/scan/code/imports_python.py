@@ -81,7 +81,8 @@ class PythonModules:
     A root is a folder from which names are counted: the top, folders called src, lib or python, and folders that hold a
     package (a folder with an __init__ whose parent has none). Files beside or below a file outside of packages may also
     count from its folder, as scripts do. Among several roots that know a name, the one that shares most of its path
-    with the importing file is meant, and of several that share as much, all. Names of the standard library lead only to
+    with the importing file is meant, and of several that share as much, all. A nearer root that knows only the module
+    in which the last part could be a name is meant as well, not instead. Names of the standard library lead only to
     roots above the importing file.
     """
 
@@ -131,14 +132,21 @@ class PythonModules:
         full: tuple[str, ...] = (*parts, *name)
         # The last part may be a name inside a module; only a relative import can mean the folder itself.
         readings: list[tuple[str, ...]] = [full, full[:-1]] if len(full) > 1 or imported.level else [full]
-        nearest = None
-        for shared, root in self._starts(file, imported.level, full):
-            if nearest not in (None, shared):
-                return
-            targets = [target for reading in readings if (target := self._file(root, reading)) is not None]
-            if targets:
-                nearest = shared
-                yield targets[0]
+        starts = self._starts(file, imported.level, full)
+        found = -1  # what the nearest root that knows the whole name shares with the file
+        for reading in readings:
+            nearest = None
+            for shared, root in starts:
+                if shared <= found or nearest not in (None, shared):
+                    break
+                target = self._file(root, reading)
+                if target is not None:
+                    nearest = shared
+                    yield target
+            if nearest is not None:
+                if imported.name is None:
+                    return  # ``import a.b`` asks for a module, and there it is
+                found = nearest
 
     def _starts(self, file: str, level: int, full: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
         """The folders from which a name may be counted, the likeliest first, with what each shares with the file's."""

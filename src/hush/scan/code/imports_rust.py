@@ -168,13 +168,3 @@ def _path_attributes(mods: Iterable["Node"], attributes: Iterable["Node"], sourc
 def _name(mod: "Node") -> str:
     name = mod.child_by_field_name("name")
     return "" if name is None else text_of(name).removeprefix("r#")
-
-
-def _path_attribute(mod: "Node") -> str | None:
-    """The file that an attribute before a module names."""
-    before = mod.prev_named_sibling
-    while before is not None and before.type in ("attribute_item", "line_comment", "block_comment"):
-        if named := _PATH_ATTRIBUTE.search(text_of(before)):
-            return named[1]
-        before = before.prev_named_sibling
-    return None

@@ -18,10 +18,10 @@ _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """How names that are not relative map to paths: patterns with at most one star, and a folder to count from."""
+    """How names that are not relative map to paths: patterns with at most one star, and folders to count from."""
 
     patterns: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    base: str | None = None
+    bases: tuple[str, ...] = ()
 
     def candidates(self, name: str) -> Iterator[str]:
         """The paths that a name may mean, the likeliest first."""
@@ -32,8 +32,7 @@ class Paths:
                 yield from (place.replace("*", inside, 1) for place in places)
             elif pattern == name:
                 yield from places
-        if self.base is not None:
-            yield posixpath.join(self.base, name)
+        yield from (posixpath.join(base, name) for base in self.bases)
 
 
 def nearest_settings(repository: Repository, folder: str) -> Paths:
@@ -49,30 +48,39 @@ def nearest_settings(repository: Repository, folder: str) -> Paths:
 
 
 def _paths(repository: Repository, file: str) -> Paths:
-    """The paths of a file of settings, or of the first one that it extends and that has some."""
-    seen: set[str] = set()
-    while file in repository.sizes and file not in seen:
+    """The paths of a file of settings and of all that it extends, its own first.
+
+    A compiler lets the nearest paths replace all others. Whoever has both here finds too much rather than too little.
+    """
+    waiting, seen = [file], set[str]()
+    bases: list[str] = []
+    mapped: list[tuple[str, str, tuple[str, ...]]] = []  # the folder of the file, a pattern, and what it stands for
+    while waiting:
+        file = waiting.pop()
+        if file in seen or file not in repository.sizes:
+            continue
         seen.add(file)
         content = _loose_json(repository.read(file))
         folder = posixpath.dirname(file)
         options = content.get("compilerOptions")
         options = options if isinstance(options, dict) else {}
-        base, mapped = options.get("baseUrl"), options.get("paths")
-        if isinstance(base, str) or isinstance(mapped, dict):
-            start = posixpath.normpath(posixpath.join(folder, base if isinstance(base, str) else "."))
-            entries = mapped.items() if isinstance(mapped, dict) else ()
-            patterns = tuple(
-                (name, tuple(posixpath.join(start, place) for place in places if isinstance(place, str)))
-                for name, places in entries
-                if isinstance(places, list)
-            )
-            return Paths(patterns=patterns, base=start if isinstance(base, str) else None)
-        parent = content.get("extends")
-        if not isinstance(parent, str):
-            break
-        file = posixpath.normpath(posixpath.join(folder, parent))
-        file = file if file.endswith(".json") else f"{file}.json"
-    return Paths()
+        if isinstance(base := options.get("baseUrl"), str):
+            bases.append(posixpath.normpath(posixpath.join(folder, base)))
+        entries = options.get("paths")
+        for name, places in entries.items() if isinstance(entries, dict) else ():
+            if isinstance(places, list):
+                mapped.append((folder, name, tuple(place for place in places if isinstance(place, str))))
+        parents = content.get("extends")
+        for parent in parents if isinstance(parents, list) else [parents]:  # of several, the last counts most
+            if isinstance(parent, str):
+                named = posixpath.normpath(posixpath.join(folder, parent))
+                waiting.append(named if named.endswith(".json") else f"{named}.json")
+    # Places count from a base, which may stand in another file of the chain; without one, from their own file.
+    patterns = tuple(
+        (name, tuple(posixpath.join(start, place) for start in (*bases, folder) for place in places))
+        for folder, name, places in mapped
+    )
+    return Paths(patterns=patterns, bases=tuple(bases))
 
 
 def package_folders(repository: Repository) -> dict[str, tuple[str, Mapping[str, Any]]]:

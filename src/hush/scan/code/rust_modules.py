@@ -38,6 +38,7 @@ class Modules:
             for path, mods in declared.items()
         }
         crates = dict(_libraries(repository, declared))
+        crates = dict(_other_names(repository, crates)) | crates
         children = {file for path, mods in targets.items() for _, file in mods if file != path}
         roots = sorted((set(declared) - children) | set(crates.values()))
         files: dict[str, dict[Names, str]] = {}
@@ -113,15 +114,32 @@ def _file_of_mod(known: Mapping[str, object], path: str, names: Names, given: st
 
 def _libraries(repository: Repository, known: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Name and root of every library."""
-    for file in repository.files:
-        if posixpath.basename(file) != "Cargo.toml":
-            continue
-        try:
-            content = tomllib.loads(repository.read(file))
-        except (tomllib.TOMLDecodeError, RecursionError):
-            continue
+    for file, content in _manifests(repository):
         library, package = (table if isinstance(table := content.get(key), dict) else {} for key in ("lib", "package"))
         root = posixpath.normpath(posixpath.join(posixpath.dirname(file), str(library.get("path", "src/lib.rs"))))
         name = str(library.get("name", package.get("name", ""))).replace("-", "_")
         if name and root in known:
             yield name, root
+
+
+def _other_names(repository: Repository, crates: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Names by which a manifest calls a library that calls itself otherwise, and its root: pay = { package = "x" }."""
+    for _, content in _manifests(repository):
+        waiting: list[object] = [content]
+        while waiting:
+            table = waiting.pop()
+            for name, entry in table.items() if isinstance(table, dict) else ():
+                package = entry.get("package") if isinstance(entry, dict) else None
+                if isinstance(package, str) and package.replace("-", "_") in crates:
+                    yield name.replace("-", "_"), crates[package.replace("-", "_")]
+                waiting.append(entry)
+
+
+def _manifests(repository: Repository) -> Iterator[tuple[str, dict[str, object]]]:
+    """Every Cargo.toml that can be read."""
+    for file in repository.files:
+        if posixpath.basename(file) == "Cargo.toml":
+            try:
+                yield file, tomllib.loads(repository.read(file))
+            except (tomllib.TOMLDecodeError, RecursionError):
+                continue

@@ -31,6 +31,9 @@ BREAK, LETTER, JOINER, FORMULA, LETTER_AT_END = range(5)
 """What a code point does in a tokenisation; LETTER_AT_END is a letter that is followed by a break."""
 KIND_SHIFT = 24
 
+IRREGULAR = {"İ": "i", "\u1fd3": "\u0390", "\u1fe3": "\u03b0", "\ufb06": "\ufb05"}
+"""Letters that are another one in another case, or in another spelling of it, though no single character says so."""
+
 
 def folded(text: str) -> str:
     """In lower case where that is one character: as long as before.
@@ -45,7 +48,7 @@ def caseless(text: str) -> str:
     """As long as before, and equal for texts that differ in case alone: what ``ignore_case`` compares.
 
     Beyond ``folded``, all forms of a letter are one: σ and ς, s and ſ, and i with and without a dot, since İ is both
-    the capital of i and next to I.
+    the capital of i and next to I. Letters are equal exactly where ``re.IGNORECASE`` takes them so.
 
     >>> caseless("ΟΔΟΣ") == caseless("οδος"), caseless("İstanbul") == caseless("ISTANBUL")
     (True, True)
@@ -56,8 +59,8 @@ def caseless(text: str) -> str:
 @cache
 def _caseless(character: str) -> str:
     upper = character.upper()
-    if character == "İ":
-        return "i"
+    if character in IRREGULAR:
+        return IRREGULAR[character]
     return folded(upper if len(upper) == 1 and character.isalpha() else character)
 
 

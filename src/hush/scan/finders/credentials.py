@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, final
 
 from hush.corpus.blocks import Block
@@ -30,6 +31,17 @@ PRIVATE_KEY = re.compile(
     r".{0,20000}?-{4,5} ?END (?P=kind) ?-{4,5}",
     re.DOTALL,
 )
+KEY_END = re.compile(r"-{4,5} ?(?P<footer>END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?) ?-{4,5}")
+LINE = re.compile(r"[^\r\n]+")
+# What some detectors hand over is not the credential: a group of their pattern that holds the kind of token alone, or
+# the match with what stands around it. Of the whole match, this is the credential: its group, or all if there is none.
+EXACT = {
+    "ArtifactoryDetector": re.compile(r"\w+"),
+    "AzureStorageKeyDetector": re.compile(r"=(.+)"),
+    "GitHubTokenDetector": re.compile(r".+"),
+    "GitLabTokenDetector": re.compile(r".+"),
+    "NpmDetector": re.compile(r"_authToken=\s*([\w-]+)"),
+}
 
 
 @final
@@ -37,8 +49,8 @@ PRIVATE_KEY = re.compile(
 class Credentials:
     """What these detectors find, by the names of their classes or of what they detect; all of them if None.
 
-    A secret's key is the credential. A private key is found with all its lines if its end is in the same example, else
-    by its first line alone.
+    A secret's key is the credential. A private key is found with all its lines if both its ends are in one example;
+    where it is cut in two, by its first line alone in the one, and by its last line in the other.
 
     >>> Credentials(detectors=["AWS Access Key", "PrivateKeyDetector"]).detectors
     ('AWSKeyDetector', 'PrivateKeyDetector')
@@ -71,24 +83,26 @@ class Credentials:
         with transient_settings({"plugins_used": [{"name": name} for name in self.detectors or ()]}):
             for example, text in enumerate(block.strings):
                 keys = {match.start("header"): match for match in PRIVATE_KEY.finditer(text)}
-                begin = 0
-                for line in text.split("\n"):
-                    for name, value in self._values(line):
-                        for at in occurrences(text, value, begin, begin + len(line)):
+                for line in LINE.finditer(text):
+                    for name, value in self._values(line[0]):
+                        for at in occurrences(text, value, *line.span()):
                             span = keys[at].span() if at in keys else (at, at + len(value))
                             found.add(example, *span, text[slice(*span)], f"detector {name}")
-                    begin += len(line) + 1
+                if "PrivateKeyDetector" in (self.detectors or ()):
+                    whole = {match.end() for match in keys.values()}
+                    for match in KEY_END.finditer(text):
+                        if match.end() not in whole:
+                            found.add(example, *match.span("footer"), match["footer"], "detector Private Key")
         return found.hits()
 
     def _values(self, line: str) -> Iterator[tuple[str, str]]:
         """What a line holds: the detector's name and the credential."""
-        if not line or line.isspace():
+        if line.isspace():
             return
         for plugin, guesses, needs in self._plugins:
             if needs is not None and not needs.search(line):
                 continue
-            for secret in plugin.analyze_line(filename="", line=line, line_number=0):
-                value = secret.secret_value
+            for value in _matched(plugin, line):
                 if value and not (guesses and _is_no_secret(value, line, plugin)):
                     yield plugin.secret_type, value
 
@@ -97,21 +111,30 @@ class Credentials:
         """The detectors, whether each only guesses, and what a line must hold for it to find anything."""
         from detect_secrets.core.plugins.initialize import from_plugin_classname
         from detect_secrets.plugins.base import RegexBasedDetector
-        from detect_secrets.plugins.keyword import DENYLIST, KeywordDetector
+        from detect_secrets.plugins.keyword import DENYLIST
 
-        # Its own patterns look for these words from every character on, which takes longer than all other detectors.
-        keyword = re.compile("|".join(DENYLIST), re.IGNORECASE)
+        # Patterns that look from every character, or every URL, to the end of its line: much longer than all others.
+        needs = {
+            "KeywordDetector": re.compile("|".join(DENYLIST), re.IGNORECASE),
+            "NpmDetector": re.compile("_authToken="),
+        }
         return [
-            (
-                plugin,
-                not isinstance(plugin, RegexBasedDetector),
-                keyword if isinstance(plugin, KeywordDetector) else None,
-            )
+            (plugin, not isinstance(plugin, RegexBasedDetector), needs.get(type(plugin).__name__))
             for plugin in map(from_plugin_classname, self.detectors or ())
         ]
 
     def __getstate__(self) -> dict[str, Any]:
         return fields_only(self)
+
+
+def _matched(plugin: Any, line: str) -> Iterator[str | None]:
+    """What a detector sees in a line."""
+    exact = EXACT.get(type(plugin).__name__)
+    if exact is None:
+        yield from (secret.secret_value for secret in plugin.analyze_line(filename="", line=line, line_number=0))
+        return
+    for match in chain.from_iterable(pattern.finditer(line) for pattern in plugin.denylist):
+        yield from (credential[credential.lastindex or 0] for credential in exact.finditer(match[0]))
 
 
 def _known_detectors() -> dict[str, str]:
