@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hush
-from hush.storage import arrow_file, parquet_file, parquet_table, read_table, readable_like_folder, write_table
+from hush.storage import (
+    arrow_file,
+    parquet_file,
+    parquet_table,
+    read_table,
+    readable_like_folder,
+    whole_file,
+    write_table,
+)
+from limits import no_file_above
 
 ODD = os.fsdecode(b"odd-\xff-name.parquet")  # not UTF-8
 TABLE = pa.table({"number": list(range(1000)), "text": [f"row {row}" for row in range(1000)]})
@@ -133,3 +142,13 @@ def test_a_folder_is_as_readable_as_itself_all_the_way_down(tmp_path: Path) -> N
     assert [path.stat().st_mode & 0o777 for path in (folder / "deep", folder / "deep" / "private", elsewhere)] == [
         0o755, 0o644, 0o600,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [65, 10**6])
+def test_a_file_that_finds_no_room_is_named_and_leaves_what_was_there(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "kept"
+    path.write_bytes(b"old")
+    with no_file_above(64), pytest.raises(OSError, match="large") as caught, whole_file(path) as file:
+        file.write(b"x" * size)
+    assert caught.value.filename == str(path)
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("kept", b"old")]

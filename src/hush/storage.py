@@ -49,8 +49,10 @@ def whole_file(path: str | os.PathLike[str], *, owner_only: bool = False) -> Ite
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(target)  # a full disk names no file
         raise
 
 

@@ -40,7 +40,12 @@ def test_an_ordinary_plan_is_not_warned_of() -> None:
         (graph(), {}, "There are no secrets"),
         (graph(0), {}, "The one secret is in no example"),
         (graph(0, 0, 0), {}, "None of the 3 secrets is in any example"),
-        (graph(1, num_examples=400), {"batch_size": 1, "rounds": 5}, "The noise is 0"),
+        (
+            graph(1, num_examples=400),
+            {"batch_size": 1, "rounds": 5},
+            "The noise is 0, too little by itself for 1 secret",
+        ),
+        (graph(2, 0, 1), {"noise_multiplier": 0.1}, "The noise is 0.1000, too little by itself for 2 secrets"),
         (graph(3), {"prior": 0.001, "ceiling": 0.0010001}, "is not below the batch size, 4"),
         (graph(3, 20), {}, "In half of the examples or more: 1 secret."),
     ],
@@ -103,6 +108,8 @@ def test_a_run_without_its_secrets_warns_quotes_its_folder_and_says_what_was_not
     Path("hush.yaml").write_text(yaml.safe_dump(content))
     shown = run("run", "hush.yaml")
     assert shown.exit_code == 0, shown.output
+    assert 0 < shown.stderr.index("Training …") < shown.stderr.index("WARNING: None of the 2 secrets is in any example")
+    assert shown.stderr.index("WARNING: ") < shown.stderr.index("Attacking")
     assert "24 examples, 2 secrets, 0 of them in some example; noise multiplier 0, 2 rounds." in shown.stdout
     assert "WARNING: None of the 2 secrets is in any example" in shown.stdout
     assert "/my run/share'\n" in shown.stdout
@@ -114,12 +121,44 @@ def test_a_run_without_its_secrets_warns_quotes_its_folder_and_says_what_was_not
     assert run_json("run", "hush.yaml")["cautions"]
 
 
+def test_a_run_says_which_rules_found_nothing_and_how_many_rows_it_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text": f"note {number} of Acme, card {number % 3:016}"} for number in range(24)] + [{"text": None}] * 2
+    Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    content = {
+        "data": {"source": "data.jsonl", "skip_bad": True},
+        "promises": {"prior": 1e-6, "ceiling": 0.05},
+        "rules": [
+            {"name": "cards", "find": "patterns", "patterns": [r"\d{16}"]},
+            {"name": "broken", "find": "patterns", "patterns": [r"\d{16"]},  # an expression, though not the one meant
+            {"name": "names", "find": "literals", "values": ["acme"]},
+        ],
+        "plan": {"batch_size": 4, "rounds": 2},
+        "model": {"small": {"layers": 1, "width": 8, "heads": 1, "length": 48}},
+        "training": {"device": "cpu"},
+        "report": {"frontier": False, "methods": False},
+        "output": "run",
+    }
+    Path("hush.yaml").write_text(yaml.safe_dump(content))
+    nothing = [f"rule {name}: no example holds a secret of it" for name in ("broken", "names")]
+    first, again = run("run", "hush.yaml"), run("run", "hush.yaml")
+    assert (first.exit_code, again.exit_code) == (0, 0), first.output
+    for said in (first.stderr.split("Planning")[0], first.stdout, again.stdout):
+        assert [line for line in said.splitlines() if line.startswith("Note: ")] == [
+            *(f"Note: {each}; if you know one that does, mend the rule" for each in nothing),
+            "Note: left out, since they cannot be read: 2 rows",
+        ]
+    assert len(run_json("run", "hush.yaml")["notices"]) == 3
+
+
 def outcome(**more: Any) -> str:
     record: dict[str, Any] = {
         "ran": [], "examples": 400, "secrets": 10, "unlisted": 3, "canaries": 4, "noise_multiplier": 2.5,
         "kept_fraction": 1.0, "kept_weight": 0.0123, "rounds": 9, "max_length": 32, "cut_texts": 0,
         "share": "run/share", "owner": "run/owner", "report": "run/owner/report.html", "verdict": None,
-        "audit": None, "cautions": [],
+        "audit": None, "notices": [], "cautions": [],
     }  # fmt: skip
     console = Console(width=80)
     with console.capture() as captured:

@@ -190,9 +190,8 @@ def test_a_promise_that_no_noise_keeps_ends_with_1_and_writes_nothing(graph: Pat
     same = ["--prior", 0.01, "--ceiling", 0.01]
     message = refused(1, "calibrate", graph, *same, *RUN, "--output", output)
     assert "no finite noise suffices; raise its ceiling" in message
-    message = refused(1, "calibrate", graph, *PROMISE, "--batch-size", 5, "--rounds", 50, "--output", output)
-    assert "--batch-size=5 of 4 examples" in message
-    assert "lower it to at most 4" in message
+    message = refused(2, "calibrate", graph, *PROMISE, "--batch-size", 5, "--rounds", 50, "--output", output)
+    assert "--batch-size=5 is more than the 4 examples; lower it" in message
     assert list(tmp_path.iterdir()) == [graph]
 
 

@@ -16,6 +16,7 @@ from command_line import refused, run, run_json
 from hush.keyed import DataKey
 from hush.plan import noise_without_forcing
 from hush.plan.held_out import held_out_examples
+from limits import no_file_above
 
 SIZES = [3, 25, 30, 1, 12]
 PROMISE = ["--prior", "1e-8", "--ceiling", "1e-3"]
@@ -138,7 +139,6 @@ def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> 
     message = refused(1, *command, "--batch-size", 60, "--noise-multiplier", 0.5)
     assert "raise it to at least" in message
     assert "lower batch_size to at most" in message
-    assert "lower it to at most 80" in refused(1, *command, "--batch-size", 81)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,7 +146,9 @@ def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> 
     ("arguments", "words"),
     [
         (["--batch-size", 10], "states no rounds; pass --rounds"),
-        (["--batch-size", 0, "--rounds", 5], "batch_size=0.0; pass"),
+        (["--batch-size", 0, "--rounds", 5], "--batch-size=0; pass"),
+        (["--batch-size", "nan", "--rounds", 5], "--batch-size=nan; pass"),
+        (["--batch-size", 81, "--rounds", 5], "--batch-size=81 is more than the 80 examples; lower it"),
         ([*RUN, "--capacity", "paper"], "give a strength exactly for 'paper'"),
         ([*RUN, "--capacity", "best"], "'best' is not one of"),
         ([*RUN, "--keep", 0.5, "--noise-multiplier", 3], "--keep looks for a noise"),
@@ -159,8 +161,52 @@ def test_bad_questions_end_with_2(graph: Path, tmp_path: Path, arguments: list[o
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_batch_of_more_than_is_not_held_out_is_refused_and_says_so(graph: Path, tmp_path: Path) -> None:
+    bare = int(np.count_nonzero(incidence().secrets_per_example == 0))
+    command = ["plan", graph, *PROMISE, "--rounds", 5, "--batch-size", 80, "--hold-out", 0.5]
+    said = refused(2, *command, "--output", tmp_path / "plan")
+    assert f"more than the {80 - bare // 2} examples that are not held out, of 80; lower it" in said
+    assert "--batch-size=81 is more than" in refused(2, "frontier", graph, *PROMISE, "--rounds", 5, "--batch-size", 81)
+
+
+def test_a_promise_that_leaves_no_room_is_refused_with_the_ids_of_its_secrets(graph: Path, tmp_path: Path) -> None:
+    protections = [hush.Protection(0.01, 0.05)] * len(SIZES)
+    protections[3] = hush.Protection(0.01, 0.01)
+    ids = [f"client-{number}" for number in range(len(SIZES))]
+    hush.Secrets(protections, ids=ids).to_parquet(tmp_path / "secrets.parquet")
+    for command in (["plan", "--output", tmp_path / "plan"], ["frontier"], ["calibrate"]):
+        said = refused(1, command[0], graph, "--secrets", tmp_path / "secrets.parquet", *RUN, *command[1:])
+        assert "client-3 has prior = ceiling" in said
+
+
+def test_a_full_disk_leaves_nothing_and_says_what_to_do(graph: Path, tmp_path: Path) -> None:
+    with no_file_above(64):
+        said = refused(2, "plan", graph, *PROMISE, *RUN, "--capacity", "none", "--output", tmp_path / "plan")
+    assert "make room, and run the same command again" in said
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_with_other_files_is_refused_before_any_work(graph: Path) -> None:
     assert "name a new folder" in refused(2, "plan", graph, *PROMISE, *RUN, "--output", graph.parent)
+
+
+def test_frontier_says_which_settings_leave_no_plan(tmp_path: Path) -> None:
+    graph = hush.Incidence.from_pairs(range(40), [0] * 40, num_examples=40, num_secrets=1)  # nothing else to train on
+    graph.to_parquet(tmp_path / "graph.parquet")
+    command = ["frontier", tmp_path / "graph.parquet", *PROMISE, *RUN, "--setting", 500, "--setting", 0.1]
+    assert run_json(*command)["settings_without_plan"] == [0.1]
+    assert "Left out, since they leave no plan for this batch size: 0.1." in run(*command).stdout
+    assert run_json(*command[:-2])["settings_without_plan"] == []
+    assert "Left out" not in run(*command[:-2]).stdout
+
+
+def test_a_folder_in_place_of_a_graph_is_answered_with_the_file_in_it(graph: Path, tmp_path: Path) -> None:
+    for command in (["plan", "--output", tmp_path / "plan"], ["frontier"], ["calibrate"]):
+        said = refused(2, command[0], tmp_path, *PROMISE, *RUN, *command[1:])
+        assert f"{tmp_path} is a folder; pass a file, such as that of a scan, public/incidence.parquet" in said
+    (tmp_path / "public").mkdir()
+    file = shutil.copy(graph, tmp_path / "public" / "incidence.parquet")
+    assert f"is a folder; pass {file}" in refused(2, "calibrate", tmp_path, *PROMISE, *RUN)
 
 
 def test_frontier_shows_and_writes_the_librarys_rows(graph: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def said(command: str) -> str:
         ),
         ("calibrate graph.json --rate 0.5", ["keeps every promise, of 1 secret over 1 round"]),
         ("calibrate graph.json --rate 0", ["No noise is needed to keep 1 promise."]),
-        ("calibrate graph.json --batch-size 2", ["--batch-size=2 of 1 example needs"]),
+        ("calibrate graph.json --batch-size 2", ["--batch-size=2 is more than the 1 example;"]),
         ("calibrate strange.json --rate 0.5", ["1 unknown field;"]),
         ("plan graph.json --batch-size 0.5 --output plan", ["plan for 1 secret, 1 round"]),
         (
@@ -88,7 +88,7 @@ def test_a_page_about_one_secret_speaks_of_one() -> None:
 
 def test_a_run_of_one_secret_speaks_of_one() -> None:
     record = {"ran": [], "secrets": 1, "canaries": 1, "examples": 1, "rounds": 1, "noise_multiplier": 1.0}
-    record |= {"unlisted": 0, "cut_texts": 1, "max_length": 1, "audit": None, "cautions": []}
+    record |= {"unlisted": 0, "cut_texts": 1, "max_length": 1, "audit": None, "notices": [], "cautions": []}
     places = {"share": "s", "owner": "o", "report": "r", "kept_fraction": 1.0, "kept_weight": 1.0, "verdict": None}
     console = Console(width=200)
     with console.capture() as captured:

@@ -258,7 +258,7 @@ def test_a_run_goes_on_as_it_began_or_not_at_all(desk: Desk, tmp_path: Path) -> 
     assert run(*desk.train(tmp_path / "run")).exit_code == 0
     assert "holds a run already; train in a new folder" in refused(*desk.train(tmp_path / "run", "--no-resume"))
     message = refused(*desk.train(tmp_path / "run", "--learning-rate", 0.1))
-    assert "was begun with learning_rate=None, now it is 0.1" in message
+    assert "was begun with learning_rate=its default, now it is 0.1" in message
     assert "begun under another plan" in refused(*desk.train(tmp_path / "run", plan="long-plan"))
     assert "was begun with" in refused(*desk.train(tmp_path / "run", "--insecure-seed", 1))
     (tmp_path / "run" / "owner" / "recipe.json").write_text("{")

@@ -61,6 +61,13 @@ def test_verify_says_what_was_checked_what_was_not_and_prints_every_fingerprint(
     assert all(f"  fingerprint of the {name}: {value}" in said for name, value in certified.items())
 
 
+def test_what_does_not_stand_is_not_said_to_fit_together(share: Path) -> None:
+    (share / "model" / "notes.txt").write_text("more")
+    said = lines(share, code=1)
+    assert said[-1] == "This release does not stand: do not rely on its certificate."
+    assert "fits together" not in " ".join(said)
+
+
 def test_a_run_stands_for_what_it_released_and_its_plan_for_itself(share: Path) -> None:
     whole = run_json("verify", share.parent)
     assert whole == run_json("verify", share)

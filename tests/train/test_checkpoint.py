@@ -27,7 +27,9 @@ from hush.errors import InvalidInput
 from hush.train.checkpoint import Checkpoints, check_storable
 from hush.train.lock import FolderLock
 from hush.train.private import PrivateTraining
+from hush.train.release import tensors_of
 from hush.train.run_log import RunLog
+from limits import no_file_above
 
 PLAN = small_plan()
 DATA = small_data()
@@ -311,6 +313,18 @@ def test_a_release_that_a_crash_prevented_is_carried_out_by_the_next_start(tmp_p
     released = load_file(tmp_path / "release" / "round-000003" / "model.safetensors")
     assert all(torch.equal(value, released[name]) for name, value in resumed.model.state_dict().items())
     assert [path.name for path in (tmp_path / "release").iterdir()] == ["round-000003"]
+
+
+def test_a_model_that_finds_no_room_is_an_error_of_the_system_that_names_its_place(tmp_path: Path) -> None:
+    def export(folder: Path) -> None:
+        with no_file_above(64):
+            tensors_of(private.model)(folder)
+
+    private = training(tmp_path, export=export)
+    train(private, DATA, until=3)
+    with pytest.raises(OSError, match="large") as caught:
+        private.release()
+    assert caught.value.filename == str(tmp_path / "release" / "round-000003")
 
 
 def test_finishing_again_after_a_crash_comes_to_the_same(tmp_path: Path) -> None:

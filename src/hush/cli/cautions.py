@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Console
+from scipy.special import ndtri
 
 from hush.console import counted, plain, rounded_up
 from hush.incidence import Incidence
@@ -17,6 +18,7 @@ from hush.plan.remarks import are_canaries, unlisted_secrets
 __all__ = ["graph_cautions", "plan_cautions", "show_cautions"]
 
 WIDE = 0.5  # a secret in this share of the examples is rarely one
+BARE = 0.99  # a chance from which on a secret is as good as known
 
 
 def graph_cautions(incidence: Incidence, *, canaries: int = 0) -> list[str]:
@@ -47,11 +49,11 @@ def plan_cautions(plan: Plan) -> list[str]:
     of B sums to B at most, in any one direction and even if all agree; the noise there has the deviation sigma.
     """
     said = graph_cautions(plan.incidence, canaries=int(are_canaries(plan).sum()))
-    noise, batch = plan.training_noise_multiplier, plan.batch_size
-    if noise == 0 and unlisted_secrets(plan.incidence) < plan.incidence.num_secrets:
+    noise, batch, bare = plan.training_noise_multiplier, plan.batch_size, _bare_secrets(plan)
+    if bare:
         said.append(
-            "The noise is 0: the promises hold only because examples with secrets are hardly ever drawn. One that is "
-            "drawn is not hidden."
+            f"The noise is {rounded_up(plan.noise_multiplier)}, too little by itself for {counted(bare, 'secret')}: "
+            "promises hold only because examples with secrets are hardly ever drawn. One that is drawn is not hidden."
         )
     if noise >= batch:
         said.append(
@@ -60,6 +62,19 @@ def plan_cautions(plan: Plan) -> list[str]:
             "to learn next to nothing. Promise less, keep less of the examples with secrets, or take fewer rounds."
         )
     return said
+
+
+def _bare_secrets(plan: Plan) -> int:
+    """How many secrets are given away if one of their examples is drawn, once.
+
+    A gradient at the clip norm shifts the noise by 1 / sigma deviations, which takes a prior p to Phi(Phi^-1(p) + 1 /
+    sigma) for whoever knows that it was drawn.
+    """
+    noise, listed_S = plan.noise_multiplier, plan.incidence.examples_per_secret > 0
+    if noise == 0:
+        return int(listed_S.sum())
+    prior_S = plan.prior.reshape(listed_S.size, -1).min(axis=1)  # of several points, the one that has furthest to go
+    return int(np.count_nonzero(listed_S & (ndtri(prior_S) + 1 / noise >= ndtri(BARE))))
 
 
 def show_cautions(cautions: Sequence[str], console: Console) -> None:

@@ -72,7 +72,7 @@ def frontier(
     Example: `hush frontier found/public/incidence.parquet --secrets found/public/secrets.parquet --batch-size 16
     --rounds 50 --plot frontier.html --output frontier.json`
     """
-    from hush.cli.inputs import check_output, read_promises
+    from hush.cli.inputs import check_batch_size, check_output, named_by_id, read_promises
     from hush.cli.plan_results import frontier_record, show_frontiers, write_rows
     from hush.cli.results import print_json
     from hush.report.figures import FORMS, save_figure
@@ -85,12 +85,13 @@ def frontier(
         raise InvalidInput("--capacity all compares fixed bounds and default settings; drop --setting and --bound")
     with working("Reading the graph"):
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
+    check_batch_size(batch_size, promises.incidence.num_examples)
     kinds: list[tuple[Capacity, Bound]] = [("accounted", "blowup"), ("paper", "blowup"), ("paper", "kl")]
     if capacity is not FrontierCapacity.all:
         kinds = [(capacity.value, bound.value)]
     frontiers: list[Frontier] = []
     for kind, proof in kinds:
-        with working(f"Sweeping ({kind}, {proof})") as progress:
+        with working(f"Sweeping ({kind}, {proof})") as progress, named_by_id(promises.ids):
             frontiers.append(
                 swept(
                     promises.incidence,
@@ -102,7 +103,7 @@ def frontier(
                     progress=progress,
                 )
             )
-    record = frontier_record(frontiers, promises)
+    record = frontier_record(frontiers, promises, setting or ())
     if plot is not None:  # before the rows, which take no time: stopped while it draws, the command leaves neither
         graph = promises.incidence
         sizes = f"{counted(graph.num_examples, 'example')}, {counted(graph.num_secrets, 'secret')}"

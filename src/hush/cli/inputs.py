@@ -1,6 +1,9 @@
 """What the command line is given, turned into arguments of the library: rates, graphs and promises."""
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,12 @@ __all__ = [
     "Problem",
     "Promises",
     "check_apart",
+    "check_batch_size",
     "check_folder_free",
     "check_output",
     "equal_rates",
     "is_inside",
+    "named_by_id",
     "read_incidence",
     "read_problem",
     "read_promises",
@@ -128,6 +133,10 @@ def _read_graph(
     path: Path, prior: float | None, ceiling: float | None, secrets_path: Path | None, rounds: int | None
 ) -> tuple[Incidence, dict[str, Any], tuple[str, ...] | None]:
     """The graph, what is known about rates, promises and rounds, and the ids if there are any."""
+    if path.is_dir():
+        inside = path / "public" / "incidence.parquet"
+        instead = str(inside) if inside.is_file() else "a file, such as that of a scan, public/incidence.parquet"
+        raise InvalidInput(f"{path} is a folder; pass {instead}")
     if is_parquet(path):
         incidence, given = Incidence.from_parquet(path), {}
     else:
@@ -146,6 +155,29 @@ def _read_graph(
         ids = secrets.ids
     options = {"prior": prior, "ceiling": ceiling, "rounds": rounds}
     return incidence, given | {name: value for name, value in options.items() if value is not None}, ids
+
+
+@contextmanager
+def named_by_id(ids: tuple[str, ...] | None) -> Iterator[None]:
+    """Errors of the library, which knows secrets by their number, with ids in their place where there are any."""
+    try:
+        yield
+    except (InvalidInput, InfeasiblePlan) as error:
+        if ids is None:
+            raise
+        said = re.sub(r"\bsecret (\d+)\b", lambda found: ids[int(found[1])], str(error))
+        raise (InfeasiblePlan if isinstance(error, InfeasiblePlan) else InvalidInput)(said) from error
+
+
+def check_batch_size(batch_size: float, examples: int, *, held_out: int = 0) -> None:
+    """Refuse a batch size that is no number above 0, or more than the examples that are not held out."""
+    if not batch_size > 0:  # written so that NaN is refused
+        raise InvalidInput(f"--batch-size={batch_size:g}; pass a number above 0, the expected examples per round")
+    if batch_size > examples - held_out:
+        apart = f" that are not held out, of {examples:,}" if held_out else ""
+        raise InvalidInput(
+            f"--batch-size={batch_size:g} is more than the {counted(examples - held_out, 'example')}{apart}; lower it"
+        )
 
 
 def _need(given: dict[str, Any], path: Path, *names: str) -> None:
@@ -204,12 +236,5 @@ def _chosen_rates(
         return read_rates(rates_path)
     if batch_size is None:
         return rate
-    examples = incidence.num_examples
-    if not batch_size > 0:  # written so that NaN is refused
-        raise InvalidInput(f"--batch-size={batch_size:g}; pass a number above 0, the expected examples per round")
-    if batch_size > examples:
-        raise InfeasiblePlan(
-            f"--batch-size={batch_size:g} of {counted(examples, 'example')} needs sampling probabilities up to "
-            f"{batch_size / examples if examples else np.inf:.4g} > 1; lower it to at most {examples}"
-        )
-    return batch_size / examples
+    check_batch_size(batch_size, incidence.num_examples)
+    return batch_size / incidence.num_examples

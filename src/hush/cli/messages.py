@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from errno import EDQUOT, EFBIG, ENOSPC
 from functools import wraps
 from io import TextIOWrapper
 from traceback import format_tb
@@ -41,7 +42,7 @@ NO_MEMORY = "memory ran out; pass less at once (--micro-batch, --workers) or sma
 
 QuietOption = Annotated[bool, flag("--quiet", "Print only results and errors.", panel=PRINTED)]
 VerboseOption = Annotated[
-    bool, flag("--verbose", "Also print what is being done, how long it took, and notes.", panel=PRINTED)
+    bool, flag("--verbose", "Also print what is being done, and how long it took.", panel=PRINTED)
 ]
 DebugOption = Annotated[bool, flag("--debug", "With an error, print where in the program it arose.", panel=PRINTED)]
 OPTIONS = {"quiet": QuietOption, "verbose": VerboseOption, "debug": DebugOption}
@@ -153,7 +154,9 @@ def _said(error: Exception) -> str:
     if isinstance(error, HushError):
         return str(error)
     if isinstance(error, OSError):
-        return f"{error.filename or 'a file'}: {error.strerror or error}; check the path and its permissions"
+        full = error.errno in (ENOSPC, EDQUOT, EFBIG)
+        remedy = "make room, and run the same command again" if full else "check the path and its permissions"
+        return f"{error.filename or 'a file'}: {error.strerror or error}; {remedy}"
     if _is_memory(error):
         return NO_MEMORY
     kind = f"{type(error).__qualname__}, whose message may quote the data"

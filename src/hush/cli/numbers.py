@@ -101,7 +101,7 @@ def calibrate(
     Example: `hush calibrate found/public/incidence.parquet --prior 1e-10 --ceiling 1e-3 --batch-size 16 --rounds 50`
     """
     from hush.accounting import calibrate as accounted
-    from hush.cli.inputs import check_output, read_problem
+    from hush.cli.inputs import check_output, named_by_id, read_problem
     from hush.cli.results import calibration_record, print_json, show_calibration, write_posteriors
 
     check_output(output, incidence, rates, secrets, force=force)
@@ -119,7 +119,7 @@ def calibrate(
     begin = time.perf_counter()
     calibrations = {}
     for name in bound.bounds:
-        with working(f"Calibrating ({name})") as progress:
+        with working(f"Calibrating ({name})") as progress, named_by_id(problem.ids):
             calibrations[name] = accounted(problem.incidence, **problem.arguments, bound=name, progress=progress)
     record = calibration_record(problem, calibrations, time.perf_counter() - begin)
     if output is not None:

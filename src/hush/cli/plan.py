@@ -106,7 +106,7 @@ def plan(
     Example: `hush plan found/public/incidence.parquet --secrets found/public/secrets.parquet --data mail.jsonl
     --key my.key --batch-size 16 --rounds 50 --output my-plan`
     """
-    from hush.cli.inputs import check_apart, check_folder_free, read_promises
+    from hush.cli.inputs import check_apart, check_batch_size, check_folder_free, named_by_id, read_promises
     from hush.cli.plan_results import plan_record, show_plan
     from hush.cli.results import print_json
     from hush.plan.files import check_folder
@@ -122,14 +122,16 @@ def plan(
     check_apart(output, data)
     with working("Reading the graph"):
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
+    held_out = choose_held_out(promises.incidence, hold_out)
+    check_batch_size(batch_size, promises.incidence.num_examples, held_out=held_out.size)
     with working("Reading the data"):
         fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=promises.incidence.num_examples)
         check_scanned(incidence, fingerprint)
     begin = time.perf_counter()
-    with working("Planning") as progress:
+    with working("Planning") as progress, named_by_id(promises.ids):
         found = make_plan_holding_out(
             promises.incidence,
-            choose_held_out(promises.incidence, hold_out),
+            held_out,
             **promises.arguments,
             batch_size=batch_size,
             bound=bound.value,

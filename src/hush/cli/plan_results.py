@@ -109,8 +109,11 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
     console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")
 
 
-def frontier_record(frontiers: Sequence[Frontier], promises: Promises) -> Record:
-    """Every row of every frontier, with the default choice of each marked."""
+def frontier_record(frontiers: Sequence[Frontier], promises: Promises, settings: Sequence[float] = ()) -> Record:
+    """Every row of every frontier, with the default choice of each marked, and the settings that leave no plan.
+
+    settings: those that were asked for; the sweep goes down and ends before the first that leaves none.
+    """
     rows: list[Record] = []
     for frontier in frontiers:
         for row, record in zip(frontier.rows, frontier.records(), strict=True):
@@ -119,7 +122,9 @@ def frontier_record(frontiers: Sequence[Frontier], promises: Promises) -> Record
             kind = {"capacity": frontier.capacity, "bound": frontier.bound}
             rows.append(kind | record | {"binding": binding, "default": row is frontier.best})
     sizes = {"num_examples": promises.incidence.num_examples, "num_secrets": promises.incidence.num_secrets}
-    return sizes | {"rounds": promises.rounds, "rows": rows}
+    reached = min((row.setting for frontier in frontiers for row in frontier.rows), default=0.0)
+    without = sorted({setting for setting in settings if setting < reached}, reverse=True)
+    return sizes | {"rounds": promises.rounds, "rows": rows, "settings_without_plan": without}
 
 
 def show_frontiers(record: Record, console: Console) -> None:
@@ -146,6 +151,11 @@ def show_frontiers(record: Record, console: Console) -> None:
     console.print(
         "* the default: the least noise that keeps 90 % of the weight of examples with secrets, or the most data."
     )
+    if record["settings_without_plan"]:
+        left = ", ".join(f"{setting:g}" for setting in record["settings_without_plan"])
+        console.print(
+            f"Left out, since they leave no plan for this batch size: {left}.", highlight=False, soft_wrap=True
+        )
 
 
 def _percent(share: float) -> str:

@@ -113,11 +113,11 @@ def _ended(
     from hush.cli.logged import logged
     from hush.cli.run_results import Screen
     from hush.config import load_config
-    from hush.pipeline.run import run_pipeline
+    from hush.pipeline.run import run_folder, run_pipeline
     from hush.pipeline.stage_train import Interrupted
 
     loaded, console = load_config(config), terminal()
-    screen = Screen(console, verbose=is_verbose())
+    screen = Screen(console, folder=run_folder(loaded, output), verbose=is_verbose())
     stop = Interrupt(screen.stopping)
     try:
         with screen:

@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, final
 
@@ -49,12 +50,13 @@ _STATES = {
 class Screen:
     """Told by a run what it does; shows a line for each stage, and on a terminal a bar.
 
-    verbose: also stages that are not done again, notes, and how long a stage took; but not training, whose time tells
-    how large its draws were.
+    Before training begins it warns of what may not be meant: afterwards the model is made, and a plan is trained once.
+    folder: of the run. verbose: also stages that are not done again, and how long a stage took; but not training, whose
+    time tells how large its draws were.
     """
 
-    def __init__(self, console: Console, *, verbose: bool) -> None:
-        self._console, self._verbose = console, verbose
+    def __init__(self, console: Console, *, folder: Path, verbose: bool) -> None:
+        self._console, self._folder, self._verbose = console, folder, verbose
         self._bar = WorkBar(console, "")
         self._begun: tuple[StageName, float] | None = None
 
@@ -81,6 +83,8 @@ class Screen:
         self._bar.begin(_WORDS[name])
         if state == "begins" or self._verbose:
             self._console.print(plain(f"{_WORDS[name]}{' (as before)' if state == 'kept' else ' …'}"), soft_wrap=True)
+        if name == "train" and state == "begins":
+            show_cautions(plan_cautions(Plan.load(self._folder / "owner" / "plan")), self._console)
 
     def _end_stage(self) -> None:
         if self._begun is not None and self._verbose and self._begun[0] != "train":
@@ -96,8 +100,7 @@ class Screen:
         self._bar(_WORDS["train"], live.round, rounds, shown=f"Round {live.round:,} of {rounds:,}{loss}")
 
     def _notice(self, said: str) -> None:
-        if self._verbose:
-            self._console.print(plain(f"Note: {said}"), soft_wrap=True)
+        self._console.print(plain(f"Note: {said}"), soft_wrap=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -154,6 +157,7 @@ def outcome_record(made: "Outcome") -> Record:
         "certifies": train["certifies"],
         "verdict": made.verdict,
         "audit": None if made.verdict is None else headline(json.loads((owner / "audit" / "audit.json").read_text())),
+        "notices": made.outputs["scan"].get("notices", []),
         "cautions": plan_cautions(plan),
     }
 
@@ -189,6 +193,8 @@ def show_outcome(record: Record, console: Console) -> None:
         style = STYLES.get(record["verdict"], "yellow")
         nothing = " Nothing is shared." if record["share"] is None else ""
         console.print(plain(f"Audit: {record['audit']}{nothing}"), style=style, soft_wrap=True)
+    for said in record["notices"]:
+        console.print(plain(f"Note: {said}"), soft_wrap=True)
     show_cautions(record["cautions"], console)
 
 

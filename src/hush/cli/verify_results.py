@@ -56,7 +56,7 @@ def _cautions(record: Record) -> list[str]:
     if not record["signature_checked"]:
         if record["signed"]:
             lines.append(f"The {what} is signed; pass --public-key to check by whom.")
-        elif record["release"] is not None:
+        elif record["release"] is not None and record["passed"]:
             lines.append(
                 "Not signed: it fits together, but whoever wrote the certificate could have named any model in it. Ask "
                 "for a signature (hush sign)."

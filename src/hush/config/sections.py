@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from hush.accounting.inputs import MOST_ROUNDS
 from hush.scan.rule_model import YES_OR_NO, Model, Probability, Real, Texts, Whole, wrong
 from hush.scan.rule_problems import nearest
 from hush.train.limits import MOST_LEARNING_RATE
@@ -25,6 +26,7 @@ __all__ = [
     "TrainingSection",
 ]
 
+LARGE = 1e9  # of noise and clip norm: float32 sums bear both, and their product
 AttackName = Literal["mechanism", "extraction", "exposure"]
 
 Text = Annotated[str, Field(min_length=1)]
@@ -48,11 +50,13 @@ class PlanSection(Model):
     """How often examples are used and how much noise is added: the arguments of ``make_plan``; what is held out."""
 
     batch_size: Positive = Field(description="the expected number of examples in a round, a number above 0")
-    rounds: Count = Field(description="the number of training rounds, a whole number from 1 on")
+    rounds: Count = Field(
+        le=MOST_ROUNDS, description=f"the number of training rounds, a whole number from 1 to {MOST_ROUNDS:,}"
+    )
     bound: Literal["blowup", "renyi", "kl"] = "blowup"
     capacity: Literal["accounted", "paper", "none"] = "accounted"
     noise_multiplier: Positive | None = Field(
-        default=None, description="a number above 0, or leave it out to have it found"
+        default=None, le=LARGE, description="a number above 0 and up to 1e9, or leave it out to have it found"
     )
     keep: Real | None = Field(
         default=None,
@@ -67,7 +71,9 @@ class PlanSection(Model):
         le=0.5,
         description="the share of the examples without secrets to evaluate on, from 0 for none to 0.5, such as 0.05",
     )
-    clip_norm: Positive = Field(default=1.0, description="a number above 0, such as 1.0")
+    clip_norm: Positive = Field(
+        default=1.0, ge=1 / LARGE, le=LARGE, description="a number from 1e-9 to 1e9, such as 1.0"
+    )
 
     @model_validator(mode="after")
     def _one_goal(self) -> Self:

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from hush.console import counted
 from hush.incidence import Incidence
 from hush.pipeline.folder import discard
 from hush.pipeline.job import Job
@@ -15,6 +16,9 @@ from hush.plan.invariants import promises_fingerprint
 from hush.protection import promise_arrays
 from hush.scan.rule_kinds import LiteralsRule
 from hush.secret_table import Secrets
+
+if TYPE_CHECKING:
+    from hush.scan.result import Scan
 
 __all__ = ["CanariesStage", "ScanStage"]
 
@@ -50,6 +54,7 @@ class ScanStage:
             progress=lambda done, total: job.watch.work("Scanning", done, total),
             notice=notices.append,
         )
+        notices += _odd(found)
         for notice in notices:
             job.watch.notice(notice)
 
@@ -66,6 +71,7 @@ class ScanStage:
             "secrets": found.incidence.num_secrets,
             "pairs": found.incidence.num_entries,
             "skipped": found.skipped,
+            "notices": notices,  # for the end of every later run, too: it may not scan again
         }
 
     def is_there(self, job: Job) -> bool:
@@ -117,6 +123,18 @@ class CanariesStage:
 
     def is_there(self, job: Job) -> bool:
         return (job.paths.canaries / "owner" / "canaries.json").is_file()
+
+
+def _odd(found: "Scan") -> list[str]:
+    """What a scan says in its tables, and a run would pass over: rules that found nothing, rows that were left out."""
+    said = [
+        f"rule {rule['rule']}: no example holds a secret of it; if you know one that does, mend the rule"
+        for rule in found.summary()["rules"]
+        if not rule["secrets_found"]
+    ]
+    if found.skipped:
+        said.append(f"left out, since they cannot be read: {counted(found.skipped, 'row')}")
+    return said
 
 
 def _identity(incidence: Incidence, secrets: Secrets) -> tuple[str, str]:

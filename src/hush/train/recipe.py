@@ -110,9 +110,13 @@ def check_recipe(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     for name in now:
         if began.get(name) != now[name]:
             raise InvalidInput(
-                f"the run in {folder} was begun with {name}={began.get(name)!r}, now it is {now[name]!r}; resume it as "
-                "it began, or train in a new folder"
+                f"the run in {folder} was begun with {name}={_told(began.get(name))}, now it is {_told(now[name])}; "
+                "resume it as it began, or train in a new folder"
             )
+
+
+def _told(value: Any) -> str:
+    return "its default" if value is None else repr(value)
 
 
 def store_recipe(folder: Path, recipe: Recipe) -> None:

@@ -48,6 +48,7 @@ Export = Callable[[Path], object]
 
 _ROUND = re.compile(r"round-(\d{6,})")
 _REMAINS = re.compile(r"\..*\.(tmp|old)")
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")  # safetensors tells of a full disk by an error of its own
 
 
 @final
@@ -201,7 +202,13 @@ class RunFolder:
 
     def _write(self, path: Path, export: Export) -> None:
         with whole_folder(path) as work:
-            export(work)
+            try:
+                export(work)
+            except Exception as error:
+                told = _SYSTEM_ERROR.search(str(error))
+                if told is None:
+                    raise
+                raise OSError(int(told[1]), os.strerror(int(told[1])), str(path)) from None
             self._hide_paths(work)
             readable_like_folder(work)
             self._hide_times(work)

@@ -72,14 +72,14 @@ def least_noise(chooser: Chooser, *, without: int | None = None) -> float:
 
 
 def explained(chooser: Chooser, noise: float, problem: TooLittleNoise, name: Namer) -> InfeasiblePlan:
-    """The error for a noise below what any plan needs at this batch size, with what would help."""
+    """The error for a noise whose capacities leave no plan of this batch size, with what would help."""
     try:
         least = _proven(chooser, least_noise(chooser))
     except HushError as error:
         return InfeasiblePlan(f"{problem} ({error})")
     text = (
-        f"noise_multiplier={noise:.6g} is below what any plan needs for batch_size={chooser.batch_size:g}; raise it to "
-        f"at least {rounded_up(least)}"
+        f"noise_multiplier={noise:.6g} gives the secrets too little capacity for batch_size={chooser.batch_size:g}; "
+        f"raise it to at least {rounded_up(least)}"
     )
     if problem.largest_batch > 0:
         text += f", or lower batch_size to at most {problem.largest_batch}, the most that this noise allows"
