@@ -84,6 +84,8 @@ def test_more_examples_than_there_are_cannot_be_drawn() -> None:
     [
         ({"batch_size": 0}, "batch_size=0.0; pass the expected number"),
         ({"batch_size": float("nan")}, "batch_size=nan; pass"),
+        ({"batch_size": "many"}, "batch_size='many'; pass a number"),
+        ({"batch_size": 10**400}, "000; pass a number"),
         ({"keep": 0}, "keep=0; pass the share"),
         ({"keep": float("nan")}, "keep=nan; pass the share"),
         ({"capacity": "all"}, "capacity='all'; choose one of"),

@@ -177,7 +177,7 @@ class _Search:
             group.member[~(found <= self.ceiling_SQ[group.member]).all(axis=1)]
             for group, found in zip(groups, self.evaluator.evaluate(groups, sigma * (1 - BINDING)), strict=True)
         ]
-        return np.sort(np.concatenate(broken))
+        return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *broken]))  # where no secret is near there is none
 
     def _settle(self, group: Group, unsafe: float) -> float:
         """The least noise that is safe for one group."""

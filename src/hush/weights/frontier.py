@@ -98,11 +98,17 @@ def make_chooser(
         raise InvalidInput("the incidence has no examples; there is nothing to train on")
     checked_choice("bound", bound, Bound)
     prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
+    try:
+        size = float(batch_size)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(
+            f"batch_size={batch_size!r}; pass a number, the expected number of examples per round"
+        ) from error
     return Chooser(
         incidence=incidence,
         prior_SQ=prior_SQ,
         ceiling_SQ=ceiling_SQ,
-        batch_size=float(batch_size),
+        batch_size=size,
         rounds=checked_rounds(rounds),
         bound=bound,
         tolerance=tolerance,
