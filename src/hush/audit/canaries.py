@@ -20,6 +20,7 @@ from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.plan.remarks import CANARY
 from hush.protection import Protection
+from hush.rounding import counted
 from hush.secret_table import Secrets
 
 __all__ = ["SLOT", "Canary", "Planted", "Template", "plant", "templates_from"]
@@ -120,8 +121,8 @@ def plant(
     made = [templates[number % len(templates)].numbered(number) for number in range(count if templates else 0)]
     if len({(one.before, one.after) for one in made}) < count:
         raise InvalidInput(
-            f"{len(templates)} templates for {count} canaries: two canaries in the same words hide each other; give "
-            f"each canary one of its own, or put {NUMBER} into them, which every canary fills with its number"
+            f"{counted(len(templates), 'template')} for {counted(count, 'canary', 'canaries')}: two in the same words "
+            f"hide each other; give each its own, or put {NUMBER} into them, which every canary fills with its number"
         )
     if not candidates.prior <= ceiling < 1:
         raise InvalidInput(
