@@ -364,7 +364,7 @@ def test_a_reader_is_told_that_the_model_was_not_attacked_or_the_data_not_compar
     made = audit(run, folder=tmp_path / "one", settings=FEW)
     assert any("no attack on the model itself" in notice for notice in made.notices)
     texts = ["my key is abc", "xyz"] * COUNT
-    inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "abc"}), compared=False)
+    inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "abc"}))  # nobody compared
     made = audit(run, inputs, folder=tmp_path / "two", settings=FEW)
     assert any("nobody checked that these are the data" in notice for notice in made.notices)
     nobody = "Nobody checked that the model was trained on what it was attacked with."
@@ -378,7 +378,7 @@ def test_a_reader_is_told_that_the_model_was_not_attacked_or_the_data_not_compar
 def test_a_run_that_did_not_check_its_data_is_audited_and_the_reader_is_told(tmp_path: Path) -> None:
     """As by PrivateTraining without data: the plan names the data, and the certificate rightly does not."""
     texts = ["my key is abc", "xyz"] * COUNT
-    inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "abc"}))
+    inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "abc"}), compared=True)
     plan = plan_for(COUNT, data_fingerprint=DataKey.create(tmp_path / "my.key").fingerprint_rows(texts))
     for name, unnamed in (("checked", ()), ("not", (DATA_FINGERPRINT,))):
         run = release(tmp_path / name, plan, byte_model(), TOKENIZER, unnamed=unnamed)

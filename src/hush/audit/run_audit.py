@@ -98,7 +98,7 @@ def _data_notices(work: Work) -> list[str]:
     """Where nobody knows whether the model was trained on the data or canaries that it is attacked with."""
     other = "a model attacked with data or canaries of another training gives nothing away"
     if not work.inputs.compared:
-        return [f"nobody checked that these are the data of the plan: {other}; pass --key"]
+        return [f"nobody checked that these are the data of the plan: {other}; pass --key, or compared=True in Python"]
     if work.run.plan.data_fingerprint is not None and DATA_FINGERPRINT not in work.run.certificate.fingerprints:
         return [f"training did not check that it saw the data of the plan, and its certificate names none: {other}"]
     return []

@@ -88,7 +88,7 @@ class AuditInputs:
     reference: str | None = None
     held_out: Corpus | None = None
     earlier: tuple[NamedRun, ...] = ()
-    compared: bool = True
+    compared: bool = False
 
 
 @final

@@ -111,15 +111,16 @@ def _check_fits(folder: Path) -> None:
     from hush.certificate import Certificate
     from hush.plan.files import minor_version, read_json, read_record
     from hush.signature import is_release
+    from hush.verification.certificates import refuse_unknown_words
     from hush.verification.release import check_release
 
     if not is_release(folder):
         return
     plan = folder / "plan"
-    minor = minor_version(read_record(plan))
+    refuse_unknown_words(minor_version(read_record(plan)))
     with working("Comparing model and certificate"):
         planned = Certificate.from_dict(read_json(plan / "certificate.json"))
-        checks, _ = check_release(folder, planned, minor=minor)
+        checks, _ = check_release(folder, planned)
     for check in checks:
         if not check.passed:
             raise InvalidInput(f"{folder} is not signed; {check.name}: {check.detail}")

@@ -85,6 +85,7 @@ def _inputs(job: Job, run: "AuditedRun") -> "AuditInputs":
         planting=planting,
         reference=reference,
         held_out=None if asked.held_out is None else read_corpus(job.config.located(asked.held_out)),
+        compared=True,  # the training before it has checked the same data under the key
     )
 
 

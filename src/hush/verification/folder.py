@@ -59,8 +59,7 @@ def verify(
     path = root / "plan" if released else root
     try:
         record = read_record(path)
-        minor = minor_version(record)
-        refuse_unknown_words(minor)
+        refuse_unknown_words(minor_version(record))
     except HushError as error:
         return Verification(checks=(Check(name="plan.json", passed=False, detail=str(error)),), certificate=None)
     checks = [Check(name="plan.json", passed=True, detail=f"format {record['format']}, digest fits")]
@@ -84,7 +83,7 @@ def verify(
     checks.append(check_certificate(plan, certificate, path))
     checks.extend(check_posteriors(plan, progress))
     if released:
-        more, certificate = check_release(root, certificate, minor=minor)
+        more, certificate = check_release(root, certificate)
         checks.extend(more)
     rest = unchecked(root, released=released)
     return Verification(checks=tuple(checks), certificate=certificate, unchecked=rest)

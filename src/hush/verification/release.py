@@ -11,7 +11,7 @@ from hush.certificate import Certificate
 from hush.plan.files import FILES, SIGNATURE
 from hush.signature import RELEASE_SIGNATURE
 from hush.storage import folder_digest
-from hush.verification.certificates import MODEL, check_run_certificate, refuse_unknown_words
+from hush.verification.certificates import MODEL, check_run_certificate
 from hush.verification.checks import Check, check
 
 CHECKED = {"plan", "model", "certificate.json", "certificate.md", RELEASE_SIGNATURE}
@@ -19,12 +19,11 @@ UNCHECKED = re.compile(r"README\.md|report\.html|evaluations\.jsonl|round-\d{6,}
 OF_A_PLAN = {"plan.json", SIGNATURE, *FILES}
 
 
-def check_release(folder: Path, planned: Certificate, *, minor: int) -> tuple[tuple[Check, ...], Certificate | None]:
+def check_release(folder: Path, planned: Certificate) -> tuple[tuple[Check, ...], Certificate | None]:
     """The checks of a release beside those of its plan, and its certificate. planned: that of its plan, as it is there.
 
-    minor: of the format of the plan.
+    The plan's words are known, as after ``refuse_unknown_words``.
     """
-    refuse_unknown_words(minor)
     fits, certificate = check_run_certificate(planned, folder)
     return (fits, _check_model(folder, certificate), _check_names(folder)), certificate
 
