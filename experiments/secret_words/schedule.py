@@ -1,7 +1,8 @@
 """What is trained, in which order: a short tuning of the learning rate for every arm with noise, then all arms.
 
-Tuning uses a fifth of the rounds and the validation part; what is reported is the test part. The arm in the middle of a
-sweep tries every rate, the others try the one that was best there and its two neighbours: less noise bears more.
+Tuning goes by the loss on the validation part; reported is the test part. With a fifth of the rounds, the arm in
+the middle of a sweep tries every rate, the others try the one that was best there and its two neighbours: less noise
+bears more. With all rounds, every arm then tries what was best and the rate below: long runs prefer smaller steps.
 """
 
 import math
@@ -14,7 +15,9 @@ from typing import Any
 from experiments.runs import RunLog
 from experiments.secret_words.arms import alike, planned
 
-__all__ = ["FREE", "NOISELESS", "Bench", "Job", "chosen_rate", "final", "tuning_around", "tuning_middles"]
+__all__ = [
+    "FREE", "NOISELESS", "Bench", "Job", "chosen_rate", "final", "settling", "tuning_around", "tuning_middles",
+]  # fmt: skip
 
 FREE = "no protection"  # neither clipped nor noisy
 TUNING_SEED, TUNING_SHARE = 100, 5
@@ -73,37 +76,32 @@ def tuning_middles(bench: Bench, log: RunLog) -> Iterator[Job]:
 
 def tuning_around(bench: Bench, log: RunLog) -> Iterator[Job]:
     """The other arms with noise, once the middles are tuned. Without noise there is nothing that differs."""
-    same = alike(bench.plans)
-    for kind in KINDS:
-        for name in _names(bench, kind):
-            if kind not in NOISELESS and name == same[name, True] and name != _middle(bench, kind):
-                yield from _tuning(bench, log, name, kind)
+    for name, kind in _trained(bench):
+        if kind not in NOISELESS and name != _middle(bench, kind):
+            yield from _tuning(bench, log, name, kind)
+
+
+def settling(bench: Bench, log: RunLog) -> Iterator[Job]:
+    """The first runs of full length, once an arm is tuned: they choose its rate."""
+    for name, kind in _trained(bench):
+        if name == _tuned(bench, name, kind):
+            yield from _settling(bench, log, name, kind)
 
 
 def final(bench: Bench, log: RunLog) -> Iterator[Job]:
-    """What the table needs first, seed by seed; then the panels."""
-    same = alike(bench.plans)
-    noisy = [(name, kind) for kind in KINDS if kind != "clipped" for name in _names(bench, kind)]
-    noisy = [(name, kind) for name, kind in noisy if kind == FREE or name == same[name, True]]
-    clean = [(name, "clipped") for (name, noise), other in same.items() if not noise and name == other]
-    table = [(name, kind) for name, kind in noisy if name == _middle(bench, kind)]
-    for group in (table, [*clean, *(entry for entry in noisy if entry not in table)]):
-        for seed in range(bench.seeds):
-            for name, kind in group:
-                rate = chosen_rate(log, name, kind, bench)
-                if rate is not None:
-                    yield Job(name, kind not in NOISELESS, rate, seed, bench.rounds)
+    """Every arm with its rate, seed by seed: a study cut short compares all of them."""
+    for seed in range(bench.seeds):
+        for name, kind in _trained(bench):
+            rate = chosen_rate(log, name, kind, bench)
+            if rate is not None:
+                yield Job(name, kind not in NOISELESS, rate, seed, bench.rounds)
 
 
 def chosen_rate(log: RunLog, name: str, kind: str, bench: Bench) -> float | None:
-    """The learning rate with the lowest validation loss in the arm's tuning; None before all were tried."""
-    tuned = _middle(bench, kind) if kind in NOISELESS else name
-    tried = [] if tuned is None else [(log.outcome(job.key), job.rate) for job in _tuning(bench, log, tuned, kind)]
-    if not tried or any(outcome is None for outcome, _ in tried):
-        return None
-    losses = [(outcome["validation"], rate) for outcome, rate in tried if outcome]
-    # One that diverged (nan) is no candidate; if all did, there is no rate to go on with.
-    return min(((loss, rate) for loss, rate in losses if math.isfinite(loss)), default=(math.nan, None))[1]
+    """The learning rate with the lowest validation loss after all rounds; None before one of its runs ended."""
+    tuned = _tuned(bench, name, kind)
+    jobs = [] if tuned is None else _settling(bench, log, tuned, kind)
+    return _best(log, [job for job in jobs if log.outcome(job.key)])
 
 
 def _tuning(bench: Bench, log: RunLog, name: str, kind: str) -> list[Job]:
@@ -111,10 +109,40 @@ def _tuning(bench: Bench, log: RunLog, name: str, kind: str) -> list[Job]:
     rates = sorted(bench.rates)
     middle = _middle(bench, kind)
     if middle is not None and name != middle:
-        best = chosen_rate(log, middle, kind, bench)
-        place = None if best is None else rates.index(best)
-        rates = [] if place is None else rates[max(0, place - 1) : place + 2]
+        best = _best(log, _tuning(bench, log, middle, kind))
+        rates = [] if best is None else rates[max(0, rates.index(best) - 1) : rates.index(best) + 2]
     return [Job(name, kind not in NOISELESS, rate, TUNING_SEED, max(1, bench.rounds // TUNING_SHARE)) for rate in rates]
+
+
+def _settling(bench: Bench, log: RunLog, name: str, kind: str) -> list[Job]:
+    """The rate that the short tuning chose, and the one below."""
+    rates = sorted(bench.rates)
+    best = _best(log, _tuning(bench, log, name, kind))
+    rates = [] if best is None else rates[max(0, rates.index(best) - 1) : rates.index(best) + 1]
+    return [Job(name, kind not in NOISELESS, rate, 0, bench.rounds) for rate in rates]
+
+
+def _best(log: RunLog, jobs: list[Job]) -> float | None:
+    """The rate with the lowest validation loss; None before all were tried."""
+    tried = [(log.outcome(job.key), job.rate) for job in jobs]
+    if not tried or any(outcome is None for outcome, _ in tried):
+        return None
+    losses = [(outcome["validation"], rate) for outcome, rate in tried if outcome]
+    # One that diverged (nan) is no candidate; if all did, there is no rate to go on with.
+    return min(((loss, rate) for loss, rate in losses if math.isfinite(loss)), default=(math.nan, None))[1]
+
+
+def _trained(bench: Bench) -> list[tuple[str, str]]:
+    """The arms and their kinds, without those that train nearly the same as another."""
+    same = alike(bench.plans)
+    noisy = [(name, kind) for kind in KINDS if kind not in NOISELESS for name in _names(bench, kind)]
+    clean = [(name, "clipped") for (name, noise), other in same.items() if not noise and name == other]
+    return [(FREE, FREE), *clean, *((name, kind) for name, kind in noisy if name == same[name, True])]
+
+
+def _tuned(bench: Bench, name: str, kind: str) -> str | None:
+    """The arm whose tuning holds for this one: without noise, one for all."""
+    return _middle(bench, kind) if kind in NOISELESS else name
 
 
 def _names(bench: Bench, kind: str) -> list[str]:

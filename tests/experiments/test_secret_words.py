@@ -145,7 +145,15 @@ def test_arms_that_train_nearly_the_same_are_run_once(finished: Path, tmp_path: 
 
 def test_the_middle_tries_every_rate_and_the_others_try_its_neighbours(finished: Path, tmp_path: Path) -> None:
     from experiments.runs import RunLog
-    from experiments.secret_words.schedule import Bench, Job, chosen_rate, final, tuning_around, tuning_middles
+    from experiments.secret_words.schedule import (
+        Bench,
+        Job,
+        chosen_rate,
+        final,
+        settling,
+        tuning_around,
+        tuning_middles,
+    )
 
     rates = (1e-4, 1e-3, 1e-2, 1e-1)
     bench = Bench(
@@ -165,12 +173,20 @@ def test_the_middle_tries_every_rate_and_the_others_try_its_neighbours(finished:
         lose(job, best=1e-1)
     around = list(tuning_around(bench, log))
     assert {(job.arm, job.rate) for job in around} == {("paper-05", 1e-2), ("paper-05", 1e-1)}
-    assert chosen_rate(log, "paper-05", "paper, program", bench) is None
     for job in around:
         lose(job, best=1e-2)
-    assert chosen_rate(log, "paper-05", "paper, program", bench) == 1e-2
+    assert not list(final(bench, log))  # a short tuning does not choose
+    long = list(settling(bench, log))
+    assert {(job.rate, job.rounds, job.seed) for job in long if job.arm == "paper-05" and job.noise} == {
+        (1e-2, 10, 0), (1e-3, 10, 0)
+    }  # fmt: skip
+    for job in long:
+        lose(job, best=1e-3 if job.arm == "paper-05" else 1e-1)
+    assert chosen_rate(log, "paper-05", "paper, program", bench) == 1e-3
     assert chosen_rate(log, "paper-10", "paper, program", bench) == 1e-1
-    assert {job.rate for job in final(bench, log) if not job.noise} == {1e-1}  # as tuned where all data are used
+    jobs = list(final(bench, log))
+    assert {job.rate for job in jobs if not job.noise} == {1e-1}  # as tuned where all data are used
+    assert all(log.outcome(job.key) for job in jobs if job.noise)  # the first seed's runs are those that chose
 
 
 @pytest.mark.parametrize("best", [1, 2])
