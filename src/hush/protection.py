@@ -74,7 +74,7 @@ class Protection:
 def _checked_point(point: tuple[float, float]) -> tuple[float, float]:
     try:
         prior, ceiling = map(float, point)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"{point!r} is not a (prior, ceiling) pair of numbers; {_RULE}") from error
     if not 0.0 < prior <= ceiling < 1.0:  # written so that NaN fails
         raise InvalidInput(f"prior={prior!r}, ceiling={ceiling!r}: {_RULE}")

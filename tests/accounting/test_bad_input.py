@@ -117,7 +117,7 @@ def test_a_lower_bound_is_one_of_the_blowup_only() -> None:
         hush.posterior([0.1], **GOOD, side=unknown)
 
 
-@pytest.mark.parametrize("accuracy", [0.0, -1e-3, 1.0, NAN, INF, "a", None])
+@pytest.mark.parametrize("accuracy", [0.0, -1e-3, 1.0, NAN, INF, "a", None, 10**400])
 def test_accuracy_must_be_sensible(accuracy: Any) -> None:
     with pytest.raises(hush.InvalidInput, match="accuracy"):
         hush.posterior([0.1], **GOOD, accuracy=accuracy)

@@ -182,6 +182,14 @@ def test_secrets_without_examples_need_no_noise() -> None:
     assert found.posterior.tolist() == [1e-10, 1e-3, 0.2, 0.5]
 
 
+@few
+@given(rate=st.floats(1e-3, 0.5), rounds=st.integers(1, 50))
+def test_the_noise_that_a_calibration_shows_is_enough(rate: float, rounds: int) -> None:
+    found = hush.calibrate(_one_secret(1), prior=1e-6, ceiling=1e-2, rates=rate, rounds=rounds)
+    shown = float(repr(found).split("noise_multiplier=")[1].split(",")[0])
+    assert found.noise_multiplier <= shown <= found.noise_multiplier * (1 + 1e-5)
+
+
 def test_a_calibration_that_breaks_a_promise_cannot_exist() -> None:
     found = hush.calibrate(_one_secret(2), prior=1e-6, ceiling=1e-2, rates=0.1, rounds=100)
     with pytest.raises(hush.CannotCertify):
@@ -262,3 +270,42 @@ def test_without_noise_the_capacity_is_how_often_the_secret_may_be_seen() -> Non
     found = float(hush.capacity(1e-6, 0.1, noise_multiplier=0.0, rounds=50)[0])
     exact = (math.log1p(-1e-6) - math.log1p(-0.1)) / 50
     assert exact * (1 - 3e-3) <= found <= exact
+
+
+def _one_example_each(secrets: int) -> hush.Incidence:
+    return hush.Incidence.from_pairs(np.arange(secrets), np.arange(secrets), num_examples=secrets, num_secrets=secrets)
+
+
+@pytest.mark.parametrize("slack", [0.05, 0.6])
+def test_binding_secrets_are_those_that_break_alone_with_about_half_a_percent_less_noise(
+    monkeypatch: pytest.MonkeyPatch, slack: float
+) -> None:
+    monkeypatch.setattr("hush.accounting.calibration.COARSE_GROUPS", 10)  # so that few secrets are many
+    rng = np.random.default_rng(2)
+    rates, secrets = rng.uniform(2e-3, 4e-3, 120), np.arange(120)
+    incidence, ask = _one_example_each(120), {"prior": 1e-6, "rounds": 200}
+    ceiling = hush.posteriors(incidence, noise_multiplier=1.0, rates=rates, **ask) * np.exp(rng.uniform(0, slack, 120))
+    found = hush.calibrate(incidence, ceiling=ceiling, rates=rates, **ask)
+    free = np.setdiff1d(secrets, found.binding)
+    assert found.binding.size > 1
+    assert free.size > 1
+
+    def breaks(secret: int, share: float) -> bool:
+        after = hush.posterior([rates[secret]], noise_multiplier=share * found.noise_multiplier, accuracy=1e-4, **ask)
+        return after > ceiling[secret] * (1 + 1e-3)  # up to the accuracy of the answers compared
+
+    assert [secret for secret in free if breaks(secret, 0.995)] == []
+    assert [secret for secret in found.binding if not breaks(secret, 0.992)] == []
+
+
+def test_many_secrets_near_their_ceilings_are_not_looked_at_one_by_one() -> None:
+    rng = np.random.default_rng(3)
+    rates = np.exp(rng.uniform(np.log(2e-3), np.log(2e-2), 2000))  # hardly two drawn alike
+    incidence, ask = _one_example_each(rates.size), {"prior": 1e-6, "rounds": 200}
+    near = hush.posteriors(incidence, noise_multiplier=1.0, rates=rates, **ask)
+    asked: list[int] = []
+    found = hush.calibrate(
+        incidence, ceiling=near * 1.5, rates=rates, progress=lambda _, total: asked.append(total), **ask
+    )
+    assert np.all(found.posterior > 0.5 * found.ceiling)
+    assert asked[-1] < rates.size / 2

@@ -155,6 +155,17 @@ def test_every_corner_has_an_answer_in_range(bound: Any, sigma: float, rounds: i
 
 @pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
 @pytest.mark.parametrize(
+    ("rate", "sigma", "rounds", "prior"), [(5e-324, 47.4, 146, 2.3e-31), (5e-324, 1e7, 10**6, 1e-157)]
+)
+def test_a_ratio_that_no_float_tells_from_one_gives_the_prior(
+    bound: Any, rate: float, sigma: float, rounds: int, prior: float
+) -> None:
+    found = hush.posterior([rate] * 5, noise_multiplier=sigma, rounds=rounds, prior=prior, bound=bound)
+    assert prior <= found <= prior * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bound", ["blowup", "renyi", "kl"])
+@pytest.mark.parametrize(
     ("rates", "sigma", "prior"),
     [
         ([4.5297725072062576e-12] * 3, 188204.96946706658, 3.7200351908443014e-259),

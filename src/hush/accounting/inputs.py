@@ -1,7 +1,7 @@
 """What the accountant is asked, checked once: rates, noise, rounds, priors."""
 
 import operator
-from typing import Literal, SupportsIndex, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,12 +33,17 @@ def checked_rates(rates: ArrayLike, *, length: int | None = None) -> Array:
     return array
 
 
+def checked_number(name: str, value: Any) -> float:
+    """One number as a float; its range is for the caller to check."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"{name}={value!r}; pass a number that a float can hold") from error
+
+
 def checked_noise(noise_multiplier: float) -> float:
     """A noise multiplier, finite and at least 0."""
-    try:
-        sigma = float(noise_multiplier)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(f"noise_multiplier={noise_multiplier!r} is not a number") from error
+    sigma = checked_number("noise_multiplier", noise_multiplier)
     if not 0 <= sigma < np.inf:
         raise InvalidInput(f"noise_multiplier={sigma}; pass a finite number >= 0 (0 means no noise)")
     return sigma
@@ -69,10 +74,7 @@ def checked_priors(prior: ArrayLike) -> Array:
 
 def checked_accuracy(accuracy: float) -> float:
     """The relative excess to aim for; it steers how fine the computation is, never whether it is safe."""
-    try:
-        number = float(accuracy)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(f"accuracy={accuracy!r} is not a number") from error
+    number = checked_number("accuracy", accuracy)
     if not 1e-6 <= number <= 0.1:
         raise InvalidInput(f"accuracy={accuracy!r}; pass a relative excess between 1e-6 and 0.1")
     return number

@@ -12,6 +12,7 @@ from hush.accounting.one_round import LEFT, gives_away, log_ratio, right_end
 FEWEST_CELLS, MOST_CELLS = 512, 1 << 15
 CONCEDED_SHARE = 0.01  # of the accuracy asked for: how much of the excess conceding may cost
 PILOT = 512  # points of the rough round that the choice is made from
+STEEPEST = 1e6  # exponents beyond this gain nothing, and their rounding would drown the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ def find_tilt(value: Array, log_mass: Array, rounds: int, target: float, *, gues
     """
     if target <= 0.0:
         return 0.0
-    close = 0.5 + 0.01 * target
+    close, most = 0.5 + 0.01 * target, min(1e18, STEEPEST / max(float(np.abs(value).max()), 1e-300))
 
     def miss(tilt: float) -> float:
         exponent = log_mass + tilt * value
@@ -122,7 +123,7 @@ def find_tilt(value: Array, log_mass: Array, rounds: int, target: float, *, gues
         total = float(weight.sum())
         return rounds * (tilt * float(weight @ value) / total - peak - float(np.log(total))) - target
 
-    low, high, tilt = 0.0, np.inf, guess
+    low, high, tilt = 0.0, np.inf, min(guess, most)
     for _ in range(200):
         error = miss(tilt)
         if abs(error) <= close:
@@ -134,6 +135,6 @@ def find_tilt(value: Array, log_mass: Array, rounds: int, target: float, *, gues
             tilt /= 4.0
         else:
             tilt = 0.5 * (low + high)
-        if tilt > 1e18 or tilt < 1e-18 or high - low < 1e-14 * high:
+        if tilt > most or tilt < 1e-18 or high - low < 1e-14 * high:
             break
     return tilt

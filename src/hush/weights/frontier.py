@@ -7,13 +7,14 @@ from typing import Any, SupportsIndex
 
 from numpy.typing import ArrayLike
 
-from hush.accounting.inputs import Bound, checked_choice, checked_rounds
+from hush.accounting.inputs import Bound, checked_choice, checked_number, checked_rounds
 from hush.errors import InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
 from hush.protection import promise_arrays
 from hush.weights.accounted import TooLittleNoise
 from hush.weights.choose import Capacity, Choice, Chooser, Progress
 from hush.weights.limits import explained
+from hush.weights.solve import checked_tolerance
 
 POINTS = 11
 KEEP = 0.9  # share of the weight of examples with secrets that a plan keeps unless told otherwise
@@ -98,20 +99,14 @@ def make_chooser(
         raise InvalidInput("the incidence has no examples; there is nothing to train on")
     checked_choice("bound", bound, Bound)
     prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
-    try:
-        size = float(batch_size)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(
-            f"batch_size={batch_size!r}; pass a number, the expected number of examples per round"
-        ) from error
     return Chooser(
         incidence=incidence,
         prior_SQ=prior_SQ,
         ceiling_SQ=ceiling_SQ,
-        batch_size=size,
+        batch_size=checked_number("batch_size", batch_size),
         rounds=checked_rounds(rounds),
         bound=bound,
-        tolerance=tolerance,
+        tolerance=checked_tolerance(tolerance),
     )
 
 
@@ -119,15 +114,13 @@ def sweep(
     chooser: Chooser, capacity: Capacity, settings: Iterable[float] | None, *, progress: Progress | None = None
 ) -> list[Choice]:
     """A choice for each setting, largest first; with accounted capacities each is warm-started from the one before."""
+    if capacity == "none" and settings is not None:
+        raise InvalidInput("capacity='none' has no settings to sweep; leave them out")
+    asked = None if settings is None else _checked_settings(settings)
     everything = chooser.everything
-    if capacity == "none" or (settings is None and everything.noise_multiplier == 0):  # nothing to gain
-        if settings is not None:
-            raise InvalidInput("capacity='none' has no settings to sweep; leave them out")
+    if capacity == "none" or (asked is None and everything.noise_multiplier == 0):  # nothing to gain
         return [everything]
-    if settings is None:
-        choices, wanted = [everything], _default_settings(chooser, capacity)
-    else:
-        choices, wanted = [], _checked_settings(settings)
+    choices, wanted = ([everything], _default_settings(chooser, capacity)) if asked is None else ([], asked)
     last: Choice | None = None
     by_strength = chooser.paper_sweep(wanted)
     for done, setting in enumerate(wanted):
@@ -162,7 +155,10 @@ def _default_settings(chooser: Chooser, capacity: Capacity) -> list[float]:
 
 
 def _checked_settings(settings: Iterable[float]) -> list[float]:
-    wanted = sorted((float(setting) for setting in settings), reverse=True)
+    try:
+        wanted = sorted((checked_number("setting", setting) for setting in settings), reverse=True)
+    except TypeError as error:
+        raise InvalidInput(f"settings={settings!r}; pass a sequence of numbers") from error
     if not wanted or not all(0 < setting < math.inf for setting in wanted):
         raise InvalidInput(f"settings={wanted}; pass at least one, each a finite number above 0")
     return wanted

@@ -15,6 +15,7 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hush.accounting.inputs import checked_number
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 
@@ -151,7 +152,7 @@ def checked_capacity(capacity: ArrayLike, num_secrets: int) -> Array:
     """
     try:
         array = np.asarray(capacity, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput("capacity must be a number or one number for each secret") from error
     if array.ndim == 0:
         array = np.full(num_secrets, float(array))
@@ -166,10 +167,7 @@ def checked_capacity(capacity: ArrayLike, num_secrets: int) -> Array:
 
 def checked_upper(upper: float) -> float:
     """The common upper bound of all weights: finite, and large enough to compute with."""
-    try:
-        bound = float(upper)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"upper={upper!r} is not a number") from error
+    bound = checked_number("upper", upper)
     if not (LEAST <= bound < math.inf):
         raise InvalidInput(f"upper={bound}; the weights need a finite upper bound of at least {LEAST:g}")
     return bound

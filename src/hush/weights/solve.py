@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hush.accounting.inputs import checked_number
 from hush.errors import CannotCertify, InvalidInput
 from hush.incidence import Incidence
 from hush.weights.certify import Certified, boxed, certify
@@ -236,10 +237,7 @@ def _attempts(program: Program, solver: str | None) -> Iterator[tuple[Reduction,
 
 def checked_tolerance(tolerance: float) -> float:
     """A relative gap that can be asked for."""
-    try:
-        goal = float(tolerance)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"tolerance={tolerance!r} is not a number") from error
+    goal = checked_number("tolerance", tolerance)
     if not 0 < goal < 1:
         raise InvalidInput(f"tolerance={goal}; pass a relative gap strictly between 0 and 1, such as 1e-4")
     return goal
