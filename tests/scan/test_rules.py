@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush.errors import InvalidInput
+from hush.plan.remarks import CANARY
 from hush.protection import Protection
 from hush.scan.rule_code import CodeRule
-from hush.scan.rules import Rules, load_rules
+from hush.scan.rules import CANARIES, Rules, load_rules
 
 TOKEN = "hunter2-Zq81x"  # stands for a secret; no message may hold it
 DEFAULTS = {"prior": 1e-10, "ceiling": 1e-3}
@@ -151,6 +152,16 @@ def test_rules_may_be_written_once_and_changed(tmp_path: Path) -> None:
     shared = "&rule {name: a, find: words, ranks: [1, 2]}"
     rules = load_rules(written(tmp_path, f"defaults: {DEFAULTS}\nrules:\n- {shared}\n- {{<<: *rule, name: b}}\n"))
     assert repr(rules) == "Rules(a: words, b: words)"
+
+
+def test_no_rule_gives_its_secrets_the_ids_of_planted_canaries(tmp_path: Path) -> None:
+    """A certificate says of those that they protect nothing real."""
+    rules = "rules: [{name: %s, find: words, ranks: [1, 2]}]\n"
+    assert said_of(written(tmp_path, f"defaults: {DEFAULTS}\n{rules % 'canary'}")) == (
+        "FILE, line 2: rules[0].name (rule canary): the ids of planted canaries begin so; give the rule another name"
+    )
+    assert f"{CANARIES}-" == CANARY
+    load_rules(written(tmp_path, f"defaults: {DEFAULTS}\n{rules % 'canary-birds'}"))
 
 
 def test_what_only_shows_between_rules_is_said_too(tmp_path: Path) -> None:

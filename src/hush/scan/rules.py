@@ -19,6 +19,7 @@ from hush.scan.rule_yaml import Document, read_yaml
 
 __all__ = ["Rules", "RulesFile", "listed", "load_rules"]
 
+CANARIES = "canary"  # what a plan takes for planted, by ids that begin so: such a rule's secrets would count as unreal
 ENDINGS = (".txt", ".csv", ".parquet")  # of files of literals
 
 
@@ -104,6 +105,8 @@ class Rules:
             before = first.setdefault(rule.name, number)
             if before != number:
                 note(("rules", number, "name"), f"rules[{before}] has this name too; give each rule its own")
+            if rule.name == CANARIES:
+                note(("rules", number, "name"), "the ids of planted canaries begin so; give the rule another name")
             if isinstance(rule, LiteralsRule) and rule.file is not None:
                 said = _unreadable(self.path(rule.file))
                 if said:

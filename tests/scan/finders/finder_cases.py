@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from unicodedata import category
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +76,11 @@ def reference(text: str, tokens: Tokens) -> list[tuple[int, int, str]]:
     text = lowered(text) if tokens.lower else text
     ascii_letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     letters = str.isalpha if tokens.letters == "unicode" else ascii_letters.__contains__
-    classes = "".join("L" if letters(c) else "J" if c in tokens.joiners else "$" if c == "$" else "." for c in text)
+    marks = (lambda c: category(c) in ("Mn", "Mc", "Me")) if tokens.letters == "unicode" else (lambda _: False)
+    classes = "".join(
+        "L" if letters(c) else "J" if c in tokens.joiners else "M" if marks(c) else "$" if c == "$" else "."
+        for c in text
+    )
     if tokens.skip_formulas:
         classes = re.sub(r"\$[^$]*\$", lambda formula: " " * len(formula.group()), classes)
-    return [(m.start(), m.end(), text[m.start() : m.end()]) for m in re.finditer("L+(?:JL+)*", classes)]
+    return [(m.start(), m.end(), text[m.start() : m.end()]) for m in re.finditer("L[LM]*(?:JL[LM]*)*", classes)]

@@ -67,7 +67,13 @@ def test_all_detectors_look_at_every_line_also_at_calls_and_allowed_ones() -> No
     assert keys == {AWS: AWS, "hunter2xyz": "hunter2xyz"}
 
 
-@pytest.mark.parametrize("kind", ["RSA PRIVATE KEY", "PRIVATE KEY", "OPENSSH PRIVATE KEY", "PGP PRIVATE KEY BLOCK"])
+KINDS = [
+    "RSA PRIVATE KEY", "PRIVATE KEY", "OPENSSH PRIVATE KEY", "PGP PRIVATE KEY BLOCK", "ENCRYPTED PRIVATE KEY",
+    "ANY PRIVATE KEY",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_private_keys_are_found_whole_and_told_apart(kind: str) -> None:
     one = KEY.format(kind=kind)
     other = one.replace("IBAAK", "other")
@@ -82,13 +88,21 @@ def test_a_private_key_without_its_end_is_found_by_its_first_line() -> None:
     assert [row[1:5] for row in rows] == [(7, 28, "BEGIN RSA PRIVATE KEY", "detector Private Key")]
 
 
-def test_a_private_key_that_is_cut_in_two_is_found_in_both_examples() -> None:
-    key = KEY.format(kind="OPENSSH PRIVATE KEY")
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_key_of_putty_is_found_by_its_first_line(version: int) -> None:
+    text = f"PuTTY-User-Key-File-{version}: ssh-ed25519\nEncryption: none\nPrivate-Lines: 1\nAAAA\n"
+    rows = rows_of(Credentials(detectors=["PrivateKeyDetector"]).find(block_of([text])))
+    assert [row[1:4] for row in rows] == [(0, 21, f"PuTTY-User-Key-File-{version}")]
+
+
+@pytest.mark.parametrize("kind", ["OPENSSH PRIVATE KEY", "ENCRYPTED PRIVATE KEY"])
+def test_a_private_key_that_is_cut_in_two_is_found_in_both_examples(kind: str) -> None:
+    key = KEY.format(kind=kind)
     for cut in range(key.index("MII"), key.index("-----END") + 1):
         hits = Credentials(detectors=["PrivateKeyDetector"]).find(block_of([key[:cut], key[cut:], key]))
         assert [(row[0], row[3]) for row in rows_of(hits)] == [
-            (0, "BEGIN OPENSSH PRIVATE KEY"),
-            (1, "END OPENSSH PRIVATE KEY"),
+            (0, f"BEGIN {kind}"),
+            (1, f"END {kind}"),
             (2, key),
         ]
     assert len(Credentials(detectors=["AWSKeyDetector"]).find(block_of([key[-30:]]))) == 0

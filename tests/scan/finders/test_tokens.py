@@ -1,5 +1,8 @@
 """Words are cut exactly as documented: the compiled loops agree with regular expressions on every text."""
 
+from typing import Literal
+from unicodedata import normalize
+
 import pytest
 from finder_cases import ascii_words, block_of, lowered, reference, texts
 from hypothesis import given
@@ -56,6 +59,20 @@ def test_every_code_point_is_a_unicode_letter_if_python_says_so() -> None:
 )
 def test_hard_cases(text: str, words: list[str]) -> None:
     assert Tokens().words(text) == words
+
+
+NAMES = ["नरेंद्र", "மணிகண்டன்", "مُحَمَّد", "ใจดี", "nguyễn", "müller-lüdenscheidt"]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize("name", NAMES)
+def test_marks_do_not_break_a_name_whatever_its_script_and_form(name: str, form: Literal["NFC", "NFD"]) -> None:
+    name = normalize(form, name)
+    assert Tokens(letters="unicode").words(f"({name}) {name}, \u0301{name}") == [name] * 3
+
+
+def test_a_mark_by_itself_is_no_word() -> None:
+    assert Tokens(letters="unicode").words("\u2600\ufe0f \u0301 a-\u0301b 7\u0301") == ["a", "b"]
 
 
 def test_no_letter_and_no_lower_case_lies_beyond_the_tables() -> None:

@@ -2,7 +2,7 @@
 
 tokens: what a word is; word_counts: how often each occurs. text_kernels, token_kernels and word_kernels:
 compiled loops over UTF-8. utf8, characters: the bytes of a block, and what is known of characters. spans: hits gathered
-one by one; pickles: what goes to other processes.
+one by one; private_keys: keys, whole or in pieces; pickles: what goes to other processes.
 """
 
 from hush.scan.finders.credentials import Credentials

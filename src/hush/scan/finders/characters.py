@@ -5,6 +5,7 @@ where it departs from ``str.lower``, which turns İ (U+0130) into two characters
 """
 
 from functools import cache
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ __all__ = [
     "JOINER",
     "LETTER",
     "LETTER_AT_END",
+    "MARK",
     "caseless",
     "caseless_table",
     "folded",
@@ -27,8 +29,11 @@ __all__ = [
 
 PLANES = 0x40000  # no code point above is a letter, a digit or has a lower case
 
-BREAK, LETTER, JOINER, FORMULA, LETTER_AT_END = range(5)
-"""What a code point does in a tokenisation; LETTER_AT_END is a letter that is followed by a break."""
+BREAK, LETTER, JOINER, FORMULA, LETTER_AT_END, MARK = range(6)
+"""What a code point does in a tokenisation; LETTER_AT_END is a letter that is followed by a break, MARK goes on a word.
+
+Vowels of many scripts are marks (नरेंद्र), and so are accents in texts that are not composed: a word does not end there.
+"""
 KIND_SHIFT = 24
 
 IRREGULAR = {"İ": "i", "\u1fd3": "\u0390", "\u1fe3": "\u03b0", "\ufb06": "\ufb05"}
@@ -83,6 +88,12 @@ def is_letter() -> NDArray[np.bool_]:
 
 
 @cache
+def is_mark() -> NDArray[np.bool_]:
+    """What Unicode combines with the character before it: its categories Mn, Mc and Me."""
+    return frozen(np.fromiter((category(chr(point))[0] == "M" for point in range(PLANES)), np.bool_, PLANES))
+
+
+@cache
 def is_word() -> NDArray[np.bool_]:
     r"""What ``\w`` matches."""
     return frozen(np.fromiter((chr(point).isalnum() or point == 0x5F for point in range(PLANES)), np.bool_, PLANES))
@@ -97,6 +108,8 @@ def token_table(letters: str, lower: bool, joiners: str, skip_formulas: bool) ->
     else:
         letter = ((point >= ord("a")) & (point <= ord("z"))) | ((point >= ord("A")) & (point <= ord("Z")))
     kind = np.where(letter, LETTER, BREAK).astype(np.uint32)
+    if letters == "unicode":
+        kind[is_mark()] = MARK
     table = point.astype(np.uint32)
     for joiner in joiners:
         kind[table == ord(joiner)] = JOINER

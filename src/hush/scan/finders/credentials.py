@@ -20,18 +20,13 @@ from hush.corpus.blocks import Block
 from hush.errors import InvalidInput
 from hush.scan.finder import Declared
 from hush.scan.finders.pickles import fields_only
+from hush.scan.finders.private_keys import private_keys
 from hush.scan.finders.spans import SpanList, occurrences
 from hush.scan.hits import Hits
 
 __all__ = ["Credentials"]
 
-# Up to 20,000 characters, more than a key of 16,384 bits takes: a first line without a last one ends the search soon.
-PRIVATE_KEY = re.compile(
-    r"-{4,5} ?(?P<header>BEGIN (?P<kind>[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?)) ?-{4,5}"
-    r".{0,20000}?-{4,5} ?END (?P=kind) ?-{4,5}",
-    re.DOTALL,
-)
-KEY_END = re.compile(r"-{4,5} ?(?P<footer>END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?) ?-{4,5}")
+PRIVATE_KEYS = "PrivateKeyDetector"  # whose list of first lines is short: hush knows more of them by itself
 LINE = re.compile(r"[^\r\n]+")
 # What some detectors hand over is not the credential: a group of their pattern that holds the kind of token alone, or
 # the match with what stands around it. Of the whole match, this is the credential: its group, or all if there is none.
@@ -50,7 +45,7 @@ class Credentials:
     """What these detectors find, by the names of their classes or of what they detect; all of them if None.
 
     A secret's key is the credential. A private key is found with all its lines if both its ends are in one example;
-    where it is cut in two, by its first line alone in the one, and by its last line in the other.
+    where it is cut, each piece is found (``private_keys``).
 
     >>> Credentials(detectors=["AWS Access Key", "PrivateKeyDetector"]).detectors
     ('AWSKeyDetector', 'PrivateKeyDetector')
@@ -82,17 +77,12 @@ class Credentials:
         # A line's detectors look into the settings of the process: here, those that verify nothing.
         with transient_settings({"plugins_used": [{"name": name} for name in self.detectors or ()]}):
             for example, text in enumerate(block.strings):
-                keys = {match.start("header"): match for match in PRIVATE_KEY.finditer(text)}
                 for line in LINE.finditer(text):
                     for name, value in self._values(line[0]):
                         for at in occurrences(text, value, *line.span()):
-                            span = keys[at].span() if at in keys else (at, at + len(value))
-                            found.add(example, *span, text[slice(*span)], f"detector {name}")
-                if "PrivateKeyDetector" in (self.detectors or ()):
-                    whole = {match.end() for match in keys.values()}
-                    for match in KEY_END.finditer(text):
-                        if match.end() not in whole:
-                            found.add(example, *match.span("footer"), match["footer"], "detector Private Key")
+                            found.add(example, at, at + len(value), value, f"detector {name}")
+                for begin, end in private_keys(text) if PRIVATE_KEYS in (self.detectors or ()) else ():
+                    found.add(example, begin, end, text[begin:end], "detector Private Key")
         return found.hits()
 
     def _values(self, line: str) -> Iterator[tuple[str, str]]:
@@ -120,7 +110,7 @@ class Credentials:
         }
         return [
             (plugin, not isinstance(plugin, RegexBasedDetector), needs.get(type(plugin).__name__))
-            for plugin in map(from_plugin_classname, self.detectors or ())
+            for plugin in map(from_plugin_classname, (name for name in self.detectors or () if name != PRIVATE_KEYS))
         ]
 
     def __getstate__(self) -> dict[str, Any]:

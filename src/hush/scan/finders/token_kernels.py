@@ -7,7 +7,7 @@ Import only inside functions: loading the compiler is slow. Shapes: N texts, W w
 
 import numpy as np
 
-from hush.scan.finders.characters import BREAK, FORMULA, JOINER, KIND_SHIFT, LETTER, LETTER_AT_END
+from hush.scan.finders.characters import BREAK, FORMULA, JOINER, KIND_SHIFT, LETTER, LETTER_AT_END, MARK
 from hush.scan.finders.text_kernels import code_point, compiled, longer, write_code_point
 
 POINT_MASK = (1 << KIND_SHIFT) - 1
@@ -26,7 +26,7 @@ def next_word(data, position, end, character, table, word):
         point, width = code_point(data, position)
         entry = np.int64(table[point]) if point < table.size else BREAK << KIND_SHIFT
         kind = entry >> KIND_SHIFT
-        if kind in (LETTER, LETTER_AT_END):
+        if kind in (LETTER, LETTER_AT_END) or (kind == MARK and length and not joiner):
             if length == 0:
                 begin = character
             elif joiner:

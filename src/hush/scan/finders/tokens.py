@@ -5,9 +5,10 @@ A word is a run of letters, or several such runs with exactly one joiner between
 - ``letters="ascii"``: letters are a to z and A to Z. With ``lower``, the words of a text are exactly
   ``re.findall(r"[a-z]+(?:[-'][a-z]+)*", re.sub(r"\$[^$]*\$", " ", text.lower()))``. As ``str.lower`` has it, the Kelvin
   sign (U+212A) is a k, and İ (U+0130) an i with a separator behind it.
-- ``letters="unicode"``: letters are the code points of which ``str.isalpha`` is true. Combining marks are not, so texts
-  are best composed (NFC) beforehand. With ``lower`` each code point is replaced by its own lower case where that is one
-  character: İ stays, and Σ becomes σ also at the end of a word.
+- ``letters="unicode"``: letters are the code points of which ``str.isalpha`` is true, each with the combining marks
+  that follow it. A word with é as two characters is another than with é as one, so texts are best composed (NFC)
+  beforehand. With ``lower`` each code point is replaced by its own lower case where that is one character: İ stays, and
+  Σ becomes σ also at the end of a word.
 - ``skip_formulas``: from a dollar sign to the next one, both included, nothing is a word; a last one without partner
   only separates.
 """

@@ -3,7 +3,7 @@
 Import only inside functions: loading the compiler is slow. A word list is the UTF-8 of its distinct words one after
 another (``letters``) and where each begins (``offset_W``). It is looked up by a hash table of open addressing:
 ``slots`` holds word numbers, -1 where free, and a word is known by comparing its bytes, so that equal hashes do no
-harm.
+harm. Words are those of ``next_word``, which is compiled into these loops.
 Shapes: N texts, W words, H hits.
 """
 

@@ -1,0 +1,78 @@
+"""Private keys: whole or cut anywhere, no piece of one goes unseen, and little else passes for a piece."""
+
+import base64
+import textwrap
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hush.scan.finders.private_keys import FEWEST, LONGEST, private_keys
+
+KINDS = ["RSA PRIVATE KEY", "PRIVATE KEY", "ENCRYPTED PRIVATE KEY", "OPENSSH PRIVATE KEY", "PGP PRIVATE KEY BLOCK"]
+
+
+def key_of(kind: str, content: bytes, width: int, *, indent: str = "", end: str = "\n") -> list[str]:
+    """The lines of a key, each with its end."""
+    lines = textwrap.wrap(base64.b64encode(content).decode(), width)
+    lines += ["=aB1/"] if kind.startswith("PGP") else []
+    return [f"{indent}{line}{end}" for line in (f"-----BEGIN {kind}-----", *lines, f"-----END {kind}-----")]
+
+
+keys = st.builds(
+    key_of,
+    st.sampled_from(KINDS),
+    st.builds(lambda seed, size: Random(seed).randbytes(size), st.integers(0, 999), st.integers(600, 900)),
+    st.sampled_from([64, 70, 76]),
+    indent=st.sampled_from(["", "    "]),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+
+
+@given(keys, st.data())
+def test_a_key_cut_anywhere_is_found_in_every_piece(lines: list[str], data: st.DataObject) -> None:
+    least = FEWEST + 1  # of PGP, one may be the checksum
+    first = data.draw(st.integers(1, len(lines) - 1 - least))
+    last = data.draw(st.integers(first + least, len(lines) - 1))
+    pieces = ["".join(lines[begin:end]) for begin, end in ((0, first), (first, last), (last, None))]
+    assert all(list(private_keys(piece)) for piece in pieces)
+    middle = pieces[1]
+    assert [middle[begin:end] for begin, end in private_keys(middle)] == [middle.strip()]
+
+
+@given(keys, st.text(max_size=20), st.text(max_size=20))
+def test_a_whole_key_is_one_key_whatever_stands_around_it(lines: list[str], before: str, after: str) -> None:
+    text = f"{before}\n{''.join(lines)}\n{after}"
+    whole = "".join(lines).strip()
+    assert [text[begin:end] for begin, end in private_keys(text)] == [whole]
+
+
+@given(keys, keys)
+def test_a_key_without_its_end_does_not_swallow_the_next_one(cut: list[str], lines: list[str]) -> None:
+    text = "".join(cut[:3] + lines)
+    first = cut[0].strip().strip("-")
+    assert sorted(text[begin:end] for begin, end in private_keys(text)) == sorted([first, "".join(lines).strip()])
+
+
+def test_ends_that_are_far_apart_are_of_two_keys() -> None:
+    for between, found in ((LONGEST // 2, 1), (LONGEST, 2)):
+        text = f"-----BEGIN PRIVATE KEY-----{'x' * between}-----END PRIVATE KEY-----"
+        assert len(list(private_keys(text))) == found
+
+
+HEX = "".join(f"{number:064x}\n" for number in range(9))
+GENES = "".join("ACGT" * 15 + "\n" for _ in range(9))
+PROSE = "word " * 99
+FEW = base64.encodebytes(bytes(range(100))).decode()
+
+
+@pytest.mark.parametrize("text", [HEX, HEX.upper(), GENES, PROSE, FEW, "", "\n", "x" * 5000])
+def test_other_long_lines_are_no_piece_of_a_key(text: str) -> None:
+    assert list(private_keys(text)) == []
+
+
+def test_base64_amid_other_text_is_no_piece_of_a_key() -> None:
+    body = base64.encodebytes(bytes(range(256)) * 2).decode()
+    assert list(private_keys(body)) == [(0, len(body.strip()))]
+    assert list(private_keys(f"an image:\n{body}")) == list(private_keys(f"{body}\nwas an image")) == []
