@@ -4,7 +4,8 @@ A certificate holds numbers, ids, fingerprints of public things and, of the data
 text of a secret, the draw or the noise.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, final
 
@@ -14,6 +15,8 @@ from hush.rounding import counted, rounded_down, rounded_up
 __all__ = ["ASSUMPTIONS", "DATA_FINGERPRINT", "NOT_COVERED", "Certificate"]
 
 DATA_FINGERPRINT = "data (keyed)"  # the one fingerprint of private content: it tells nothing without the owner's key
+
+EXTREMES = ("largest_prior", "smallest_ceiling", "largest_ceiling", "largest_share_of_ceiling")
 
 ASSUMPTIONS = (
     "Every round draws every example independently with its own rate, as planned; a draw is never truncated, repeated "
@@ -87,16 +90,13 @@ class Certificate:
         missing = [name for name in known if name not in data]
         if missing:
             raise InvalidInput(f"the certificate lacks {missing}; it is incomplete or not one of ours")
+        odd = [name for name in known if not _FITS[name](data[name])]
+        if odd:
+            raise InvalidInput(f"the certificate holds something of another shape as {odd}; it is not one of ours")
         values: dict[str, Any] = {name: data[name] for name in known}
-        try:
-            for name in ("binding", "marks", "assumptions", "not_covered"):
-                values[name] = tuple(values[name])
-            values["curve"] = {
-                name: tuple((_number(prior), _number(after)) for prior, after in points)
-                for name, points in values["curve"].items()
-            }
-        except (TypeError, ValueError, AttributeError) as error:
-            raise InvalidInput("the certificate has lists or curves of another shape; it is not one of ours") from error
+        for name in ("binding", "marks", "assumptions", "not_covered"):
+            values[name] = tuple(values[name])
+        values["curve"] = {name: tuple(map(tuple, points)) for name, points in values["curve"].items()}
         return cls(**values)
 
     def to_markdown(self) -> str:
@@ -111,7 +111,7 @@ class Certificate:
         return "\n".join(parts)
 
     def _title(self) -> str:
-        warning = "".join(f"\n> **NOT A CERTIFICATE: {mark}**\n" for mark in self.marks)
+        warning = "".join(f"\n> **NOT A CERTIFICATE: {_printable(mark)}**\n" for mark in self.marks)
         return f"# Certificate of secret protection\n{warning}"
 
     def _promise(self) -> str:
@@ -151,10 +151,50 @@ class Certificate:
         return "\n".join([*lines, ""])
 
 
-def _number(value: object) -> float:
-    if type(value) is not float:
-        raise TypeError("not a plain number with a point")
-    return value
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # no NaN, nor what no float holds
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_named_texts(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
+def _are_extremes(value: object) -> bool:
+    return isinstance(value, dict) and set(value) == set(EXTREMES) and all(map(_is_number, value.values()))
+
+
+def _are_curves(value: object) -> bool:
+    """Points of two numbers each, the same many for every secret: rows of one table."""
+    if not isinstance(value, dict) or not all(isinstance(points, list) for points in value.values()):
+        return False
+    points = [point for points in value.values() for point in points]
+    return len({len(points) for points in value.values()}) <= 1 and all(
+        isinstance(point, list) and len(point) == 2 and all(type(number) is float for number in point)
+        for point in points
+    )
+
+
+_FITS: Mapping[str, Callable[[Any], bool]] = {  # what JSON holds in place of each field
+    **dict.fromkeys(("noise_multiplier", "batch_size", "clip_norm", "weights_gap", "kept_fraction"), _is_number),
+    **dict.fromkeys(("rounds", "num_examples", "num_secrets", "num_binding"), _is_whole),
+    **dict.fromkeys(("bound", "capacity", "created"), _is_text),
+    **dict.fromkeys(("binding", "marks", "assumptions", "not_covered"), _are_texts),
+    **dict.fromkeys(("fingerprints", "versions"), _are_named_texts),
+    "strictest": _are_extremes,
+    "curve": _are_curves,
+}
 
 
 def _plain(value: Any) -> Any:
@@ -165,5 +205,9 @@ def _plain(value: Any) -> Any:
 
 def _safe(name: str) -> str:
     """An id that can neither break a line nor a table, nor pass for something else on the page."""
-    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
-    return "".join(f"\\{letter}" if letter in "\\`*_|<>[]#" else letter for letter in shown)
+    return "".join(f"\\{letter}" if letter in "\\`*_|<>[]#" else letter for letter in _printable(name))
+
+
+def _printable(text: str) -> str:
+    """Text that cannot end its line, nor have a terminal or the direction of writing hide what stands around it."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

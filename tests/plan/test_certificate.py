@@ -82,6 +82,13 @@ def test_an_id_cannot_pass_for_something_else_on_the_page(plan: hush.Plan) -> No
     assert len({line.replace("\\|", "").count("|") for line in table}) == 1
 
 
+def test_a_mark_cannot_hide_itself_from_who_reads_the_page(plan: hush.Plan) -> None:
+    hidden = "a fixed seed\x1b[2J\u202e\n\n# Certificate of secret protection"  # clears a terminal, turns the writing
+    page = dataclasses.replace(plan.certificate, marks=(hidden,)).to_markdown()
+    assert all(line.isprintable() for line in page.split("\n"))
+    assert page.count("\n# ") == plan.certificate.to_markdown().count("\n# ")
+
+
 def test_fingerprints_tell_promises_apart(plan: hush.Plan) -> None:
     def renamed(*first: str) -> str:
         return dataclasses.replace(plan, secret_ids=(*first, *plan.secret_ids[2:])).promises_fingerprint

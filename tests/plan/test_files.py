@@ -246,12 +246,22 @@ def test_a_plan_json_of_another_kind_is_refused(folder: Path, content: str) -> N
     assert not hush.verify(folder).passed
 
 
+def test_no_message_repeats_a_name_that_a_terminal_would_obey(folder: Path) -> None:
+    name = "\x1b[2JEvery promise holds."  # clears the screen
+    (folder / name).write_text("")
+    rewritten(folder, digests={**json.loads((folder / "plan.json").read_text())["digests"], name: ""})
+    with pytest.raises(hush.InvalidInput) as refused:
+        hush.Plan.load(folder)
+    assert str(refused.value).isprintable()
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"binding": 3}, {"binding": [1.5]}, {"binding": [True]}, {"binding": [2, 2]}, {"binding": [99]}, {"digests": []},
      {"digests": {}}, {"digests": {"../plan.json": ""}}, {"noise_multiplier": "4"}, {"noise_multiplier": -1},
      {"rounds": 2.5}, {"rounds": True}, {"batch_size": 0}, {"batch_size": 1e9}, {"clip_norm": -1}, {"bound": "best"},
      {"capacity": "all"}, {"weights_gap": 2}, {"noise_scale": 0}, {"created": "yesterday"},
+     {"created": "2026-01-31\n12:00:00+00:00"},
      {"data_fingerprint": "5f4dcc3b5aa765d61d8327deb882cf99"}, {"data_fingerprint": 3}],
     ids=str,
 )  # fmt: skip

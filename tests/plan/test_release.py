@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import hush
 from hush.certificate import DATA_FINGERPRINT, Certificate
 from hush.keyed import DataKey
+from hush.plan.files import FILES
 from hush.signature import create_keys, is_release, sign
 from hush.storage import file_digest, record_digest
 from releases import WEIGHTS, certify, make_release, write_certificate
@@ -55,6 +56,13 @@ def detail(folder: Path, name: str, **options: Any) -> str:
     (found,) = (check for check in hush.verify(folder, **options).checks if check.name == name)
     assert not found.passed
     return found.detail
+
+
+def sealed(plan: Path) -> None:
+    """Digests made to fit, as whoever changes a file can."""
+    record = json.loads((plan / "plan.json").read_text())
+    record["digests"] = {name: file_digest(plan / name) for name in FILES}
+    (plan / "plan.json").write_text(json.dumps(record | {"digest": record_digest(record)}))
 
 
 def stated(share: Path) -> Certificate:
@@ -152,7 +160,6 @@ SETTINGS: dict[str, Callable[[Certificate], Any]] = {
     "created": lambda _: "2001-01-01T00:00:00+00:00",
     "versions": lambda it: {**it.versions, "hush": "1\n- certified by everybody"},
     "fingerprints": lambda it: {**it.fingerprints, "weights": "ab" * 32},
-    "marks": lambda _: ({"a": 1},),
 }
 
 
@@ -182,6 +189,64 @@ def test_the_two_forms_must_say_the_same(share: Path, original: Path) -> None:
     assert "holds more than that" in detail(share, "run's certificate")
     (share / "certificate.json").write_text("[" * 100_000)
     assert failed(share) == {"run's certificate", "model"}
+
+
+VERSIONS = [{"approved-by": "1"}, {"torch": "sound-says-the-board"}, {"hush": "\u0661"}, {"torch": "2.7.1"}]
+
+
+@pytest.mark.parametrize("more", VERSIONS, ids=str)
+def test_versions_can_say_nothing_else(share: Path, plan: hush.Plan, more: dict[str, str]) -> None:
+    """Not even where the certificate of the plan says it, too: each stands on a line of its own on the page."""
+    planned = {name: version for name, version in more.items() if name != "torch"}
+    forged = replace(plan.certificate, versions={**plan.certificate.versions, **planned})
+    write_certificate(share / "plan", forged)
+    sealed(share / "plan")
+    certify(share, plan, versions={**forged.versions, "torch": "2.7.1+cpu", **more})
+    assert hush.verify(share).passed == (more == {"torch": "2.7.1"})
+
+
+def places(content: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where values stand in JSON."""
+    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    return [place, *(below for name, value in inner for below in places(value, (*place, name)))]
+
+
+def with_value(content: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """JSON with another value at a place."""
+    if not place:
+        return value
+    changed = dict(content) if isinstance(content, dict) else list(content)
+    changed[place[0]] = with_value(content[place[0]], place[1:], value)
+    return changed
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 1) | st.just(10**400) | st.floats(0, 1) | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_certificate_of_any_shape_is_judged_and_never_passes(
+    share: Path, original: Path, data: st.DataObject
+) -> None:
+    """Either certificate, or both alike; the page stays, as nothing else could be written for most shapes."""
+    folders = data.draw(st.sampled_from([["."], ["plan"], [".", "plan"]]))
+    true = json.loads((original / folders[0] / "certificate.json").read_text())
+    place = data.draw(st.sampled_from(places(true)))
+    value = data.draw(JSON)
+    for folder in folders:
+        own = json.loads((original / folder / "certificate.json").read_text())
+        assume(place in places(own))
+        changed = with_value(own, place, value)
+        assume(repr(changed) != repr(own))
+        (share / folder / "certificate.json").write_text(json.dumps(changed, indent=2) + "\n")
+    sealed(share / "plan")
+    assert not hush.verify(share).passed
+    for folder in folders:
+        shutil.copyfile(original / folder / "certificate.json", share / folder / "certificate.json")
 
 
 @pytest.mark.parametrize("fingerprints", [[], {"model": 1}, {}, {"model": "ab" * 32}, "model"])

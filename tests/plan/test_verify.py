@@ -325,6 +325,25 @@ def test_json_that_says_more_or_is_written_otherwise_is_found(folder: Path) -> N
     assert failed(sealed(folder)) == ["certificate"]
 
 
+def test_a_plan_holds_nothing_that_no_check_reads(folder: Path, tmp_path: Path) -> None:
+    record = json.loads((folder / "plan.json").read_text())
+    (folder / "plan.json").write_text(json.dumps(record | {"approved_by": "the board"}))
+    assert failed(sealed(folder)) == ["content"]
+    (folder / "plan.json").write_text(json.dumps(record))
+    assert failed(sealed(folder)) == []
+    (folder / "notes.txt").write_text("sound")
+    digests = {**record["digests"], "notes.txt": file_digest(folder / "notes.txt")}
+    changed = record | {"digests": digests}
+    (folder / "plan.json").write_text(json.dumps(changed | {"digest": record_digest(changed)}))
+    assert failed(folder) == ["content"]
+    for name in ("examples.parquet", "secrets.parquet", "incidence.parquet"):
+        shutil.copytree(folder, tmp_path / name)
+        table = pq.read_table(folder / name)
+        more = table.append_column("true ceiling", pa.array([1e-9] * len(table)))
+        pq.write_table(more.replace_schema_metadata(table.schema.metadata), tmp_path / name / name)
+        assert failed(sealed(tmp_path / name)) == ["content"]
+
+
 def test_numbers_beyond_the_largest_are_refused(folder: Path) -> None:
     path = folder / "plan.json"
     path.write_text(re.sub(r'("noise_multiplier": )[^,]*', r"\g<1>1e999", path.read_text()))

@@ -61,3 +61,17 @@ def test_a_simulation_that_an_older_audit_called_kept_is_none_of_the_model() -> 
     result = AuditResult.of(record(judge([SIMULATED])) | {"verdict": "kept"})
     assert result.status == "model not judged"
     assert "says nothing about what training did" in result.sentence
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"level": 10**400}, {"extraction": [1]}, {"extraction": [{"cells": None}]}, {"extraction": [{"cells": [1]}]},
+     {"rows": [{"attack": "naming", "status": "kept", "lower": 10**400}]}],
+    ids=lambda changes: str(changes)[:40],
+)  # fmt: skip
+def test_what_a_record_cannot_mean_is_shown_as_unknown(changes: dict[str, Any]) -> None:
+    result = AuditResult.of(record(judge([SIMULATED, TRIED])) | changes)
+    assert result.status == "kept"
+    assert result.extraction == ()
+    assert result.level in (None, 0.01)
+    assert all(row.lower is None or row.lower <= 1 for row in result.rows)

@@ -20,6 +20,7 @@ from hush.report.markup import at_least, at_most, percent_at_least, percent_at_m
 from hush.report.methods import noise_by_method
 from hush.report.numbers import SecretNumbers, binned_counts, curve_of, kept_weight, shown_curves
 from hush.report.scatter import CELLS, MOST_POINTS, scatter_plot
+from hush.storage import record_digest
 from hush.weights import frontier
 
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=30)
@@ -143,7 +144,11 @@ def test_a_frontier_is_the_same_from_memory_and_from_its_file(tmp_path: Path) ->
     assert one == other
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"rows": []}', '{"rows": [{"capacity": "paper"}]}', '{"rows": [1]}'])
+HUGE = f"1{'0' * 400}"  # JSON has whole numbers that no float holds
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rows": []}', '{"rows": [{"capacity": "paper"}]}', '{"rows": [1]}',
+    f'{{"rows": [{{"capacity": "paper", "bound": "kl", "noise_multiplier": {HUGE}, "kept_weight": 1}}]}}'])  # fmt: skip
 def test_what_is_no_frontier_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "frontier.json"
     path.write_text(text)
@@ -152,7 +157,8 @@ def test_what_is_no_frontier_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_of_a_training_only_rounds_names_and_scores_are_taken() -> None:
-    rows = checked_training([{"round": 3, "run": "a", "loss": 1.5, "note": "hunter2", "bad": float("nan"), "on": True}])
+    odd = {"note": "hunter2", "bad": float("nan"), "on": True, "huge": int(HUGE)}
+    rows = checked_training([{"round": 3, "run": "a", "loss": 1.5, **odd}])
     assert rows == ({"round": 3, "run": "a", "loss": 1.5},)
     for bad in ({"loss": 1.0}, {"round": 1.5}, {"round": True}):
         with pytest.raises(InvalidInput, match="round"):
@@ -164,6 +170,15 @@ def test_a_folder_that_is_neither_a_plan_nor_a_run_is_refused(tmp_path: Path) ->
         read_source(tmp_path)
     with pytest.raises(InvalidInput, match="not a folder"):
         read_source(tmp_path / "nothing")
+
+
+def test_the_words_of_a_plan_of_another_format_are_not_shown(tmp_path: Path) -> None:
+    small_plan().save(tmp_path / "plan")
+    assert read_source(tmp_path / "plan").certificate == small_plan().certificate
+    record = json.loads((tmp_path / "plan" / "plan.json").read_text()) | {"format": "1.2"}
+    (tmp_path / "plan" / "plan.json").write_text(json.dumps(record | {"digest": record_digest(record)}))
+    with pytest.raises(InvalidInput, match=r"format 1\.2"):
+        read_source(tmp_path / "plan")
 
 
 def test_a_point_of_a_curve_reads_the_same_in_certificate_and_report() -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
-from hush.storage import file_digest, read_table, record_digest, whole_folder, write_table
+from hush.storage import file_digest, parquet_file, read_table, record_digest, whole_folder, write_table
 
 if TYPE_CHECKING:
     from hush.plan.model import Plan
@@ -38,7 +38,12 @@ SETTINGS = (
     "created",
 )
 LATER = ("data_fingerprint",)  # settings that plans of an older minor version lack; they were None
-FILES = ("examples.parquet", "secrets.parquet", "incidence.parquet", "certificate.json", "certificate.md")
+TABLES = {
+    "examples.parquet": ("weight", "rate"),
+    "secrets.parquet": ("id", "prior", "ceiling", "posterior"),
+    "incidence.parquet": ("example", "secret"),
+}
+FILES = (*TABLES, "certificate.json", "certificate.md")
 SIGNATURE = "plan.sig"
 
 
@@ -112,12 +117,22 @@ def read_record(folder: Path) -> dict[str, Any]:
     binding, digests = record["binding"], record["digests"]
     if not isinstance(binding, list) or any(type(secret) is not int for secret in binding):
         raise InvalidInput(f"{path}: binding is not a list of whole numbers; make the plan again")
-    if not isinstance(digests, dict) or any(Path(name).name != name for name in digests):
+    if not isinstance(digests, dict) or any(Path(name).name != name or not name.isprintable() for name in digests):
         raise InvalidInput(f"{path}: digests must name the files beside it; make the plan again")
     absent = [name for name in {*FILES, *digests} if name not in digests or not (folder / name).is_file()]
     if absent:
         raise InvalidInput(f"{folder} lacks {sorted(absent)}; make the plan again")
     return record
+
+
+def additions(folder: Path, record: dict[str, Any]) -> list[str]:
+    """Which files of a plan of this very format hold fields or columns that hush never writes, and so never reads."""
+    known = {"format", *SETTINGS, *LATER, "binding", "digests", "digest"}
+    found = [] if record.keys() <= known and record["digests"].keys() == set(FILES) else ["plan.json"]
+    for name, columns in TABLES.items():
+        with parquet_file(folder / name) as file:
+            found += [name] if set(file.schema_arrow.names) - set(columns) else []
+    return found
 
 
 def minor_version(record: dict[str, Any]) -> int:
@@ -145,9 +160,9 @@ def _parsed_record(folder: Path) -> dict[str, Any]:
 
 def read_fields(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Plan from a record and the tables beside it."""
-    examples, _ = read_table(folder / "examples.parquet", kind="plan examples", columns=("weight", "rate"))
+    examples, _ = read_table(folder / "examples.parquet", kind="plan examples", columns=TABLES["examples.parquet"])
+    secrets, _ = read_table(folder / "secrets.parquet", kind="plan secrets", columns=TABLES["secrets.parquet"])
     names = ("prior", "ceiling", "posterior")
-    secrets, _ = read_table(folder / "secrets.parquet", kind="plan secrets", columns=("id", *names))
     return {
         "incidence": Incidence.from_parquet(folder / "incidence.parquet"),
         "secret_ids": tuple(secrets.column("id").to_pylist()),

@@ -103,8 +103,8 @@ def fingerprint(head: bytes, *arrays: NDArray[Any]) -> str:
 
 
 def _is_time(text: object) -> bool:
-    try:
-        return isinstance(text, str) and bool(datetime.fromisoformat(text))
+    try:  # Python reads more forms than it writes, also with a line break for the T
+        return isinstance(text, str) and datetime.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hush.accounting import posteriors
-from hush.accounting.inputs import Bound, checked_choice, checked_noise
+from hush.accounting.inputs import Bound, checked_choice, checked_noise, checked_number
 from hush.errors import InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
 from hush.plan.invariants import check_data_fingerprint, check_ids
@@ -55,6 +55,11 @@ def make_plan(
     checked_choice("capacity", capacity, Capacity)
     if (strength is not None) != (capacity == "paper"):
         raise InvalidInput(f"capacity={capacity!r} with strength={strength!r}; give a strength exactly for 'paper'")
+    keep, clip_norm, noise_scale = (
+        checked_number(name, value)
+        for name, value in (("keep", keep), ("clip_norm", clip_norm), ("noise_scale", noise_scale))
+    )
+    strength = None if strength is None else checked_number("strength", strength)
     if not 0 < keep <= 1:
         raise InvalidInput(f"keep={keep!r}; pass the share of data to keep, above 0 and at most 1")
     if not (0 < clip_norm < np.inf and 0 < noise_scale < np.inf):
@@ -81,11 +86,11 @@ def make_plan(
         noise_multiplier=sigma,
         rounds=chooser.rounds,
         batch_size=chooser.batch_size,
-        clip_norm=float(clip_norm),
+        clip_norm=clip_norm,
         bound=bound,
         capacity=capacity,
         weights_gap=choice.gap,
-        noise_scale=float(noise_scale),
+        noise_scale=noise_scale,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         data_fingerprint=data_fingerprint,
     )
@@ -117,7 +122,7 @@ def _chosen(
     if capacity == "none":
         return chooser.everything
     if capacity == "paper":
-        return chooser.paper(float(strength or 0.0))
+        return chooser.paper(strength or 0.0)
     if wanted is None:
         return chooser.keeping(keep, progress=progress)
     if wanted >= chooser.everything.noise_multiplier:

@@ -19,6 +19,7 @@ from hush.certificate import DATA_FINGERPRINT, NOT_COVERED, Certificate
 from hush.incidence import Incidence
 from hush.plan.invariants import check_numbers, check_sizes, fingerprint, promises_fingerprint
 from hush.plan.remarks import remarks
+from hush.rounding import rounded_up
 from hush.weights.choose import KEPT, Capacity, rates_of
 
 Array = NDArray[np.float64]
@@ -173,7 +174,7 @@ class Plan:
 
     def __repr__(self) -> str:
         return (
-            f"Plan(noise_multiplier={self.noise_multiplier:.6g}, kept={self.kept_fraction:.1%}, rounds={self.rounds}, "
+            f"Plan(noise_multiplier={rounded_up(self.noise_multiplier, 6)}, kept={self.kept_fraction:.1%}, rounds={self.rounds}, "
             f"batch_size={self.batch_size:g}, secrets={len(self.secret_ids)}, bound={self.bound!r})"
         )
 

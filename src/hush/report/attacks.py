@@ -4,14 +4,13 @@ Reads the record that an audit writes (audit.json), and of it only what is drawn
 as a dash, so that an older or newer audit still makes a page.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, final
 
 from hush.audit.headline import what_counts
 from hush.errors import InvalidInput
-from hush.report.markup import at_least, at_most, shown, table
+from hush.report.markup import at_least, at_most, is_number, shown, table
 from hush.report.plots import Plot
 from hush.rounding import counted
 
@@ -174,8 +173,8 @@ def _status(stated: object, rows: Sequence[Attack]) -> str:
 
 def _extraction(found: object) -> Iterator[tuple[str, ...]]:
     """Sequences that came out of the model, by the lengths of prompt and continuation."""
-    for one in found if isinstance(found, list) else ():
-        for cell in one.get("cells", ()) if isinstance(one, Mapping) else ():
+    for one in _mappings(found):
+        for cell in _mappings(one.get("cells")):
             count = f"{cell.get('hits', '–')} of {cell.get('tried', '–')}"
             limits = (_down(_number(cell.get("lower"))), _up(_number(cell.get("upper"))))
             sizes = (str(cell.get("prompt") or "all"), str(cell.get("continuation", "–")))
@@ -191,14 +190,16 @@ def _exposure(found: object) -> list[str]:
     return [f"Canaries that rank first: {named} of {total}; mean exposure {bits[0]} bits, by chance {bits[1]}"]
 
 
+def _mappings(given: object) -> list[Mapping[str, Any]]:
+    return [entry for entry in given if isinstance(entry, Mapping)] if isinstance(given, list) else []
+
+
 def _texts(given: object) -> list[str]:
     return [text for text in given if isinstance(text, str) and text] if isinstance(given, list) else []
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) and value >= 0 else None
+def _number(value: Any) -> float | None:
+    return float(value) if is_number(value) and value >= 0 else None
 
 
 def _share(row: Attack) -> float:

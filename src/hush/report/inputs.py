@@ -4,7 +4,6 @@ Only what was released, or what its owner names, is read: never a run's log, who
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.plan.files import minor_version, read_json, read_record
+from hush.report.markup import is_number
 from hush.signature import is_release
 from hush.verification.certificates import plan_differences, refuse_unknown_words, run_differences
 from hush.verification.release import model_problem
@@ -122,7 +122,7 @@ def frontier_rows(given: Frontier | Sequence[Frontier] | Mapping[str, Any]) -> R
         if not (
             isinstance(row, Mapping)
             and all(isinstance(row.get(name), str) for name in ("capacity", "bound"))
-            and all(_is_number(row.get(name)) for name in ("noise_multiplier", "kept_weight"))
+            and all(is_number(row.get(name)) for name in ("noise_multiplier", "kept_weight"))
         ):
             raise InvalidInput(
                 f"row {place} of the frontier lacks capacity, bound, noise_multiplier or kept_weight; pass what "
@@ -148,7 +148,7 @@ def read_evaluations(release: Path) -> Rows:
         return ()
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidInput(f"{path} is not lines of JSON; restore it") from None
     return checked_training(rows)
 
@@ -160,7 +160,7 @@ def checked_training(rows: Sequence[Mapping[str, Any]]) -> Rows:
         if not isinstance(row, Mapping) or type(row.get("round")) is not int:
             raise InvalidInput(f"row {place} of the training has no whole number as round; pass round and its scores")
         name = {"run": str(row["run"])} if "run" in row else {}
-        scores = {key: value for key, value in row.items() if key != "round" and _is_number(value)}
+        scores = {key: value for key, value in row.items() if key != "round" and is_number(value)}
         checked.append({"round": row["round"], **name, **scores})
     if len(checked) > LONGEST:
         raise InvalidInput(f"the training has {len(checked)} rows; thin them to at most {LONGEST}")
@@ -176,7 +176,3 @@ def _json(path: Path, expected: str) -> Any:
         return read_json(path)
     except (ValueError, RecursionError):
         raise InvalidInput(f"{path} is not JSON that hush wrote; pass {expected}") from None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -7,6 +7,7 @@ leaves their fingerprint out.
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hush.plan.files import MAJOR, MINOR, read_json
 from hush.verification.checks import Check, check
 from hush.verification.posteriors import SLACK, is_proven
 
-VERSION = re.compile(r"[\w.+!-]{1,40}")
+VERSION = re.compile(r"\d[\w.+!-]{0,39}", re.ASCII)  # it stands on the page, and no word may
 MODEL, TORCH = "model", "torch"  # the fingerprint and the version that a run adds
 WORDS = ("assumptions", "not_covered")  # which another version may put in other words
 
@@ -60,7 +61,7 @@ def plan_differences(plan: Plan, stated: Certificate) -> list[str]:
     different = _differences(said, due, besides=("versions", "curve"))
     if not (_curves_agree(said["curve"], due["curve"]) and _is_proven(plan, stated, plan.certificate)):
         different.append("curve")
-    if not _are_versions(stated.versions):
+    if stated.versions.keys() != plan.certificate.versions.keys() or not _are_versions(stated):
         different.append("versions")
     return different
 
@@ -76,17 +77,15 @@ def run_differences(planned: Certificate, stated: Certificate, *, same_place: bo
     different = _differences(said, due, besides=("versions", "fingerprints", "marks", *elsewhere))
     if not same_place and not _curves_agree(said["curve"], due["curve"]):
         different.append("curve")
-    if not _are_versions(stated.versions) or (same_place and _but_torch(stated) != _but_torch(planned)):
+    own, others = _but_torch(stated), _but_torch(planned)
+    if not _are_versions(stated) or (own != others if same_place else own.keys() != others.keys()):
         different.append("versions")
-    marks = stated.marks
-    if marks[: len(planned.marks)] != planned.marks or not all(isinstance(mark, str) for mark in marks):
+    if stated.marks[: len(planned.marks)] != planned.marks:
         different.append("marks")
-    return different + _other_fingerprints(dict(planned.fingerprints), said["fingerprints"])
+    return different + _other_fingerprints(dict(planned.fingerprints), stated.fingerprints)
 
 
-def _other_fingerprints(due: dict[str, str], named: Any) -> list[str]:
-    if not isinstance(named, dict) or not all(isinstance(value, str) for value in named.values()):
-        return ["fingerprints"]
+def _other_fingerprints(due: dict[str, str], named: Mapping[str, str]) -> list[str]:
     if DATA_FINGERPRINT not in named:
         due.pop(DATA_FINGERPRINT, None)
     names = sorted(name for name in {*named, *due} if name != MODEL and named.get(name) != due.get(name))
@@ -128,11 +127,9 @@ def _identical(stated: Any, due: Any) -> bool:
     return type(stated) is type(due) and stated == due
 
 
-def _are_versions(stated: object) -> bool:
-    """Names and versions, whichever they are, and nothing else that would stand on the page."""
-    return isinstance(stated, dict) and all(
-        isinstance(text, str) and VERSION.fullmatch(text) for pair in stated.items() for text in pair
-    )
+def _are_versions(stated: Certificate) -> bool:
+    """Whether its versions look like versions, whichever they are."""
+    return all(VERSION.fullmatch(version) for version in stated.versions.values())
 
 
 def _but_torch(certificate: Certificate) -> dict[str, str]:

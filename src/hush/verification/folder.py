@@ -17,6 +17,7 @@ from hush.errors import HushError
 from hush.incidence import Incidence
 from hush.plan import Plan
 from hush.plan.files import (
+    additions,
     changed_files,
     minor_version,
     read_fields,
@@ -71,9 +72,13 @@ def verify(
     try:
         plan, rates = Plan(**read_fields(path, record)), stored_rates(path)
         certificate = Certificate.from_dict(read_json(path / "certificate.json"))
+        more = additions(path, record)
     except (HushError, OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         checks.append(Check(name="content", passed=False, detail=f"does not make a plan: {error}"))
         return Verification(checks=tuple(checks), certificate=None)
+    if more:
+        detail = f"{', '.join(more)} holds more than a plan has, which nothing checks; make the plan again"
+        checks.append(Check(name="content", passed=False, detail=detail))
     if incidence is not None:
         same = incidence.fingerprint == plan.incidence.fingerprint
         checks.append(check("graph", same, "the plan is about another graph than the one given", "the one given"))
@@ -83,8 +88,8 @@ def verify(
     checks.append(check_certificate(plan, certificate, path))
     checks.extend(check_posteriors(plan, progress))
     if released:
-        more, certificate = check_release(root, certificate)
-        checks.extend(more)
+        of_run, certificate = check_release(root, certificate)
+        checks.extend(of_run)
     rest = unchecked(root, released=released)
     return Verification(checks=tuple(checks), certificate=certificate, unchecked=rest)
 

@@ -34,7 +34,7 @@ def unchecked(folder: Path, *, released: bool) -> tuple[str, ...]:
     return tuple(_shown(path, folder) for path in sorted(folder.iterdir()) if path.name not in known)
 
 
-def model_problem(model: Path, named: object) -> str | None:
+def model_problem(model: Path, named: str | None) -> str | None:
     """Why a folder is not the model that a certificate names by this fingerprint; None if it is."""
     if not model.is_dir():
         return "there is no folder model/; restore what was released"
@@ -51,9 +51,7 @@ def model_problem(model: Path, named: object) -> str | None:
 def _check_model(folder: Path, certificate: Certificate | None) -> Check:
     if certificate is None:
         return Check(name="model", passed=False, detail="no certificate says which model it has to be")
-    fingerprints = certificate.fingerprints
-    named = fingerprints.get(MODEL) if isinstance(fingerprints, dict) else None
-    problem = model_problem(folder / "model", named)
+    problem = model_problem(folder / "model", certificate.fingerprints.get(MODEL))
     return check("model", problem is None, problem or "", "its files have the fingerprint that the certificate names")
 
 
