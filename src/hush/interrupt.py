@@ -46,6 +46,7 @@ class Interrupt:
         self._say = say
         self._begun = False
         self._asked: int | None = None
+        self._joined = 0
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -57,9 +58,18 @@ class Interrupt:
         return self._asked is not None
 
     @property
+    def asked(self) -> int:
+        """The number of the signal that this process heard; 0 if it heard none."""
+        return self._asked or 0
+
+    def join(self, number: int) -> None:
+        """End as after this signal, which another process of the training heard; one that comes yet asks, not kills."""
+        self._joined = number
+
+    @property
     def code(self) -> int:
         """The exit code of a program that was stopped so."""
-        return TERMINATED if self._asked == signal.SIGTERM else INTERRUPTED
+        return TERMINATED if signal.SIGTERM in (self._asked, self._joined) else INTERRUPTED
 
     def stopped(self, said: str) -> KeyboardInterrupt:
         """What is raised, with this message, for whoever ends the command."""

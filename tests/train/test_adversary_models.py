@@ -142,11 +142,23 @@ class InDicts(nn.Module):
         return self.last(x * self.named["a"] + self.listed[0])
 
 
+class Gated(nn.Module):
+    """A parameter that is a single number, as temperatures and gates are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.inner = nn.Parameter(torch.tensor(0.7)), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gate * self.inner(x)
+
+
 def parts() -> dict[str, Any]:
     parametrized = nn.utils.parametrizations
     layer: dict[str, Any] = {"dim_feedforward": 8, "dropout": 0.0, "batch_first": True}
     return {
         "dicts": InDicts,
+        "gate": Gated,
         "weight norm": lambda: nn.Sequential(parametrized.weight_norm(nn.Linear(6, 4)), nn.Tanh()),
         "weight norm, no bias": lambda: parametrized.weight_norm(nn.Linear(6, 4, bias=False)),
         "orthogonal": lambda: parametrized.orthogonal(nn.Linear(6, 6)),

@@ -124,10 +124,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         "killed": [train(root, "killed", "--save-every", 1)] * 2,
         "terminated": [train(root, "terminated", *PUBLIC)] * 2,
         "terminated, then on": [train(root, "terminated", *PUBLIC)] * 2,
+        "one terminated": [train(root, "one-terminated")] * 2,
     }
     scenarios = {name: {"commands": commands, "port": free_port()} for name, commands in given.items()}
     scenarios["killed"]["killed"] = 1
     scenarios["terminated"]["terminated"] = STOP
+    scenarios["one terminated"] |= {"terminated": STOP, "which": 1}
     (root / "scenarios.json").write_text(json.dumps(scenarios))
     program = [sys.executable, str(Path(__file__).with_name("two_commands.py"))]
     processes = [subprocess.Popen([*program, str(rank), str(root)], env=environment()) for rank in range(2)]
@@ -279,6 +281,12 @@ def test_sigterm_saves_the_round_of_all_processes_and_the_same_command_goes_on(r
     assert done.codes == [0, 0], done.stderr
     assert f"({STOP} of them in an earlier session)" in done.stdout[0]
     assert_close(ran.root / "terminated", ran.root / "replicas")
+
+
+def test_a_sigterm_that_one_process_hears_ends_all_of_them_alike(ran: Ran) -> None:
+    stopped = ran.outcomes["one terminated"]
+    assert stopped.codes == [143, 143], stopped.stderr
+    assert f"Stopped after round {STOP} of {ROUNDS}, which is saved" in stopped.stderr[0]
 
 
 # Python runs this first. It notes which threads there are at the end, and whether the interpreter was taken down.

@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 from models import LENGTH, tiny
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from trainers import EXAMPLES, ROUNDS, arguments, collator, texts, trainer_for
-from transformers import DataCollatorWithFlattening, EarlyStoppingCallback
+from transformers import (
+    DataCollatorForLanguageModeling,
+    DataCollatorWithFlattening,
+    EarlyStoppingCallback,
+    PreTrainedTokenizerFast,
+)
 
 import hush
 from hush.errors import InvalidInput
@@ -107,6 +114,14 @@ def test_packing_and_buckets_without_lengths_are_refused(plan: hush.Plan, tmp_pa
         trainer_for(plan, tmp_path / "out", train_dataset=[texts()[n] for n in range(EXAMPLES)], buckets=(LENGTH,))
     with pytest.raises(InvalidInput, match="longer than the largest bucket"):
         trainer_for(plan, tmp_path / "out", buckets=(4,))
+
+
+def test_a_collator_that_masks_by_a_known_seed_is_refused(plan: hush.Plan, tmp_path: Path) -> None:
+    words = Tokenizer(WordLevel({"a": 0, "[MASK]": 1}))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, mask_token="[MASK]")
+    with pytest.raises(InvalidInput, match=r"seed=3\) masks by a known stream"):
+        trainer_for(plan, tmp_path / "out", data_collator=DataCollatorForLanguageModeling(tokenizer, seed=3))
+    trainer_for(plan, tmp_path / "out", data_collator=DataCollatorForLanguageModeling(tokenizer))
 
 
 def test_a_hyperparameter_search_is_refused(plan: hush.Plan, tmp_path: Path) -> None:

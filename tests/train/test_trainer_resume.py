@@ -123,6 +123,17 @@ def test_a_used_folder_is_resumed_or_refused_never_overwritten(plan: hush.Plan, 
         trainer_for(plan, tmp_path / "out", settings=settings).train(resume_from_checkpoint=True)
 
 
+def test_an_owners_folder_that_is_older_than_a_released_checkpoint_is_refused(plan: hush.Plan, tmp_path: Path) -> None:
+    settings = {"save_strategy": "steps", "save_steps": 2}
+    trainer_for(plan, tmp_path / "out", settings=settings, callbacks=[Stops(2)]).train()
+    shutil.copytree(tmp_path / "out-hush", tmp_path / "backup")
+    trainer_for(plan, tmp_path / "out", settings=settings, callbacks=[Stops(4)]).train(resume_from_checkpoint=True)
+    shutil.rmtree(tmp_path / "out-hush")
+    shutil.move(tmp_path / "backup", tmp_path / "out-hush")
+    with pytest.raises(InvalidInput, match=r"checkpoint-4 was released, but the newest whole state .* is of round 2"):
+        trainer_for(plan, tmp_path / "out", settings=settings).train(resume_from_checkpoint=True)
+
+
 class Scores(TrainerCallback):
     """A score that is best in this round."""
 

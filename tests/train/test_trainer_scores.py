@@ -1,6 +1,7 @@
 """Who sees what of a run of HushTrainer: nothing of the draw but for the owner, scores by the data that they are of."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,18 @@ def test_the_best_model_by_a_public_score_may_be_kept(plan: hush.Plan, tmp_path:
     assert_same(weights(AutoModelForCausalLM.from_pretrained(best)), weights(trainer.model))
 
 
-def test_the_owners_terminal_shows_the_private_numbers(
-    plan: hush.Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_owners_terminal_shows_the_private_numbers_and_a_log_does_not(
+    plan: hush.Plan,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
 ) -> None:
     settings = {"disable_tqdm": False, "eval_strategy": "steps", "eval_steps": ROUNDS}
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     trainer_for(plan, tmp_path / "out", settings=settings, eval_dataset=texts(1)).train()
     shown = "".join(capsys.readouterr())
-    assert all(word in shown for word in ("loss=", "clipped=", "signal/noise=", "for the owner only: {'eval_loss'"))
+    assert f"{ROUNDS}/{ROUNDS}" in shown
+    words = ("loss=", "clipped=", "signal/noise=", "for the owner only: {'eval_loss'")
+    assert [word in shown for word in words] == [terminal] * len(words)

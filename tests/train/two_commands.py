@@ -34,7 +34,7 @@ def command(rank: int, scenario: dict, out: Path) -> NoReturn:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(scenario["port"])}
     if scenario.get("killed") == rank:
         PrivateTraining.step = lambda self: os.kill(os.getpid(), signal.SIGKILL)
-    if "terminated" in scenario:
+    if "terminated" in scenario and scenario.get("which", rank) == rank:
         PrivateTraining.step = terminated_after(PrivateTraining.step, scenario["terminated"])
     sys.argv = ["hush", *scenario["commands"][rank]]
     code = 0

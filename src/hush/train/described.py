@@ -12,6 +12,7 @@ from typing import Any, Literal, final
 import torch
 
 from hush.errors import InvalidInput
+from hush.train.positions import positions_of
 
 __all__ = ["Described", "Task", "describe", "needed"]
 
@@ -87,9 +88,9 @@ def _task_of(config: Any, name: str) -> Task:
 
 
 def _room(config: Any, tokenizer: Any) -> int:
-    """The most tokens that model and tokenizer take; tokenizers that state no limit state a huge number."""
+    """The most tokens that model and tokenizer take, each text on its own; some tokenizers state a huge number."""
     text: Any = config.get_text_config()
-    positions = getattr(text, "max_position_embeddings", None) or MOST_TOKENS
+    positions = positions_of(text) or getattr(text, "max_position_embeddings", None) or MOST_TOKENS
     return min(int(positions), int(min(tokenizer.model_max_length, 10**9)))
 
 

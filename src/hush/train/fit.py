@@ -5,15 +5,12 @@ fingerprinted; the rest is ``PrivateTraining``, and scores on what the plan hold
 together, each runs the whole of this file; that they were given the same is checked before the first round.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from hush.certificate import Certificate
 from hush.corpus import Corpus
@@ -21,26 +18,23 @@ from hush.errors import InvalidInput
 from hush.keyed import DataKey
 from hush.plan import Plan
 from hush.plan.held_out import held_out_examples
-from hush.train.collate import Collator
-from hush.train.collate import Corpus as Tokens
 from hush.train.distributed import Ranks
 from hush.train.evaluation import Evaluation
 from hush.train.fit_checks import check_alike, check_key, check_rows, usable_device
+from hush.train.fit_data import Batches, Counted, tokenised
 from hush.train.pretrained import Pretrained, Task, load_pretrained
 from hush.train.private import PrivateTraining
 from hush.train.public import PublicStream
 from hush.train.recipe import Recipe, Runtime, check_recipe, store_lengths, store_recipe
 from hush.train.rounds import LiveNumbers
+from hush.train.stopping import Stop, is_stopped
 
-__all__ = ["Batches", "Fitted", "Stopped", "fit", "tokenised"]
+__all__ = ["Fitted", "Stopped", "fit"]
 
 UNCHECKED = "the data was not checked against the plan, which names none"
-SHORTEST = 32  # tokens: below it, shapes of their own cost more than padding
-CHUNK = 1000  # texts that a tokenizer gets at once
 AT_REST = 8  # texts that are evaluated at once: their logits exist whole, unlike in training
 
 Told = Callable[[LiveNumbers], None]
-Counted = Callable[[int, int], None]
 
 
 @final
@@ -91,7 +85,7 @@ def fit(
     insecure_seed: int | None = None,
     progress: Told | None = None,
     reading: Counted | None = None,
-    stop: Callable[[], bool] | None = None,
+    stop: Stop | None = None,
 ) -> Fitted | Stopped:
     """Fine-tune a language model on a corpus under a plan, in a folder; an unfinished run there goes on.
 
@@ -169,7 +163,7 @@ def fit(
             evaluate()
             if progress is not None and training.live is not None:
                 progress(training.live)
-            if training.round < plan.rounds and ranks.most(int(stop is not None and stop())):
+            if training.round < plan.rounds and is_stopped(stop, ranks):
                 training.save()
                 return Stopped(folder=folder, round=training.round, rounds=plan.rounds)
         certificate = training.finish()
@@ -187,30 +181,6 @@ def fit(
     )
 
 
-@final
-class Batches:
-    """Batches on the device by example number, each of one of a few lengths; ``round`` is the one that is under way."""
-
-    def __init__(self, tokens: Tokens, collator: Collator, device: torch.device) -> None:
-        self._tokens, self._collator, self._device = tokens, collator, device
-        self.round = 0
-        longest = int(tokens.lengths.max(initial=1))
-        doubled = [SHORTEST * 2**power for power in range(20)]
-        self.buckets = [length for length in doubled if length < longest] + [max(1, longest)]
-
-    def of(
-        self, examples: NDArray[np.int64], length: int | None = None, *, round: int | None = None
-    ) -> dict[str, Tensor]:
-        """These examples, padded to this length, or to the least that holds them all; as in another round, if asked."""
-        if length is None:
-            longest = int(self._tokens.lengths[examples].max(initial=0))
-            length = next(bucket for bucket in self.buckets if bucket >= longest)
-        rows = [self._tokens[example] for example in examples.tolist()]
-        now = self.round if round is None else round
-        batch = self._collator(rows, examples=examples, round=now, length=length)
-        return {name: tensor.to(self._device) for name, tensor in batch.items()}
-
-
 def _built(recipe: Recipe, runtime: Runtime, device: torch.device) -> Pretrained:
     # Frozen weights may be kept in half precision; what is trained stays float32, as noise and small steps need.
     dtype = torch.bfloat16 if recipe.bf16 and recipe.lora else torch.float32
@@ -223,40 +193,6 @@ def _built(recipe: Recipe, runtime: Runtime, device: torch.device) -> Pretrained
     if not runtime.shard:  # shards go to the device one by one
         pretrained.model.to(device)
     return pretrained
-
-
-def tokenised(
-    corpus: Corpus, pretrained: Pretrained, key: DataKey | None, reading: Counted | None = None
-) -> tuple[Tokens, str | None]:
-    """Every example as tokens, and the fingerprint of the very texts they were made from: the data is read once."""
-    tokens: list[NDArray[np.int32]] = []
-
-    def passing() -> Iterator[str]:
-        for texts in _chunks(corpus.texts()):
-            rows = pretrained.tokenizer(texts, truncation=True, max_length=pretrained.max_length)["input_ids"]
-            tokens.extend(np.asarray(row, dtype=np.int32) for row in rows)
-            if reading is not None:
-                reading(len(tokens), len(corpus))
-            yield from texts
-
-    fingerprint = None
-    if key is not None:
-        fingerprint = key.fingerprint_rows(passing())
-    else:
-        for _ in passing():
-            pass
-    return Tokens(tokens), fingerprint  # pyright: ignore[reportArgumentType]
-
-
-def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
-    chunk: list[str] = []
-    for text in texts:
-        chunk.append(text)
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def _public(recipe: Recipe, plan: Plan, batches: Batches) -> PublicStream | None:

@@ -204,7 +204,7 @@ def _check_apart(sums: Mapping[str, Tensor], locals_: list[Tensor]) -> None:
 def _checked_scale(scale: float) -> float:
     try:
         number = float(scale)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"scale={scale!r} is not a number") from error
     if not 0 <= number <= LARGEST_SCALE:
         raise InvalidInput(f"scale={number}; pass a number from 0 (no noise) to {LARGEST_SCALE}")

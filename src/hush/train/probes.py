@@ -1,57 +1,34 @@
 """Preconditions that cannot be read off: tried out on two or three examples before the first round.
 
-Four questions, each with its own error: is there one loss per example; does an example's loss stay the same when its
-neighbours change; does a forward pass leave parameters and buffers alone; are the book-keeping norms and clipped sums
-those of one-example-at-a-time autograd? Everything runs in this process, prints and stores nothing, and leaves the
-model, its modes and all random states as they were, so that no later random number depends on the examples used.
+Five questions, each with its own error: is there one loss per example; does an example's loss stay the same when its
+neighbours change; does it without its padding, whose length the neighbours decide; does a forward pass leave parameters
+and buffers alone; are norms and clipped sums those of autograd (:mod:`hush.train.probe_sums`)? Everything runs in this
+process, prints and stores nothing, and leaves the model, its modes and all random states as they were, so that no later
+random number depends on the examples used.
 
 A coupling below the tolerance, or one that these examples do not excite (an expert's capacity that they do not fill),
 goes unseen: this complements the refusals, it does not replace them.
 """
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hush.errors import InvalidInput
-from hush.train.distributed import Ranks
-from hush.train.layout import gradients_of, is_sharded, whole
+from hush.train.probe_sums import ProbedClipper, refuse_wrong_sums
 from hush.train.refusals import refuse_batch, refuse_coupled
-from hush.train.trial import Batch, Loss, Trial, equal, reseed, undisturbed
+from hush.train.trial import OTHER_SHAPE, Batch, Loss, Trial, equal, undisturbed
 
 __all__ = ["Probed", "probe"]
 
 _EXAMPLES = 3
 # Same shapes, same kernels, same order of additions: only the neighbours' values differ, and rows do not mix.
 _SAME_SHAPE_ULPS = 64
-# Other shapes may take other kernels; a true coupling by counts or statistics is far larger.
-_OTHER_SHAPE = {False: 1e-3, True: 5e-2}  # by whether the model computes in reduced precision
-_NEGLIGIBLE = {False: 1e-5, True: 1e-2}  # of the whole gradient: what cancels to rounding errors need not agree
-# Where more cancels, the difference from float32 shows how much: so many times that is allowed, but never so large a
-# share of a gradient that a parameter which the clipper does not see could pass.
-_ROUNDINGS, _SHARE = 4.0, 0.5
-_SAME = 2.0**-8  # norm and sum are taken of one and the same gradient, so that only their own rounding may differ
-
-
-class _Clipped(Protocol):
-    @property
-    def norms(self) -> Tensor: ...
-
-
-class _Clipper(Protocol):
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    @property
-    def clip_norm(self) -> float: ...
-    def accumulate(self, batch: Mapping[str, Tensor], real: Tensor) -> _Clipped: ...
-    def take(self) -> dict[str, Tensor]: ...
+_BY_TOKEN = {"input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "labels"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +53,7 @@ def probe(
     batch: Mapping[str, Tensor],
     real: Tensor,
     *,
-    clipper: _Clipper,
+    clipper: ProbedClipper,
     autocast: torch.dtype | None = None,
 ) -> Probed:
     """Try the loss, the model and the clipper on up to three different examples of a batch; raise if they will not do.
@@ -101,10 +78,11 @@ def probe(
         quiet = trial.losses(examples, still=True)
         _refuse_neighbours(trial, examples, quiet, still=True)
         _refuse_company(trial, examples, quiet)
+        _refuse_padding(trial, examples, quiet)
     with undisturbed(model):
         # Dropout draws other numbers in other layouts, so gradients are compared without it; a model without
         # randomness is compared as it will train.
-        telling = _refuse_wrong_sums(trial, examples, clipper, still=not torch.equal(standing, quiet))
+        telling = refuse_wrong_sums(trial, examples, clipper, still=not torch.equal(standing, quiet))
     return Probed(examples=telling, slots=len(real))
 
 
@@ -113,7 +91,7 @@ def _refuse_neighbours(trial: Trial, examples: Batch, losses: Tensor, *, still: 
     mode = "in eval mode" if still else "in the mode the model is in"
     again = trial.losses(examples, still=still)
     unrest = _distance(again, losses)
-    if unrest > _OTHER_SHAPE[trial.reduced]:
+    if unrest > OTHER_SHAPE[trial.reduced]:
         raise InvalidInput(
             f"two evaluations of the loss on the same examples with the same random seed differ by {unrest:.2g} "
             f"({mode}), so nothing about it can be checked; draw randomness from torch's own generators and keep no "
@@ -137,12 +115,43 @@ def _refuse_company(trial: Trial, examples: Batch, losses: Tensor) -> None:
     for i in range(len(losses)):
         alone = {key: value[i : i + 1] for key, value in examples.items()}
         change = _distance(trial.losses(alone, still=True)[0], losses[i])
-        if not change <= _OTHER_SHAPE[trial.reduced]:
+        if not change <= OTHER_SHAPE[trial.reduced]:
             raise InvalidInput(
                 f"an example's loss alone and in a batch of {len(losses)} differ by {change:.2g}: the loss depends on "
                 "the size of the batch or on the example's place in it (a mean over the batch, num_items_in_batch); "
                 "divide by a count of the example's own or by a constant"
             )
+
+
+def _refuse_padding(trial: Trial, examples: Batch, losses: Tensor) -> None:
+    """Each example without its padding: collators pad to the longest text, so that its length is the neighbours'."""
+    for i in range(len(losses)):
+        bare = _without_padding({key: value[i : i + 1] for key, value in examples.items()})
+        if bare is None:
+            continue
+        change = _distance(trial.losses(bare, still=True)[0], losses[i])
+        if not change <= OTHER_SHAPE[trial.reduced]:
+            raise InvalidInput(
+                f"an example's loss changes by {change:.2g} when its padding is cut off, so it depends on how long its "
+                "neighbours are; pad at the end (tokenizer.padding_side = 'right'), label no padding, and train a "
+                "model that looks at none"
+            )
+
+
+def _without_padding(row: Batch) -> Batch | None:
+    """A batch of one text without the tokens before and after it that are not attended to; None if it has none.
+
+    None, too, where the batch holds something of which nobody knows whether it goes by tokens.
+    """
+    tokens, attended = row.get("input_ids"), row.get("attention_mask")
+    if tokens is None or attended is None or tokens.ndim != 2 or attended.shape != tokens.shape:
+        return None
+    by_token = {key for key, value in row.items() if key in _BY_TOKEN and value.shape == tokens.shape}
+    inside = attended[0].nonzero().flatten().tolist()
+    if not inside or len(inside) == tokens.shape[1] or any(row[key].ndim > 1 for key in row.keys() - by_token):
+        return None
+    text = slice(inside[0], inside[-1] + 1)
+    return {key: value[:, text] if key in by_token else value for key, value in row.items()}
 
 
 @contextlib.contextmanager
@@ -159,79 +168,6 @@ def _refuse_moved(model: nn.Module) -> Iterator[None]:
             f"a forward pass changed {', '.join(moved[:5])}: what the model keeps of the examples it sees is neither "
             "clipped nor noised; use a layer without running state, or put this one in eval mode"
         )
-
-
-def _refuse_wrong_sums(trial: Trial, examples: Batch, clipper: _Clipper, *, still: bool) -> int:
-    """The clipper against autograd, one example at a time; the others stand by as slots that must not count.
-
-    Returns how many examples had a gradient to compare.
-    """
-    telling = 0
-    if still:
-        trial.model.eval()
-    parameters = {name: parameter for name, parameter in trial.model.named_parameters() if name in set(clipper.names)}
-    relative, negligible = _OTHER_SHAPE[trial.reduced], _NEGLIGIBLE[trial.reduced]
-    first = next(iter(examples.values()))
-    for i in range(len(first)):
-        reseed()
-        norm = clipper.accumulate(examples, torch.arange(len(first), device=first.device) == i).norms[i]
-        sums = clipper.take()
-        alone = {key: value[i : i + 1] for key, value in examples.items()}
-        loss = trial.losses(alone, still=still, gradients=True)[0]
-        gradients = whole(gradients_of(loss, parameters))
-        sizes = {name: float(torch.linalg.vector_norm(g, dtype=torch.float64)) for name, g in gradients.items()}
-        exact = math.hypot(*sizes.values())
-        finite = math.isfinite(exact) and math.isfinite(float(loss.detach()))
-        if not finite:  # by rule, such an example adds nothing
-            gradients = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
-            sizes, exact = dict.fromkeys(sizes, 0.0), 0.0
-        telling += exact > 0
-        scale = _common_scale(sums, sizes, floor=negligible * exact)
-        allowed = {name: scale * (relative * size + negligible * exact) for name, size in sizes.items()}
-        off = {name: float((sums[name] - scale * gradient).norm()) for name, gradient in gradients.items()}
-        wrong = [name for name, difference in off.items() if not difference <= allowed[name]]
-        in_doubt = bool(wrong) and finite and trial.autocast is not None
-        if Ranks.current().most(in_doubt) if is_sharded(trial.model) else in_doubt:  # a trial of shards communicates
-            rounding = _rounding(trial, alone, parameters, gradients, still=still)
-            more = {name: min(_ROUNDINGS * rounding[name], _SHARE * sizes[name]) for name in wrong}
-            wrong = [name for name in wrong if not off[name] <= allowed[name] + scale * more[name]]
-        if wrong:
-            raise InvalidInput(
-                f"the clipped gradient sum differs from autograd's for {len(wrong)} of {len(sums)} parameters: "
-                f"{', '.join(wrong[:5])}. They are used in a way that per-example clipping does not see; freeze them, "
-                "or use them only through their own module's forward"
-            )
-        added = math.hypot(*(float(torch.linalg.vector_norm(own, dtype=torch.float64)) for own in sums.values()))
-        most = min(float(norm), clipper.clip_norm) * (1 + _SAME) if norm.isfinite() else 0.0
-        if not added <= most:
-            raise InvalidInput(
-                f"an example adds a gradient of norm {added:.6g}, where its own norm is {float(norm):.6g} and the clip "
-                f"norm {clipper.clip_norm:.6g}: this clipper cannot be relied on for this model"
-            )
-        if finite and not abs(float(norm) - exact) <= relative * exact + 1e-9:
-            raise InvalidInput(
-                f"a per-example gradient norm is {float(norm) / (exact or 1):.4g} times autograd's, although the sums "
-                "agree: this clipper cannot be relied on for this model"
-            )
-    return telling
-
-
-def _rounding(
-    trial: Trial, alone: Batch, parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Tensor], *, still: bool
-) -> dict[str, float]:
-    """What the reduced precision does to autograd's own gradient of each parameter: its distance from float32's."""
-    try:
-        loss = replace(trial, autocast=None).losses(alone, still=still, gradients=True)[0]
-    except RuntimeError:  # it runs in reduced precision only: nothing can be excused by rounding
-        return dict.fromkeys(parameters, 0.0)
-    exact = whole(gradients_of(loss, parameters))
-    return {name: float((gradients[name] - gradient).norm()) for name, gradient in exact.items()}
-
-
-def _common_scale(sums: Mapping[str, Tensor], sizes: Mapping[str, float], *, floor: float) -> float:
-    """By how much an example was scaled, from the upper quartile over parameters: missed ones do not move it."""
-    ratios = [float(sums[name].double().norm()) / size for name, size in sizes.items() if size > floor]
-    return min(1.0, float(np.quantile(ratios, 0.75, method="higher"))) if ratios else 1.0
 
 
 def _different_rows(batch: Mapping[str, Tensor], real: Tensor) -> list[int]:

@@ -19,10 +19,11 @@ from hush.train.clipping import Clipped, Clipper, Loss
 from hush.train.distributed import Ranks
 from hush.train.layout import cut_again, is_sharded, through_flat
 from hush.train.noise import Noise
+from hush.train.positions import most_positions, refuse_longer
 from hush.train.probes import probe
 from hush.train.public import PublicStream
-from hush.train.refusals import refuse_coupled
-from hush.train.state import reseed_torch
+from hush.train.refusals import refuse_batch, refuse_coupled
+from hush.train.state import renew_random_states
 
 __all__ = ["RoundSums"]
 
@@ -53,6 +54,7 @@ class RoundSums:
         self._clipper = Clipper(model, loss, clip_norm=plan.clip_norm, compile=compile, autocast=autocast)
         self._noise = Noise(insecure_seed=insecure_seed, compile=compile)
         self._scale = plan.clip_norm * plan.training_noise_multiplier
+        self._most_positions = most_positions(model)
         self._probed = self.under_way = False
 
     def begin(self) -> None:
@@ -63,10 +65,12 @@ class RoundSums:
         refuse_coupled(self._model)  # model.train() may have thawed something
         cut_again(self._model)  # evaluation may have put shards together
         if self._noise.is_secure:
-            reseed_torch()
+            renew_random_states()
 
     def add(self, batch: Mapping[str, Tensor], real: NDArray[np.bool_]) -> Clipped:
         """Add the clipped gradients of a micro-batch; real is its mask of real examples."""
+        refuse_batch(batch, len(real))
+        refuse_longer(batch, self._most_positions)
         self.under_way = True
         device = next(iter(self.trainable.values())).device
         mask = torch.as_tensor(real).to(device, non_blocking=True)  # no waiting for the last micro-batch

@@ -16,7 +16,7 @@ from hush.errors import InvalidInput
 from hush.train.distributed import Ranks
 from hush.train.layout import laid_out, optimizer_state_laid_out, whole
 
-__all__ = ["buffers_digest", "capture", "frozen_digest", "refuse_moved_buffers", "reseed_torch", "restore"]
+__all__ = ["buffers_digest", "capture", "frozen_digest", "refuse_moved_buffers", "renew_random_states", "restore"]
 
 
 def capture(
@@ -74,11 +74,14 @@ def restore(
         _restore_random_states(state["random"][ranks.rank])
 
 
-def reseed_torch() -> None:
-    """New random states from the system's entropy, so that dropout cannot be foreseen.
+def renew_random_states() -> None:
+    """New random states from the system's entropy, so that neither dropout nor a collator's choices can be foreseen.
 
-    With a known seed, an example's dropout would tell its place in the stream, and so how many were drawn before it.
+    With a known seed (the Trainer of transformers sets all of these), what an example gets would tell its place in the
+    stream, and so how many were drawn before it.
     """
+    random.seed()
+    np.random.seed()  # noqa: NPY002 - the user's code may draw from it
     torch.default_generator.seed()
     if torch.cuda.is_initialized():
         torch.cuda.seed_all()
@@ -104,7 +107,7 @@ def refuse_moved_buffers(model: nn.Module, began: str) -> None:
     if buffers_digest(model) != began:
         raise InvalidInput(
             "training changed a buffer of the model, which bypasses clipping and noise; find the module whose forward "
-            "pass does so, and freeze it or make the buffer non-persistent"
+            "pass does so, and freeze it or replace it by one without running state"
         )
 
 

@@ -1,5 +1,6 @@
 """Small parts of ``HushTrainer``: what it hands to the Trainer and to the private training; data checks."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
@@ -57,7 +58,7 @@ class StepsElsewhere:
 
 @final
 class OwnerProgress(ProgressCallback):
-    """The Trainer's progress bar, with the numbers that only the owner's terminal may show."""
+    """The Trainer's progress bar; on a terminal, with the numbers that only its owner may see, and that no log gets."""
 
     def __init__(self, live: Callable[[], LiveNumbers | None], *, scores: bool) -> None:
         super().__init__()
@@ -67,14 +68,14 @@ class OwnerProgress(ProgressCallback):
         """Show loss, clipped share and signal-to-noise of the round."""
         super().on_step_end(*args, **options)
         live = self._live()
-        if live is not None and self.training_bar is not None:
+        if live is not None and self.training_bar is not None and sys.stderr.isatty():
             numbers = {"loss": live.loss, "clipped": live.clipped_share, "signal/noise": live.signal_to_noise}
             self.training_bar.set_postfix({name: f"{n:.3g}" for name, n in numbers.items() if n is not None})
 
     def on_evaluate(self, *args: Any, metrics: Mapping[str, float] | None = None, **options: Any) -> None:
         """Show scores that no logger gets."""
         super().on_evaluate(*args, **options)
-        if self._scores and self.training_bar is not None:
+        if self._scores and self.training_bar is not None and sys.stderr.isatty():
             self.training_bar.write(f"for the owner only: {dict(metrics or {})}")
 
 
@@ -95,6 +96,11 @@ def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> 
         raise InvalidInput(
             f"{type(collator).__name__} packs several examples into one sequence, and their gradients cannot be told "
             "apart; use a collator that pads, with one row per example"
+        )
+    if "DataCollatorForLanguageModeling" in names and getattr(collator, "seed", None) is not None:
+        raise InvalidInput(
+            f"{type(collator).__name__}(seed={collator.seed}) masks by a known stream, in which an example's place "
+            "tells how many were drawn before it; leave the seed out"
         )
     if buckets:
         if not isinstance(collator, Collator) or not hasattr(data, "lengths"):

@@ -38,8 +38,9 @@ class Releases:
 
     def begun_after(self, *, resuming: bool) -> int:
         """The round after which training goes on, 0 for a new one; refuses a folder that holds the other kind."""
-        state = Checkpoints(self._folder / "owner" / "checkpoints").newest()
-        earlier = self._folder if state is not None else self._newest()
+        state, newest = Checkpoints(self._folder / "owner" / "checkpoints").newest(), self._newest()
+        reached = 0 if state is None else int(state["round"])
+        earlier = self._folder if state is not None else newest
         if resuming and state is None:
             raise InvalidInput(
                 f"there is nothing to resume from in {self._folder / 'owner'}: what may be released does not hold what "
@@ -50,7 +51,13 @@ class Releases:
                 f"{earlier} holds an earlier training; go on with it by train(resume_from_checkpoint=True), or train "
                 "into another output_dir"
             )
-        return 0 if state is None else int(state["round"])
+        if newest is not None and int(newest.rpartition("-")[2]) > reached:
+            raise InvalidInput(
+                f"{newest} was released, but the newest whole state in {self._folder / 'owner'} is of round {reached}: "
+                "going on from there would release rounds twice, with other noise. Restore the owner's folder as it "
+                "was; if it is gone, the run ends with what was released"
+            )
+        return reached
 
     def resumed_from(self, checkpoint: str | bool | None) -> str | None:
         """The Trainer's own record of a run: the newest there is, for the owner's state is never older."""

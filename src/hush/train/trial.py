@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from hush.errors import InvalidInput
 from hush.train.layout import cut_again
 
-__all__ = ["Batch", "Loss", "Trial", "equal", "reseed", "undisturbed"]
+__all__ = ["OTHER_SHAPE", "Batch", "Loss", "Trial", "equal", "reseed", "undisturbed"]
 
 Loss = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 Batch = dict[str, Tensor]
+
+# Other shapes may take other kernels; a true coupling by counts or statistics is far larger.
+OTHER_SHAPE = {False: 1e-3, True: 5e-2}  # by whether the model computes in reduced precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

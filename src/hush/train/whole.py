@@ -39,7 +39,7 @@ class Whole:
     def __init__(self, gradients: Sequence[Tensor]) -> None:
         self._gradients = gradients
         small, self._large = _by_size(gradients)
-        self._joined = [(group, torch.cat([gradients[k].flatten(1) for k in group], 1)) for group in small]
+        self._joined = [(group, torch.cat([_flat(gradients[k]) for k in group], 1)) for group in small]
 
     def squared_norms(self) -> tuple[Tensor, Tensor]:
         """(squared norm, spread) of each example's gradient, which is made of all these parameters'."""
@@ -115,6 +115,11 @@ def depth(terms: int) -> int:
     while terms > STAGE:
         count, terms = count + STAGE, terms // STAGE + 1
     return count + terms
+
+
+def _flat(gradient: Tensor) -> Tensor:
+    """B × entries; a parameter that is a single number has gradients of one dimension."""
+    return gradient.flatten(1) if gradient.dim() > 1 else gradient.unsqueeze(1)
 
 
 def _norms_of_stages(gradient: Tensor) -> Iterator[Tensor]:
