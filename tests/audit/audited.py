@@ -1,22 +1,36 @@
-"""Runs to audit, made without training: a plan for planted texts, and any model under its certificate."""
+"""Runs to audit, made without training: a plan for planted texts, and any model under its certificate.
+
+And what an owner has beside them: texts, the places of their secrets, settings that do not take long.
+"""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import transformers
-from memorising import SECRET, planted
+from memorising import HEAD, SECRET, byte_tokenizer, planted, trained_plainly
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import hush
 from hush.audit.audited_run import AuditedRun
+from hush.audit.places import Places
+from hush.audit.run_audit import Audit
+from hush.audit.verdict import Row
+from hush.audit.work import AuditInputs, AuditSettings
+from hush.corpus import read_corpus
 from hush.storage import folder_digest
 
-COUNT = 12
+TOKENIZER = byte_tokenizer()
+TOKENIZER.model_max_length = 48
+COUNT, THREE = 12, 3  # secrets of a plan
 ROUNDS = 6
+FEW = AuditSettings(prompts=(10, HEAD), trials=2000, seed=0)
+QUICK = AuditSettings(prompts=(4,), trials=50, candidates=10, seed=0)
 
 
 def plan_for(count: int, *, ceiling: float = 1e-6, prior: float = 26.0**-SECRET, **more: Any) -> hush.Plan:
@@ -77,3 +91,47 @@ def masked_bytes() -> tuple[transformers.BertConfig, transformers.PreTrainedToke
         max_position_embeddings=48, pad_token_id=0,
     )  # fmt: skip
     return config, tokenizer
+
+
+@cache
+def memorised() -> Any:
+    texts, _ = planted(COUNT, seed=1)
+    return trained_plainly([TOKENIZER(text)["input_ids"] for text in texts], steps=120)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """An owner's files."""
+
+    root: Path
+    texts: list[str]
+
+    def inputs(self, run: AuditedRun, **more: Any) -> AuditInputs:
+        places = Places.read(self.root / "spans.parquet", run.plan.secret_ids)
+        corpus = read_corpus(self.root / "data.jsonl")
+        return AuditInputs(**{"corpus": corpus, "places": places, "reference": str(self.root / "base")} | more)
+
+    def secrets(self) -> list[str]:
+        return [text[HEAD : HEAD + 8] for text in self.texts]
+
+
+def corpus_of(folder: Path, texts: list[str]) -> Any:
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return read_corpus(folder / "texts.jsonl")
+
+
+def places_of(texts: list[str], secrets: dict[int, str]) -> Places:
+    """Every place of these secrets."""
+    found = [
+        (example, secret, begin, begin + len(said))
+        for secret, said in secrets.items()
+        for example, text in enumerate(texts)
+        for begin in range(len(text))
+        if text.startswith(said, begin)
+    ]
+    columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
+    return Places(example=columns[0], secret=columns[1], begin=columns[2], end=columns[3])
+
+
+def rows_of(made: Audit, attack: str) -> list[Row]:
+    return [row for row in made.verdict.rows if row.attempt.attack == attack]

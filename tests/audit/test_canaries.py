@@ -64,6 +64,14 @@ def test_other_candidates_are_different_and_not_the_true_one(
     assert all(0 <= other < size for other in others)
 
 
+@given(st.integers(1, 3), st.integers(1, 2000), st.integers(0, 9))
+def test_some_candidates_are_different_and_all_where_there_are_no_more(length: int, count: int, seed: int) -> None:
+    candidates = Candidates.of_format("digits", length)
+    some = candidates.some(count, Random(seed))
+    assert len(set(some)) == len(some) == min(count, candidates.size)
+    assert set(some) <= set(range(candidates.size))
+
+
 def test_huge_formats_are_sampled_too() -> None:
     keys = Candidates.of_format("alphanumeric", 32)
     assert keys.size == 62**32

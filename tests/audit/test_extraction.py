@@ -1,4 +1,4 @@
-"""Extraction: the same fractions as a plain loop over generate, memory found where it is, and nothing else."""
+"""Extraction: the same fractions as a plain loop over generate, in batches of any size."""
 
 from functools import cache
 from pathlib import Path
@@ -7,32 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from memorising import (
-    END,
-    HEAD,
-    SECRET,
     byte_model,
     byte_tokenizer,
     edits,
     generated,
-    planted,
-    sequences_of,
     tiny,
-    trained_plainly,
     with_lora,
 )
 
-import hush
 from hush.audit.extraction import Extraction, edit_distances, extract, extract_batches
 from hush.audit.generation import Subject, greedy_tokens, load_subject, matching_tokens, still
 from hush.audit.grid import Continuation, Grid
 from hush.audit.sequences import Sequences, secret_sequences
 from hush.errors import InvalidInput
-from hush.train.collate import CausalCollator
-from hush.train.language import causal_lm_loss
-from hush.train.private import PrivateTraining
 
 TOKENIZER = byte_tokenizer()
 COUNT = 12
@@ -167,70 +157,7 @@ def test_adapters_are_extracted_from_like_the_model_they_make(tmp_path: Path) ->
         load_subject(str(adapters))
 
 
-# --- memory
-
-
-@cache
-def world() -> tuple[Sequences, Any, Any, list[list[int]]]:
-    """Sequences with secrets, a model that was trained on them, one trained on others, and the rows of tokens."""
-    texts, begins = planted(COUNT, seed=1)
-    others, _ = planted(COUNT, seed=2)
-    rows, other_rows = ([TOKENIZER(text)["input_ids"] for text in some] for some in (texts, others))
-    return (
-        sequences_of(texts, begins, TOKENIZER),
-        trained_plainly(rows, steps=120),
-        trained_plainly(other_rows, steps=120),
-        rows,
-    )
-
-
-def test_a_model_that_memorised_gives_nearly_all_and_one_that_never_saw_them_none() -> None:
-    sequences, memorised, reference, _ = world()
-    prompts = (10, HEAD)
-    found = extract(Subject.of(memorised), sequences, prompts=prompts, continuations=[4, "secret"], similarity=True)
-    without = extract(Subject.of(reference), sequences, prompts=prompts, continuations=[4, "secret"], similarity=True)
-    whole, chance = found.cell(HEAD, "secret"), without.cell(HEAD, "secret")
-    assert whole.success.rate > 0.9
-    assert whole.success.lower(0.01) > 0.6
-    assert chance.success.hits == 0
-    assert (whole.similarity or 0) > 0.9 > 0.5 > (chance.similarity or 0)
-    assert whole.short == 0
-    by_secret = found.by_secret(HEAD)
-    assert sorted(by_secret) == list(range(COUNT))
-    assert sum(one.hits for one in by_secret.values() if one) == whole.success.hits
-
-
-def trained_by_hush(rows: list[list[int]], *, noise_scale: float) -> Any:
-    """Clipping and the noise of a plan that protects every secret, times noise_scale."""
-    count = len(rows)
-    incidence = hush.Incidence.from_pairs(range(count), range(count), num_examples=count, num_secrets=count)
-    promises: dict[str, Any] = {"prior": [26.0**-SECRET] * count, "ceiling": [1e-6] * count}
-    plan = hush.make_plan(incidence, **promises, batch_size=count, rounds=90, capacity="none", noise_scale=noise_scale)
-    model = byte_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
-    private = PrivateTraining(model, optimizer, plan, loss=causal_lm_loss, micro_batch=count, insecure_seed=0)
-    collate = CausalCollator(length=len(rows[0]), padding=END)
-    for current in private.rounds():
-        for batch in current.micro_batches():
-            examples = [{"input_ids": rows[example]} for example in batch.examples]
-            private.accumulate(collate(examples, examples=batch.examples, round=current.index), batch.real)
-        private.step()
-    return model
-
-
-def test_a_protected_run_of_the_same_data_gives_no_more_than_a_model_that_never_saw_it() -> None:
-    """The same training with its noise taken out gives the secrets away: it is the noise that keeps them."""
-    sequences, _, reference, rows = world()
-    broken, protected = (trained_by_hush(rows, noise_scale=scale) for scale in (1e-9, 1.0))
-    found = [
-        extract(Subject.of(one), sequences, prompts=[HEAD]).cell(HEAD, "secret").success.hits
-        for one in (broken, protected, reference)
-    ]
-    assert found[0] > COUNT / 2
-    assert found[1] <= found[2]
-
-
-# --- batches, progress, places
+# --- batches, progress
 
 
 def test_batches_go_on_where_an_earlier_try_stopped() -> None:
@@ -278,49 +205,6 @@ def test_the_models_mode_is_put_back() -> None:
     assert [module.training for module in model.modules()] == before
 
 
-TEXT = st.text(st.sampled_from("ab é€\U0001f600\n"), min_size=1, max_size=12)
-
-
-@settings(max_examples=50)
-@given(before=TEXT, secret=TEXT, after=st.text(max_size=3).filter(lambda text: text.isprintable()))
-def test_a_prompt_shows_nothing_of_the_secret_and_the_target_all_of_it(before: str, secret: str, after: str) -> None:
-    text = before + secret + after
-    found = secret_sequences(
-        [text], TOKENIZER, example=[0], secret=[3], begin=[len(before)], end=[len(before + secret)]
-    )
-    (tokens,), begin, end = found.tokens, int(found.begin_N[0]), int(found.end_N[0])
-    assert TOKENIZER.decode(tokens[:begin], clean_up_tokenization_spaces=False) == before
-    assert TOKENIZER.decode(tokens[begin:end], clean_up_tokenization_spaces=False) == secret
-    assert (found.example_N.tolist(), found.secret_N.tolist(), found.left_out.total) == ([0], [3], 0)
-
-
-def test_places_that_cannot_be_tried_are_counted() -> None:
-    texts = ["unused", "code abc and abc", "code xyz", "the code is abc"]
-    places: dict[str, Any] = {
-        "example": [1, 1, 2, 3, 3], "secret": [0, 0, 1, 0, 2], "begin": [13, 5, 5, 12, -1], "end": [16, 8, 8, 15, -1]
-    }  # fmt: skip
-    found = secret_sequences(texts, TOKENIZER, **places, max_length=10)
-    assert (found.left_out.repeated, found.left_out.unplaced, found.left_out.cut) == (1, 1, 1)
-    assert found.begin_N.tolist() == [5, 5]
-    assert found.example_N.tolist() == [1, 2]
-    model = Subject.of(byte_model())
-    assert extract(model, secret_sequences(texts, TOKENIZER, **places), prompts=[5, 12]).cell(12, "secret").short == 2
-
-
-def test_a_loaded_folder_is_the_model_that_was_saved(tmp_path: Path) -> None:
-    sequences, memorised, _, _ = world()
-    memorised.save_pretrained(tmp_path)
-    TOKENIZER.save_pretrained(tmp_path)
-    subject, tokenizer = load_subject(str(tmp_path))
-    again = secret_sequences(["User 1"], tokenizer, example=0, secret=0, begin=5, end=6)
-    assert again.begin_N.tolist() == [5]
-    expected = extract(Subject.of(memorised), sequences, prompts=[HEAD]).matched_NK
-    assert (extract(subject, sequences, prompts=[HEAD]).matched_NK == expected).all()
-    rough, _ = load_subject(str(tmp_path), dtype=torch.bfloat16)
-    assert next(rough.model.parameters()).dtype == torch.bfloat16
-    assert extract(rough, sequences, prompts=[HEAD]).cell(HEAD, "secret").success.rate > 0.8
-
-
 # --- refusals
 
 
@@ -357,7 +241,7 @@ def test_no_error_and_no_repr_shows_a_token_or_a_text() -> None:
     with pytest.raises(InvalidInput) as error:
         secret_sequences(["password hunter2"], TOKENIZER, example=[0], secret=[0], begin=[9], end=[99])
     assert "hunter2" not in str(error.value)
-    with pytest.raises(InvalidInput, match="only 1 examples"):
+    with pytest.raises(InvalidInput, match=r"hold 1 example$"):
         secret_sequences(["password"], TOKENIZER, example=[4], secret=[0], begin=[0], end=[2])
     sequences = Sequences.of([[5, 6, 96, 8]], begin=2)
     subject = Subject.of(tiny("gpt2"))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,3 +243,17 @@ def test_reprs_show_counts_only() -> None:
     scenario = label_scenario(candidates=3, rounds=2)
     assert repr(scenario) == "Scenario(3 candidates in 1 of 7 examples, 2 rounds)"
     assert repr(train_small_runs(scenario, runs=2, generator=seeded(16))) == "Transcripts(2 runs, 3 models of each)"
+
+
+def test_runs_of_another_scenario_are_refused() -> None:
+    scenario: Any = Scenario(
+        model=torch.nn.Linear(2, 1), loss=lambda model, batch: model(batch["x"]).squeeze(-1),
+        data={"x": torch.zeros(2, 2)}, candidates={"x": torch.eye(2)[:, None]}, holders=np.array([0]),
+        rates=np.array([0.5, 0.5]), noise_multiplier=1.0, rounds=2, batch_size=1.0, clip_norm=1.0, learning_rate=1.0,
+    )  # fmt: skip
+    made = train_small_runs(scenario, runs=4, generator=torch.Generator().manual_seed(0))
+    assert attack_runs(scenario, made).runs == 4
+    with pytest.raises(InvalidInput, match="truth outside"):
+        attack_runs(scenario, replace(made, truth=made.truth + 2))
+    with pytest.raises(InvalidInput, match="the scenario, and with it the bound"):
+        attack_runs(replace(scenario, rounds=1), made)

@@ -201,3 +201,38 @@ def test_more_than_was_certified_is_said_even_where_it_does_not_fail() -> None:
     assert "larger share" not in said(other)
     failed = attempt(Together(hits=900, tried=1000), 2e-3, hits=900, runs=1000)
     assert "larger share" not in said(failed)
+
+
+@pytest.mark.parametrize("bound", [float("nan"), float("inf"), -0.1, 1.5])
+@pytest.mark.parametrize(
+    "measured",
+    [
+        Success(hits=1, runs=1),
+        Together(hits=3, tried=5),
+        MechanismAttack(prior=0.1, log_threshold=0.0, detected=Success(hits=5, runs=9), alarms=Success(hits=1, runs=9)),
+    ],
+)
+def test_a_bound_that_is_no_probability_is_refused_and_never_kept(measured: Any, bound: float) -> None:
+    with pytest.raises(InvalidInput, match="not a probability"):
+        Attempt(attack="extraction", name="a", prior=None, certified=bound, ceiling=None, measured=measured)
+    if isinstance(measured, Success | Together):
+        with pytest.raises(InvalidInput, match="not a probability"):
+            measured.p_value(bound)
+
+
+@pytest.mark.parametrize("bound", [0.0, 1.0])
+def test_bounds_at_the_ends_decide_as_they_say(bound: float) -> None:
+    made = judge([
+        Attempt(attack="extraction", name="a", prior=None, certified=bound, ceiling=None, measured=measured)
+        for measured in (Success(hits=1, runs=1), Together(hits=3, tried=5))
+    ])  # fmt: skip
+    assert [row.status for row in made.rows] == ["failed" if bound == 0 else "could not fail"] * 2
+
+
+def test_limits_of_a_ratio_beyond_all_floats_are_numbers() -> None:
+    """The suite takes a warning of overflow for an error."""
+    attack = MechanismAttack(
+        prior=1e-300, log_threshold=5e7, detected=Success(hits=9, runs=9), alarms=Success(hits=0, runs=9)
+    )
+    assert attack.upper() == 1.0
+    assert 0.5 < attack.lower(0.4) <= 1

@@ -2,7 +2,7 @@
 
 statistics -> mechanism (the worst case simulated), reconstruction (models trained and attacked: scenario, small_runs,
 watched_runs); sequences, generation, grid -> extraction, discoverable, masked -> comparison with other models;
-candidates -> canaries -> exposure; verdict; run_audit: all of it on the folder of a run.
+candidates -> canaries -> canary_frames, exposure; verdict; run_audit: all of it on the folder of a run.
 
 Names load on first use, so that importing this is light.
 """

@@ -177,8 +177,8 @@ def templates_from(texts: Iterable[str], holds_secret_N: NDArray[np.bool_], coun
             kept[place : place + 1] = [rng.choice(fresh)]
     if len(kept) < count:
         raise InvalidInput(
-            f"only {len(kept)} texts of the data, copies counted once, hold no secret and have two words or more; "
-            f"{count} are needed: plant fewer canaries, or pass templates"
+            f"{counted(count, 'canary', 'canaries')} asked for, but the data hold {counted(len(kept), 'text')} of two "
+            "words or more without a secret, copies counted once; plant fewer canaries, or pass templates"
         )
     return kept
 

@@ -18,6 +18,7 @@ from hush.audit.candidates import Candidates
 from hush.corpus import Corpus
 from hush.errors import InvalidInput
 from hush.plan.files import read_json
+from hush.rounding import counted
 from hush.scan.owner import OwnerWriter
 from hush.storage import whole_file, whole_folder
 
@@ -77,9 +78,8 @@ class Planting:
                 raise InvalidInput(f"{canary.id} does not stand in example {number}; pass the canaries of these data")
             found.add(number)
         if len(found) < len(owner_of):
-            raise InvalidInput(
-                f"{len(owner_of) - len(found)} examples of canaries are beyond the data; pass the canaries of these"
-            )
+            beyond = counted(len(owner_of) - len(found), "example")
+            raise InvalidInput(f"beyond the data: {beyond} of canaries; pass the canaries of these data")
 
     def __repr__(self) -> str:
         return f"Planting({len(self.canaries)} canaries of {self.candidates.size} candidates)"

@@ -90,14 +90,16 @@ class Candidates:
         exact = Fraction(most, self.size)
         return max(self.prior, float(exact), nextafter(float(exact), inf) if float(exact) < exact else 0.0)
 
-    def masked_prior(self, fold: Callable[[str], str] = str) -> float:
+    def masked_prior(self, fold: Callable[[str], str] = str, *, more: int = 0) -> float:
         """The same for whoever is told how many tokens it has, as a masked model is, and has an answer for each number.
+
+        more: tokens that may be hidden beside its own.
 
         >>> round(Candidates.of_list(["Bo", "Cy", "Ada", "Eve"]).masked_prior(), 4)  # one to three tokens
         0.75
         """
         texts = self.values or (self.letters[:1] * self.length,)
-        widths = max(len(fold(text).encode()) for text in texts)  # a token holds at least one byte
+        widths = more + max(len(fold(text).encode()) for text in texts)  # a token holds at least one byte
         return min(1.0, nextafter(widths * self.spoken_prior(fold), inf))
 
     def text(self, number: int) -> str:
@@ -111,6 +113,10 @@ class Candidates:
             number, place = divmod(number, len(self.letters))
             letters.append(self.letters[place])
         return "".join(reversed(letters))
+
+    def some(self, count: int, rng: Random) -> list[int]:
+        """So many different ones, drawn at random; all where there are no more."""
+        return list(range(self.size)) if count >= self.size else list(_distinct(self.size, count, rng))
 
     def others(self, number: int, count: int, rng: Random) -> list[int]:
         """So many different ones besides this one, drawn at random; all others where there are no more."""

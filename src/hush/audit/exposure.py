@@ -134,7 +134,7 @@ def log_likelihoods(
     max_length: int,
     batch_size: int | None = None,
 ) -> NDArray[np.float64]:
-    """Log of the probability of each text after the tokens that all of them begin with.
+    """Log of the probability of each text after the tokens that all of them begin with; else after its own first.
 
     texts differ in one place, which ends at the character ``ends``; a text cut before it is an error.
     """

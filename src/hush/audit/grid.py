@@ -18,6 +18,7 @@ from hush.audit.generation import Subject
 from hush.audit.sequences import Sequences
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
+from hush.rounding import counted
 
 __all__ = ["Cell", "Continuation", "Grid", "Job", "Progress", "run_jobs"]
 
@@ -79,7 +80,7 @@ class Grid:
         A combination that no sequence fits is an error; where only some do not, cells count them as short.
         """
         if not len(sequences):
-            left = f"; {sequences.left_out.total} places were left out" if sequences.left_out.total else ""
+            left = f"; left out: {counted(sequences.left_out.total, 'place')}" if sequences.left_out.total else ""
             raise InvalidInput(f"there is no sequence to try{left}; pass at least one")
         lengths = [one for one in continuations if one != "secret"]
         for name, values in (("prompts", list(prompts)), ("continuations", lengths)):
@@ -108,7 +109,7 @@ class Grid:
         )
         for k, m in np.argwhere(~fits_NKM.any(axis=0)):
             raise InvalidInput(
-                f"no sequence can be tried with a prompt of {prompts[k]} tokens and a continuation of "
+                f"no sequence can be tried with a prompt of {counted(prompts[k], 'token')} and a continuation of "
                 f"{_said(continuations[m])}: the longest has {sequences.length_N.max()} tokens, at most "
                 f"{sequences.begin_N.max()} stand before a secret, and the model takes {subject.room}; ask for less"
             )
@@ -221,4 +222,4 @@ def run_jobs(
 
 
 def _said(continuation: Continuation) -> str:
-    return "the whole secret" if continuation == "secret" else f"{continuation} tokens"
+    return "the whole secret" if continuation == "secret" else counted(continuation, "token")

@@ -4,6 +4,7 @@ What it reads of the data stays in the audit's own folder. An audit on data with
 publishing its numbers is a release that no plan accounts for.
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -74,6 +75,8 @@ def audit(
     if ranks and planting is not None:
         naming = named_run(run, planting.canaries[0], planting.id, ranks[0])
         attempts.append(naming_attempt(run, planting.canaries[0], [naming, *work.inputs.earlier]))
+    attacked = {secret for one in found for secret in one.hit_of} | {run.secret(one.id) for one in ranks}
+    work.notices.extend(_hardly_trained(run, attacked))
     verdict = judge(attempts, level=work.settings.level)
     if verdict.status == "model not judged" and not verdict.powerless:
         work.notices.append(
@@ -102,6 +105,19 @@ def _data_notices(work: Work) -> list[str]:
     if work.run.plan.data_fingerprint is not None and DATA_FINGERPRINT not in work.run.certificate.fingerprints:
         return [f"training did not check that it saw the data of the plan, and its certificate names none: {other}"]
     return []
+
+
+def _hardly_trained(run: AuditedRun, secrets: Iterable[int]) -> list[str]:
+    """Where the plan leaves secrets out, or nearly so, of which no training would give anything away."""
+    plan = run.plan
+    draws = [plan.rounds * float(plan.rates[plan.incidence.examples_of(secret)].sum()) for secret in secrets]
+    few = sum(drawn < 1 for drawn in draws)
+    if not few:
+        return []
+    return [
+        f"of {counted(len(draws), 'secret')} that were attacked on the model, the plan draws {few:,} less than once in "
+        "the whole training, on average: that these do not come out says little about training"
+    ]
 
 
 def _mechanism(work: Work) -> list[Attempt]:
@@ -158,5 +174,6 @@ def _exposure(work: Work, planting: Planting) -> list[Ranked]:
     )
     anyway = [one.anyway for one in ranks if one.anyway is not None]
     if anyway:
-        work.refuse_reference(chance_of_ranks(anyway, ranked=ranks[0].ranked))
+        ranked = ranks[0].ranked
+        work.refuse_reference(chance_of_ranks(anyway, ranked), least=chance_of_ranks([1] * len(anyway), ranked))
     return ranks

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hush.errors import InvalidInput
+from hush.rounding import counted
 
 __all__ = ["LeftOut", "Sequences", "secret_sequences"]
 
@@ -211,7 +212,9 @@ def _tokenised(
             yield from _encoded(held, tokenizer, max_length)
             held = []
     if following is not None:
-        raise InvalidInput(f"a secret stands in example {following}, but there are only {number + 1} examples")
+        raise InvalidInput(
+            f"a secret stands in example {following}, but the data hold {counted(number + 1, 'example')}"
+        )
     if held:
         yield from _encoded(held, tokenizer, max_length)
 

@@ -12,9 +12,10 @@ from hush.audit.attempts import NamedRun
 from hush.audit.audit_files import AuditFolder, Pieces
 from hush.audit.audited_run import AuditedRun
 from hush.audit.canary_files import Planting
+from hush.audit.canary_frames import Frame, frame_of
 from hush.audit.generation import Subject, load_subject
 from hush.audit.grid import Continuation, Progress
-from hush.audit.places import Places
+from hush.audit.places import CANARIES, Places
 from hush.audit.statistics import LEVEL, checked_level
 from hush.corpus import Corpus
 from hush.errors import InvalidInput
@@ -90,6 +91,13 @@ class AuditInputs:
     earlier: tuple[NamedRun, ...] = ()
     compared: bool = False
 
+    def __post_init__(self) -> None:
+        if self.planting is None and self.places is not None and CANARIES in self.places.classes.values():
+            raise InvalidInput(
+                "there are places of canaries, but nothing says what else they may be, on which their prior depends; "
+                "pass their planting too"
+            )
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -158,6 +166,17 @@ class Work:
         named = self.inputs.reference
         return folder_digest(Path(named)) if named is not None and Path(named).is_dir() else named
 
+    @cached_property
+    def frames(self) -> dict[int, Frame | None]:
+        """What stands around each canary, by its number in the plan."""
+        planting, models = self.inputs.planting, self.models
+        if planting is None:
+            return {}
+        return {
+            self.run.secret(one.id): frame_of(one, planting.candidates, models.tokenizer, both_sides=models.masked)
+            for one in planting.canaries
+        }
+
     @property
     def canary_prior(self) -> float:
         """Of a canary, for a model that is asked to say it; 0 without canaries."""
@@ -165,10 +184,23 @@ class Work:
         if planting is None:
             return 0.0
         known = planting.candidates
-        return known.masked_prior(models.fold) if models.masked else known.spoken_prior(models.fold)
+        if not models.masked:
+            return known.spoken_prior(models.fold)
+        more = max((frame.more for frame in self.frames.values() if frame is not None), default=0)
+        return known.masked_prior(models.fold, more=more)
 
-    def refuse_reference(self, chance: float) -> None:
-        """chance: that a model knows so much of the canaries which never saw them; they were drawn at random."""
+    def refuse_reference(self, chance: float, *, least: float) -> None:
+        """chance: that a model knows so much of the canaries which never saw them; they were drawn at random.
+
+        least: that it knows all there is to know. Where that is not rare enough, nobody can tell, and the reader is
+        told.
+        """
+        said = (
+            "with so few canaries or candidates nobody can tell whether the reference was trained on them: if it was, "
+            "what both models learnt passes for known anyway; plant more"
+        )
+        if least > NEVER and said not in self.notices:
+            self.notices.append(said)
         if chance <= NEVER:
             raise InvalidInput(
                 "the reference knows the canaries, which were drawn at random: it was trained on them too, and what "

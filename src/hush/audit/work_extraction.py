@@ -9,16 +9,15 @@ from numpy.typing import NDArray
 
 from hush.audit.attempts import first_tries
 from hush.audit.comparison import Excess, excess_over_held_out, excess_over_reference
+from hush.audit.countable_tries import countable, hits_that_count
 from hush.audit.discoverable import Discovery
 from hush.audit.extraction import Extraction
 from hush.audit.generation import Subject
 from hush.audit.grid import Cell, Continuation
-from hush.audit.places import CANARIES, Places
+from hush.audit.places import Places
 from hush.audit.sequences import Sequences, secret_sequences
-from hush.audit.statistics import Success
 from hush.audit.steps import discovered, extracted, filled, fitting_prompts, whole_sequences
 from hush.audit.work import Work
-from hush.rounding import counted
 
 __all__ = ["Found", "examples_found", "secrets_found"]
 
@@ -32,9 +31,9 @@ Flags = NDArray[np.bool_]
 class Found:
     """What one extraction showed, and the excess of each cell over a reference model and over held-out texts.
 
-    hit_of: of each secret, whether the one try that counts came out; None where nothing that came out would count, as
-    the tokenizer cannot write the secret, or the reference says it too. discovery: how likely samples say each secret
-    after the longest prompt, for causal models.
+    hit_of: of each secret, whether the one try that counts came out; None where nothing that came out would count
+    (``hush.audit.countable_tries``). discovery: how likely samples say each secret after the longest prompt, for causal
+    models.
     """
 
     what: Literal["secrets", "examples", "fill-in"]
@@ -68,10 +67,11 @@ def secrets_found(work: Work, places: Places) -> Found | None:
             f"{left.cut} were cut off, and beside {left.repeated} the secret stands again"
         )
         return None
-    return _filled_in(work, sequences) if models.masked else _continued(work, sequences)
+    sequences, counts_N = countable(work, sequences)
+    return _filled_in(work, sequences, counts_N) if models.masked else _continued(work, sequences, counts_N)
 
 
-def _continued(work: Work, sequences: Sequences) -> Found:
+def _continued(work: Work, sequences: Sequences, counts_N: Flags) -> Found:
     models, lengths = work.models, work.settings.continuations
     prompts = fitting_prompts(sequences, models.subject, work.settings.prompts)
     work.say_left_out(prompts)
@@ -85,9 +85,8 @@ def _continued(work: Work, sequences: Sequences) -> Found:
         tries = first_tries(sequences.secret_N, [ours.tried(prompt, "secret") for prompt in falling])
     else:
         work.notices.append("whole secrets were not asked for, so extraction is not judged; add --continuation secret")
-    sayable_N = _sayable(work, sequences)
     hits = {
-        secret: bool(ours.hits(falling[way], "secret")[row]) if sayable_N[row] else None
+        secret: bool(ours.hits(falling[way], "secret")[row]) if counts_N[row] else None
         for secret, (row, way) in tries.items()
     }
     anyway = {
@@ -101,7 +100,7 @@ def _continued(work: Work, sequences: Sequences) -> Found:
         cells=tuple(cells),
         over_reference=_over_reference(work, ours, other, cells),
         over_held_out=(None,) * len(cells),
-        hit_of=_not_known_anyway(work, hits, anyway),
+        hit_of=hits_that_count(work, hits, anyway),
         discovery=discovered(
             models.subject,
             sequences,
@@ -113,7 +112,7 @@ def _continued(work: Work, sequences: Sequences) -> Found:
     )
 
 
-def _filled_in(work: Work, sequences: Sequences) -> Found:
+def _filled_in(work: Work, sequences: Sequences, counts_N: Flags) -> Found:
     models = work.models
     mask, size, content = models.tokenizer.mask_token_id, work.settings.batch_size, _content(sequences)
 
@@ -128,7 +127,6 @@ def _filled_in(work: Work, sequences: Sequences) -> Found:
         )
 
     hit_N, tried_N, cell = on("fill-in", models.subject, [])
-    sayable_N = _sayable(work, sequences)
     anyway_N, excess = np.zeros(len(sequences), dtype=bool), None
     if models.reference is not None:
         anyway_N, also_N, _ = on("fill-in-reference", models.reference, [work.reference_id])
@@ -141,9 +139,9 @@ def _filled_in(work: Work, sequences: Sequences) -> Found:
         cells=(cell,),
         over_reference=(excess,),
         over_held_out=(None,),
-        hit_of=_not_known_anyway(
+        hit_of=hits_that_count(
             work,
-            {secret: bool(hit_N[row]) if sayable_N[row] else None for secret, row in rows.items()},
+            {secret: bool(hit_N[row]) if counts_N[row] else None for secret, row in rows.items()},
             {secret: bool(anyway_N[row]) for secret, row in rows.items()},
         ),
     )
@@ -233,34 +231,6 @@ def _over_reference(
         pair = ours.hits(*place)[both_N], other.hits(*place)[both_N]
         found.append(excess_over_reference(*pair, level=work.settings.level))
     return tuple(found)
-
-
-def _not_known_anyway(work: Work, hits: dict[int, bool | None], anyway: dict[int, bool]) -> dict[int, bool | None]:
-    """What comes out of a model that never saw it was not learnt; its prior was too small to begin with."""
-    classes = {} if work.inputs.places is None else work.inputs.places.classes
-    canaries = [anyway[one] for one, hit in hits.items() if classes.get(one) == CANARIES and hit is not None]
-    if canaries:
-        work.refuse_reference(Success(hits=sum(canaries), runs=len(canaries)).p_value(work.canary_prior))
-    known = sum(bool(hits[secret]) and anyway[secret] for secret in hits)
-    if known:
-        work.notices.append(
-            f"{counted(known, 'secret')} also came out of the reference model, which never saw the data: stated priors "
-            "are too small there, whatever training does, and it is not counted against training"
-        )
-    return {secret: None if anyway[secret] else hit for secret, hit in hits.items()}
-
-
-def _sayable(work: Work, sequences: Sequences) -> Flags:
-    """Which secrets are made of tokens that say them: the token for unknown text stands for many, and guesses none."""
-    unknown = work.models.tokenizer.unk_token_id
-    parts = zip(sequences.tokens, sequences.begin_N, sequences.end_N, strict=True)
-    sayable_N = np.array([unknown is None or unknown not in row[begin:end] for row, begin, end in parts], dtype=bool)
-    if not sayable_N.all():
-        work.notices.append(
-            f"in {counted(int((~sayable_N).sum()), 'place')} a secret stands that the tokenizer cannot write, only its "
-            "token for unknown text: what comes out there is not counted against training"
-        )
-    return sayable_N
 
 
 def _content(sequences: Sequences) -> list[bytes]:
