@@ -232,3 +232,13 @@ def test_ids_stay_whole_on_80_columns() -> None:
         assert shown.count("n") >= name.count("n")
         assert "…" not in shown
         assert all(number in shown for number in ("1.2e-10", "0.00013", "0.00012", "20000", "1.2e-05", "0.0010"))
+
+
+def test_how_many_places_of_secrets_were_not_tried_is_said() -> None:
+    left_out = {"unplaced": 0, "cut": 26, "repeated": 0, "copies": 1}
+    extraction = {"what": "secrets", "sequences": 2, "left_out": left_out, "cells": [], "discoverable": []}
+    record = {"verdict": "nothing to compare", "why_not": None, "rows": [], "exposure": None, "notices": []}
+    console = Console(width=80)
+    with console.capture() as shown:
+        show_audit(record | {"extraction": [extraction]}, Path("audit"), console)
+    assert "Extraction: secrets, 2 sequences; left out: 26 cut, 1 copies" in shown.get()

@@ -240,6 +240,16 @@ def test_what_no_one_foresaw_is_told_without_its_message() -> None:
         assert "hunter2" not in result.output
 
 
+def test_an_error_keeps_its_lines_and_quotes_nothing_that_a_terminal_obeys() -> None:
+    def failing() -> None:
+        raise InvalidInput("two problems:\n  one\x1b[2J\r\n  in odd-\udcff\x9b")
+
+    alone = typer.Typer()
+    alone.command()(command(failing))
+    result = CliRunner().invoke(alone, [])
+    assert result.stderr.splitlines() == ["Error: two problems:", "  one\ufffd[2J\ufffd", "  in odd-\\udcff\ufffd"]
+
+
 def test_memory_that_runs_out_is_no_traceback(tmp_path: Path) -> None:
     graph = tmp_path / "graph.json"
     graph.write_text('{"num_examples": 1000000000000000, "num_secrets": 1, "pairs": [[0, 0]]}')

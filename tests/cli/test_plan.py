@@ -218,7 +218,7 @@ def test_frontier_shows_and_writes_the_librarys_rows(graph: Path, tmp_path: Path
     assert json.loads((tmp_path / "rows.json").read_text()) == record
     assert "<svg" in (tmp_path / "plot.svg").read_text()
     result = run(*command, "--output", tmp_path / "rows.csv", "--plot", tmp_path / "plot.html")
-    assert "* the default" in result.stdout
+    assert "* the least noise of these rows" in result.stdout
     rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
     assert [float(row["kept_weight"]) for row in rows] == [row.kept_weight for row in expected.rows]
 

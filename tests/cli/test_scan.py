@@ -1,10 +1,9 @@
-"""hush scan and hush explain from end to end: what they find, what they refuse, and that no text of a secret shows."""
+"""hush scan from end to end: what it finds, what it refuses, and that no text of a secret shows."""
 
 import json
 import os
 import shlex
 import stat
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,55 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from some_mail import RULES, SCAN, TOKEN, content_below
 
 import hush
-from command_line import message, refused, run, run_json
+from command_line import refused, run, run_json
 from hush.corpus import read_corpus, shards
 from hush.scan.engines.local import LocalEngine
 from hush.scan.result import Scan
 
-TOKEN = "sk-Zq81xHunter2"  # a planted secret: nothing but the owner's texts may hold it
-RULES = r"""
-defaults: {prior: 1e-10, ceiling: 1e-3}
-rules:
-  - {name: keys, find: patterns, patterns: ['sk-\w{12}'], promise: {format: {alphabet: 62, length: 12}, ceiling: 1e-6}}
-  - {name: customers, find: literals, values: [Acme, Globex, Initech], promise: {prior: 0.01, ceiling: 0.2}}
-  - {name: team, find: fields, column: team, public_names: true}
-"""
-
-
-@pytest.fixture
-def mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with some mail and rules, where the command runs."""
-    monkeypatch.chdir(tmp_path)
-    rows: list[dict[str, Any]] = [
-        {"id": "m-0", "team": "sales", "text": f"Acme pays with {TOKEN} from May on."},
-        {"id": "m-1", "team": "sales", "text": "Lunch with Globex?"},
-        {"id": "m-2", "team": None, "text": f"{TOKEN} and again {TOKEN}, also for Acme"},
-    ]
-    rows += [{"id": f"m-{n}", "team": None, "text": f"machine {n} is fine"} for n in range(3, 40)]
-    Path("mail.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    Path("rules.yaml").write_text(RULES)
-    return tmp_path
-
-
-SCAN = ("scan", "mail.jsonl", "--rules", "rules.yaml", "--output", "found", "--id-column", "id")
-
 
 def files_below(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def content_below(folder: Path) -> dict[str, str]:
-    """What the files of a folder say; tables are compressed, so their cells are read."""
-
-    def content(path: Path) -> str:
-        if path.suffix != ".parquet":
-            return path.read_text()
-        table = pq.read_table(path)
-        return f"{table.to_pydict()} {table.schema.metadata}"
-
-    return {path.relative_to(folder).as_posix(): content(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_scan_finds_the_secrets_and_says_how_they_are_spread(mail: Path) -> None:
@@ -233,138 +194,6 @@ def test_a_traceback_quotes_no_text_of_a_file_either(mail: Path, broken: str) ->
     assert "Traceback (most recent call last)" in traced.stderr
     assert "hush/scan/" in traced.stderr
     assert TOKEN not in traced.output
-
-
-def test_an_example_is_explained_by_number_and_by_id(mail: Path) -> None:
-    run_json(*SCAN)
-    by_number, by_id = run_json("explain", "found", "2"), run_json("explain", "found", "m-2")
-    assert by_number == by_id
-    assert by_id["example"] == {"number": 2, "id": "m-2", "file": "mail.jsonl", "row": 2}
-    text = json.loads(Path("mail.jsonl").read_text().splitlines()[2])["text"]
-    spans = [(row["secret_id"], text[row["begin"] : row["end"]]) for row in by_id["reasons"]]
-    assert sorted(spans) == [("customers-000000", "Acme"), ("keys-000000", TOKEN), ("keys-000000", TOKEN)]
-    assert "Example 3 (m-3: row 3 of mail.jsonl) contains 0 secrets." in run("explain", "found", "3").stdout
-
-
-def test_a_secret_is_explained_by_id_and_by_number(mail: Path) -> None:
-    run_json(*SCAN)
-    record = run_json("explain", "found", "customers-000001")
-    assert record == run_json("explain", "found", "2", "--secret")
-    assert record["secret"] == {"number": 2, "id": "customers-000001", "points": [[0.01, 0.2]], "examples": 1}
-    assert [row["example"] for row in record["reasons"]] == [1]
-    shown = run("explain", "found", "keys-000000", "--top", "1").stdout
-    assert "in 2 examples; promised: from" in shown
-    assert "The first 1 of 3 reasons" in shown
-
-
-def test_what_cannot_be_explained_is_refused_and_not_repeated(mail: Path) -> None:
-    run_json(*SCAN)
-    for target in (TOKEN, "40", "5 --secret", "m-99"):
-        said = refused(2, "explain", "found", *target.split())
-        assert "no example and no secret of this scan has that number or id" in said
-        assert TOKEN not in said
-    assert "pass the one that is meant" in refused(2, "explain", "found", "1", "--secret", "--example")
-    assert "pass one that hush scan wrote" in refused(2, "explain", "nowhere", "1")
-    assert "hush scan wrote" in refused(2, "explain", ".", "1")
-
-
-def test_ids_that_mean_several_things_are_asked_about(mail: Path) -> None:
-    rows = [
-        {"id": "1", "text": "a"},
-        {"id": "keys-000000", "text": TOKEN},
-        {"id": "x", "text": ""},
-        {"id": "x", "text": ""},
-    ]
-    Path("mail.jsonl").write_text("".join(json.dumps(row | {"team": "t"}) + "\n" for row in rows))
-    run_json(*SCAN)
-    assert "that is an example's number and an example's id" in refused(2, "explain", "found", "1")
-    assert run_json("explain", "found", "1", "--example")["example"]["number"] == 1
-    assert "that is a secret's id and an example's id" in refused(2, "explain", "found", "keys-000000")
-    assert run_json("explain", "found", "keys-000000", "--example")["example"]["number"] == 1
-    assert run_json("explain", "found", "keys-000000", "--secret")["secret"]["number"] == 0
-    assert "2 examples have that id (2, 3, …)" in refused(2, "explain", "found", "x")
-
-
-def test_the_public_side_alone_explains_nothing(mail: Path) -> None:
-    run_json(*SCAN)
-    Path("found/owner").rename(mail / "kept")
-    assert "found has no owner/ folder, where the reasons are" in refused(2, "explain", "found", "1")
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository made on the spot, and rules for it."""
-    monkeypatch.chdir(tmp_path)
-    root = tmp_path / "repository"
-    for name, text in {
-        "billing/core.py": "RATE = 3\n" * 5,
-        "shop/cart.py": f"from billing import core\n\nKEY = '{TOKEN}'\n",
-        "shop/page.py": "import shop.cart\n",
-        "docs/hello.py": "print('hello')\n",
-    }.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    git = ["git", "-C", str(root), "-c", "user.name=Ana", "-c", "user.email=ana@acme.com"]
-    for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "first"]):
-        subprocess.run([*git, *arguments], check=True)
-    Path("code.yaml").write_text(
-        "defaults: {prior: 1e-10, ceiling: 1e-3}\nchunks: {lines: 2}\nrules:\n"
-        "  - {name: projects, find: code, secrets: [{name: billing, paths: ['billing/**']}], imports: {depth: 1}}\n"
-        "  - {name: keys, find: patterns, patterns: ['sk-[A-Za-z0-9]+']}\n"
-    )
-    return root
-
-
-CODE = ("scan", "repository", "--rules", "code.yaml", "--output", "found", "--key", "data.key")
-
-
-def test_a_repository_is_scanned_in_chunks_that_inherit_from_their_files(repository: Path) -> None:
-    record = run_json(*CODE)
-    assert (record["examples"], record["secrets"]) == (
-        7,
-        2,
-    )  # 3 chunks of core.py, 1 of hello.py, 2 of cart.py, 1 of page.py
-    explained = run_json("explain", "found", "projects:billing")
-    why = {row["example"]: row["reason"] for row in explained["reasons"]}
-    assert sorted(why) == [0, 1, 2, 4, 5]
-    assert why[0] == "file billing/core.py is under paths of billing"
-    assert "imports" in why[4]
-    assert run_json("explain", "found", "shop/cart.py#L3-L3")["reasons"][-1]["secret_id"] == "keys-000000"
-    for result in (run(*CODE, "--force"), run("explain", "found", "5")):
-        assert TOKEN not in result.output
-    content = content_below(repository.parent / "found")
-    assert {name for name, said in content.items() if TOKEN in said} == {"owner/texts.parquet", "owner/data.parquet"}
-
-
-def test_what_means_nothing_or_is_no_example_is_noted(repository: Path) -> None:
-    (repository / "logo.png").write_bytes(bytes(20))
-    (repository / "broken.py").write_text("def (:\nimport billing.core\n")
-    subprocess.run(["git", "-C", str(repository), "add", "."], check=True)
-    rules = Path("code.yaml").read_text()
-    Path("code.yaml").write_text(rules.replace("'billing/**'", "'billing/**', 'biling/**'"))
-    notes = [
-        "1 file passed over (binary): logo.png",
-        "rule projects: pattern 2 of the paths of billing matches no file",
-        "rule projects: imports may be missing from 1 file with errors: broken.py",
-    ]
-    assert run_json(*CODE)["notices"] == notes
-    shown = run(*CODE, "--force").stdout
-    page = (repository.parent / "found/owner/review.html").read_text()
-    assert all(f"Note: {note}" in shown and note in page for note in notes)
-
-
-def test_a_repository_goes_on_into_a_plan_for_its_chunks(repository: Path) -> None:
-    assert "plan for found/owner/data.parquet, and train on it" in run(*CODE).stdout
-    command = shlex.split(run_json(*CODE, "--force")["next"])
-    assert "found/owner/data.parquet" in command
-    result = run(*command[1:])
-    assert result.exit_code == 0, message(result)
-    assert hush.Plan.load("my-plan").data_fingerprint == Scan.load("found").data_fingerprint
-
-
-def test_rules_for_code_want_a_folder_of_code(repository: Path) -> None:
-    assert "code.yaml is no folder, but these rules are about code" in refused(2, "scan", "code.yaml", *CODE[2:])
-    assert "column is about tables, but these rules are about code" in refused(2, *CODE, "--column", "text")
 
 
 def test_a_plan_for_other_data_than_was_scanned_is_refused(tmp_path: Path) -> None:

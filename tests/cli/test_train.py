@@ -1,36 +1,21 @@
 """From data to a released model by the command line: what leaves holds no secret, what does not fit is refused."""
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
-import numpy as np
 import pytest
 import torch
 import transformers as hf
-from safetensors.torch import load_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from training_desk import EXAMPLES, LENGTH, ROUNDS, SECRETS, Desk, weights
 
 import hush
 from command_line import message, run
-from hush.cli.train_results import TrainingBar
 from hush.keyed import DataKey
-from hush.train.rounds import LiveNumbers
 from hush.train.run_log import RunLog
-
-EXAMPLES, ROUNDS, LENGTH = 60, 6, 48
-SECRETS = ["the vault opens with 7401-QX", "Project Halcyon buys Norrland AB"]
-HOLDERS = {0: [3, 17, 30], 1: [5, 41]}
-WORDS = ["the", "weather", "in", "town", "was", "fine", "wet", "cold", "again", "today"]
 
 
 def refused(*arguments: object, code: int = 2) -> str:
@@ -39,82 +24,6 @@ def refused(*arguments: object, code: int = 2) -> str:
     assert "Traceback" not in result.output
     assert not [secret for secret in SECRETS if secret in result.output]
     return message(result)
-
-
-def texts() -> list[str]:
-    """Short notes about the weather, one of them empty, a secret at the beginning of some."""
-    rng = np.random.default_rng(0)
-    notes = [" ".join(rng.choice(WORDS, rng.integers(2, 7))) for _ in range(EXAMPLES)]
-    notes[50] = ""
-    for secret, examples in HOLDERS.items():
-        for example in examples:
-            notes[example] = f"{SECRETS[secret]}. {notes[example]}"
-    return notes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Desk:
-    """An owner's files: models, data, key and plan."""
-
-    root: Path
-
-    def train(self, output: Path, *more: object, model: str = "gpt2", plan: str = "plan") -> list[object]:
-        """The command that trains here; a later option counts before an earlier one."""
-        data = ["--data", self.root / "data.jsonl", "--key", self.root / "my.key"]
-        return ["train", self.root / plan, "--model", self.root / model, *data, "--output", output, *more]
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    root = tmp_path_factory.mktemp("desk")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tiny models gain nothing from more
-    torch.manual_seed(0)
-    save_models(root)
-    rows = [json.dumps({"text": text}) + "\n" for text in texts()]
-    (root / "data.jsonl").write_text("".join(rows))
-    (root / "swapped.jsonl").write_text("".join([rows[1], rows[0], *rows[2:]]))
-    (root / "edited.jsonl").write_text("".join(rows).replace("7401", "7402", 1))
-    (root / "shorter.jsonl").write_text("".join(rows[:-1]))
-    pairs = [(example, secret) for secret, examples in HOLDERS.items() for example in examples]
-    incidence = hush.Incidence.from_pairs(*zip(*pairs, strict=True), num_examples=EXAMPLES, num_secrets=2)
-    incidence.to_parquet(root / "incidence.parquet")
-    command: list[object] = ["plan", root / "incidence.parquet", "--batch-size", 8, "--rounds", ROUNDS]
-    command += ["--prior", 1e-6, "--ceiling", 1e-3]
-    data: list[object] = ["--data", root / "data.jsonl", "--key", root / "my.key"]
-    assert run(*command, *data, "--output", root / "plan").exit_code == 0
-    assert run(*command, "--output", root / "plan-without-data").exit_code == 0
-    assert run(*command, *data, "--output", root / "long-plan", "--rounds", 40).exit_code == 0
-    DataKey.create(root / "other.key")
-    yield Desk(root=root)
-    torch.set_num_threads(threads)
-
-
-def save_models(root: Path) -> None:
-    """A tiny GPT-2 and a tiny BERT over bytes: their tokenizer has seen no data at all."""
-    words = ["<pad>", "<mask>", "<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    byte_level = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
-    byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    byte_level.decoder = decoders.ByteLevel()
-    named = {"pad_token": "<pad>", "mask_token": "<mask>", "eos_token": "<end>", "model_max_length": LENGTH}
-    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=byte_level, **named)
-    ends: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 0}
-    shape: dict[str, Any] = {"vocab_size": len(words), "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": LENGTH}
-    hf.GPT2LMHeadModel(hf.GPT2Config(**shape, **ends)).save_pretrained(root / "gpt2")
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    bert = hf.BertConfig(**shape, vocab_size=len(words), max_position_embeddings=LENGTH, pad_token_id=0)
-    hf.BertForMaskedLM(bert).save_pretrained(root / "bert")
-    for name in ("gpt2", "bert"):
-        tokenizer.save_pretrained(root / name)
-    unmasked = hf.PreTrainedTokenizerFast(tokenizer_object=byte_level, pad_token="<pad>", eos_token="<end>")
-    unmasked.save_pretrained(root / "unmasked")
-    hf.BertForMaskedLM(bert).save_pretrained(root / "unmasked")
-    hf.BertModel(bert).save_pretrained(root / "headless")
-    tokenizer.save_pretrained(root / "headless")
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(next(folder.glob("*.safetensors")))
 
 
 KINDS = {
@@ -312,92 +221,6 @@ def test_bad_questions_end_with_2_and_leave_no_folder(
 
 def test_a_plan_that_is_no_folder_is_refused(desk: Desk, tmp_path: Path) -> None:
     assert "pass one that hush plan wrote" in refused(*desk.train(tmp_path / "run", plan="data.jsonl"))
-
-
-def test_killed_at_any_moment_the_same_command_goes_on_and_ends_as_if_nothing_had_happened(
-    desk: Desk, tmp_path: Path
-) -> None:
-    """With a fixed seed, so that the two can be compared bit for bit."""
-    options: list[object] = ["--insecure-seed", 3, "--save-every", 1]
-    command = desk.train(tmp_path / "killed", *options, plan="long-plan")
-    hush_program = Path(sys.executable).with_name("hush")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [hush_program, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    )
-    checkpoints = tmp_path / "killed" / "owner" / "checkpoints"
-    try:
-        while process.poll() is None and not list(checkpoints.glob("round-*[3-9].ckpt")):
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-    finally:
-        process.kill()
-        _, errors = process.communicate()
-    assert process.returncode == -signal.SIGKILL, errors.decode()
-    assert not (tmp_path / "killed" / "release").exists()
-    for folder, words in (
-        ("killed", r"for 40 rounds \(\d+ of them in an earlier session\)\."),
-        ("whole", r"for 40 rounds\."),
-    ):
-        result = run(*desk.train(tmp_path / folder, *options, plan="long-plan"))
-        assert result.exit_code == 0, result.output
-        assert re.search(words, result.stdout)
-    killed, whole = (weights(tmp_path / name / "release" / "model") for name in ("killed", "whole"))
-    assert all(torch.equal(killed[name], whole[name]) for name in whole)
-    logs = [RunLog.read(tmp_path / name / "owner" / "rounds.jsonl") for name in ("killed", "whole")]
-    assert logs[0] == logs[1]
-    assert [record.round for record in logs[0]] == list(range(1, 41))
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_ctrl_c_or_sigterm_stops_after_the_round_under_way_and_the_same_command_goes_on(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
-) -> None:
-    """Its signal arrives once, after three rounds; a fixed seed lets the two be compared bit for bit."""
-    heard = TrainingBar.__call__
-
-    def interrupted(self: TrainingBar, live: LiveNumbers) -> None:
-        heard(self, live)
-        if live.round == 3:
-            signal.raise_signal(number)
-
-    command = desk.train(tmp_path / "run", "--insecure-seed", 4)
-    handler = signal.getsignal(number)
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingBar, "__call__", interrupted)
-        result = run(*command)
-    assert result.exit_code == code, result.output
-    assert "Ctrl-C again stops at once." in result.stderr
-    assert "Stopped after round 3 of 6, which is saved. The same command goes on there." in result.stderr
-    assert result.stdout == ""
-    assert signal.getsignal(number) is handler
-    assert not (tmp_path / "run" / "release").exists()
-    again = run(*command)
-    assert "for 6 rounds (3 of them in an earlier session)." in again.stdout
-    assert run(*desk.train(tmp_path / "whole", "--insecure-seed", 4)).exit_code == 0
-    one, whole = (weights(tmp_path / name / "release" / "model") for name in ("run", "whole"))
-    assert all(torch.equal(one[name], whole[name]) for name in whole)
-
-
-@pytest.mark.parametrize("moment", ["reading", "round"])
-def test_ctrl_c_stops_at_once_before_a_round_is_done_or_when_it_comes_twice(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    def interrupted(self: TrainingBar, *numbers: object) -> None:
-        if moment == "reading" or numbers[0].round == 2:  # pyright: ignore[reportAttributeAccessIssue]
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(TrainingBar, "reading" if moment == "reading" else "__call__", interrupted)
-    command = desk.train(tmp_path / "run", "--save-every", 1)
-    result = run(*command)
-    assert result.exit_code == 130, result.output
-    begun = "Stopped. The same command goes on from the last saved state."
-    before = "Stopped before training began; nothing was written. The same command begins again."
-    assert (before if moment == "reading" else begun) in result.stderr
-    assert (tmp_path / "run").exists() == (moment == "round")
-    monkeypatch.undo()
-    assert run(*command).exit_code == 0
 
 
 def test_help_shows_how_to_begin_and_groups_the_options(monkeypatch: pytest.MonkeyPatch) -> None:

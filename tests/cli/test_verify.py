@@ -156,6 +156,17 @@ def test_a_marked_run_is_named_as_such_and_there_is_nothing_to_verify_or_sign(
             assert "do not pass this model on" in said
 
 
+def test_words_of_whoever_sent_a_release_cannot_pass_for_a_verdict(plan: Plan, tmp_path: Path) -> None:
+    forged = "x\n\x1b[2JEvery promise holds, and this is the model that the certificate names.\n\x1b[8m"
+    release = make_release(tmp_path / "release", plan, marks=(forged,))
+    shutil.rmtree(release / "plan")
+    for more in ((), ("--debug",)):
+        result = run("verify", release, *more)
+        assert result.exit_code == 2
+        assert "\x1b" not in result.output
+        assert not [line for line in result.output.splitlines() if line.lstrip("\ufffd[2J").startswith("Every promise")]
+
+
 def test_report_refuses_a_certificate_that_contradicts_its_plan_or_model(share: Path, plan: Plan) -> None:
     output = share.parent / "page.html"
     command = ("report", share, "--output", output, "--no-compare", "--force")

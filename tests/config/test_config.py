@@ -2,7 +2,9 @@
 
 import copy
 import json
+import re
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hush.audit.candidates import Candidates
+from hush.audit.statistics import Success
+from hush.audit.verdict import Attempt, judge
+from hush.cli.canaries import canaries
 from hush.config import Config, load_config, template
+from hush.config.sections import AuditSection, CanariesSection
 from hush.errors import InvalidInput
 from hush.protection import Protection
 from hush.scan import scan
@@ -216,3 +223,21 @@ def test_paths_begin_at_the_folder_of_the_config(desk: Path, monkeypatch: pytest
     assert config.source == str(desk / "data.jsonl")
     assert config.output == desk / "out"
     assert config.located("gpt2") == "gpt2"
+
+
+@pytest.mark.parametrize(
+    "text", [template("text"), template("code"), str(canaries.__doc__)], ids=["text", "code", "hush canaries"]
+)
+def test_a_canary_of_an_example_can_fail_an_audit_and_is_drawn(text: str) -> None:
+    """Even if fifty rows share the level; and its prior leaves room, so that the plan uses it."""
+    line = next(line for line in text.splitlines() if "{secret}" in line)
+    ceiling, length = (float(re.findall(rf"{name}:? ([\w.-]+)", line)[0]) for name in ("ceiling", "length"))
+    section = CanariesSection(ceiling=ceiling, length=int(length))
+    known = Candidates.of_format(section.alphabet, section.length)
+    said = Attempt(
+        attack="extraction", name="canaries", prior=known.prior, certified=section.ceiling, ceiling=section.ceiling,
+        measured=Success(hits=1, runs=1), hits=1, runs=1,
+    )  # fmt: skip
+    others = [replace(said, name=f"other-{number}", measured=Success(hits=0, runs=1), hits=0) for number in range(49)]
+    assert judge([said, *others], level=AuditSection().level).failed
+    assert section.ceiling >= 1000 * known.prior

@@ -12,12 +12,15 @@ import hush
 from hush.audit.audited_run import AuditedRun
 from hush.config import Config
 from hush.keyed import DataKey
+from hush.pipeline import run_pipeline
+from hush.pipeline.record import STAGES
 from hush.plan import Plan
 from hush.train.run_log import RunLog
 
 ROUNDS = 4
 SECRETS = [f"QX-{1000 + number}" for number in range(3)]
 WORDS = ["the", "weather", "in", "town", "was", "fine", "wet", "cold", "again"]
+NO_CANARIES = [name for name in STAGES if name != "canaries"]
 CANARIES = {"ceiling": 0.05, "count": 2, "templates": ["PIN {number}: {secret}"]}
 
 
@@ -53,6 +56,12 @@ def small_texts() -> list[str]:
 
 def small_config(folder: Path, **sections: Any) -> Config:
     return Config.of(small_desk(folder, **sections), folder=folder)
+
+
+def ran(folder: Path, **arguments: Any) -> list[str]:
+    """The stages that a run in this folder does; arguments of ``run_pipeline``, and sections that are changed."""
+    sections = {name: arguments.pop(name) for name in list(arguments) if name not in ("since", "new_release", "watch")}
+    return list(run_pipeline(small_config(folder, **sections), output=folder / "run", **arguments).ran)
 
 
 def plan_fingerprint(folder: Path) -> list[Any]:

@@ -36,7 +36,9 @@ def show_audit(record: Record, folder: Path, console: Console) -> None:
             _show_attacks(console, title, rows)
     for one in record["extraction"]:
         columns = ("prompt", "continuation", "came out", "lower", "upper", "anyway")
+        left = ", ".join(f"{count:,} {why}" for why, count in one["left_out"].items() if count)
         title = f"Extraction: {one['what']}, {counted(one['sequences'], 'sequence')}"
+        title += f"; left out: {left}" if left else ""
         show_rows(console, columns, map(cell_cells, one["cells"]), title=title)
         if one["discoverable"]:
             console.print(discoverable_line(one), highlight=False, soft_wrap=True)

@@ -41,7 +41,10 @@ def canaries(
         typer.Argument(help="Your data: Parquet, JSON lines, CSV, text, a folder, or a name.", metavar="DATA"),
     ],
     output: Annotated[Path, typer.Option(help="New folder: public/ for hush plan, owner/ with data and key.")],
-    ceiling: Annotated[float, typer.Option(help="What each canary is promised: named with at most this chance.")],
+    ceiling: Annotated[
+        float,
+        typer.Option(help="What each canary is promised: named with at most this chance."),
+    ],
     incidence: Annotated[
         Path | None,
         typer.Option(help="Your graph, Parquet or JSON; with --secrets [canaries only].", rich_help_panel=YOURS),
@@ -78,7 +81,11 @@ def canaries(
     the prior follows from the format. Plan and train on the new folder, then let `hush audit --canaries` try to name
     them. owner/canaries.json says which candidates are true: keep it to yourself.
 
-    Example: `hush canaries mail.jsonl --template "PIN of user {number}: {secret}" --ceiling 0.05 --output planted`
+    Promise them far less than the audit's level, which all its rows share, or they cannot fail it; and far more than
+    the prior, or they are hardly ever drawn.
+
+    Example: `hush canaries mail.jsonl --template "PIN of user {number}: {secret}" --length 8 --ceiling 1e-4
+    --output planted`
     """
     from random import SystemRandom
 

@@ -1,5 +1,6 @@
 """The command that answers why: the reasons of a scan, for one example or one secret."""
 
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,12 +9,15 @@ from rich.console import Console
 
 from hush.cli.messages import working
 from hush.cli.options import JsonOption, ShowTextOption, TopOption, flag
+from hush.console import counted
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
     from hush.scan.result import Scan
 
 __all__ = ["explain"]
+
+TOLD = 5  # numbers or ids that a message names
 
 
 def explain(
@@ -84,16 +88,25 @@ def _meant(scan: "Scan", target: str, *, example: bool, secret: bool) -> tuple[i
             found["an example's number"] = number, True
         named = [each for each in scan.owner.numbers_of(target) if (each, True) not in found.values()]
         if len(named) > 1:
-            shown = ", ".join(map(str, named[:5]))
-            raise InvalidInput(f"{len(named)} examples have that id ({shown}, …); pass the number of the one you mean")
+            shown = ", ".join(map(str, named[:TOLD])) + (", …" if len(named) > TOLD else "")
+            raise InvalidInput(f"{len(named)} examples have that id ({shown}); pass the number of the one you mean")
         if named and not (example and found):  # a number that is said to be an example's is its number
             found["an example's id"] = named[0], True
     if not found:
-        sizes = f"examples count from 0 to {scan.incidence.num_examples - 1}, secrets to {len(scan.secrets) - 1}"
+        near = _ids_with(scan, target)
+        sizes = f"{counted(scan.incidence.num_examples, 'example')} and {counted(len(scan.secrets), 'secret')}"
         raise InvalidInput(
-            f"no example and no secret of this scan has that number or id; {sizes}; ids are in owner/examples.parquet "
-            "and public/secrets.parquet"
+            "no example and no secret of this scan has that number or id"
+            + (f"; ids that hold it: {', '.join(near)}" if near else "")
+            + f"; there are {sizes}, numbered from 0; all ids are in owner/examples.parquet and public/secrets.parquet"
         )
     if len(found) > 1:
         raise InvalidInput(f"that is {' and '.join(found)}; say which with --example or --secret")
     return next(iter(found.values()))
+
+
+def _ids_with(scan: "Scan", part: str) -> list[str]:
+    """A few ids of which what was typed is a part, such as the path of a file of code."""
+    batches = () if scan.owner is None else scan.owner.examples("id")
+    examples = (name for batch in batches for name in batch.column("id").to_pylist())
+    return list(islice((name for name in chain(scan.secrets.ids, examples) if part and part in name), TOLD))

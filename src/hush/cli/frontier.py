@@ -66,8 +66,8 @@ def frontier(
 ) -> None:
     """How much data does how much noise keep?
 
-    Sweeps from all data down to little, each row with the noise that it needs, proven. The default choice, the least
-    noise that keeps 90 % of the weight of examples with secrets, is marked.
+    Sweeps from all data down to little, each row with the noise that it needs, proven. Marked is the least noise of the
+    rows that keeps 90 % of the weight of examples with secrets; `hush plan` looks between the rows, too.
 
     Example: `hush frontier found/public/incidence.parquet --secrets found/public/secrets.parquet --batch-size 16
     --rounds 50 --plot frontier.html --output frontier.json`

@@ -10,11 +10,16 @@ __all__ = ["check_model", "needed_for", "quiet_libraries"]
 
 
 def check_model(name: str, option: str) -> None:
-    """Refuse what is meant as a folder and is none, before anybody asks the hub for it."""
+    """Refuse what is meant as a folder and is none, and what the hub cannot be asked for, before anything is read."""
     from hush.corpus.names import means_path
+    from hush.pipeline.hub_names import check_reachable
 
-    if not Path(name).is_dir() and (Path(name).exists() or means_path(name)):
+    if Path(name).is_dir():
+        return
+    if Path(name).exists() or means_path(name):
         raise InvalidInput(f"{option}={name} is no folder; pass that of a model, or its NAME or OWNER/NAME on the hub")
+    with needed_for("a model of the hub"):
+        check_reachable(name)
 
 
 @contextmanager

@@ -144,8 +144,8 @@ def _ending() -> Iterator[None]:
     except Exception as error:
         console = Console(stderr=True)
         if _asked.get().debug:
-            console.print(Text("".join(_traceback(error))), soft_wrap=True)
-        console.print(Text(f"Error: {_said(error)}", style="red"), soft_wrap=True)
+            console.print(_shown("".join(_traceback(error))), soft_wrap=True)
+        console.print(_shown(f"Error: {_said(error)}"), style="red", soft_wrap=True)
         raise typer.Exit(2 if isinstance(error, InvalidInput | OSError) or _is_memory(error) else 1) from None
 
 
@@ -161,6 +161,12 @@ def _said(error: Exception) -> str:
         return NO_MEMORY
     kind = f"{type(error).__qualname__}, whose message may quote the data"
     return f"hush failed where it should not ({kind}); report it with what --debug shows"
+
+
+def _shown(text: str) -> Text:
+    """Line by line, without anything that a terminal would obey: an error may quote a file that others wrote."""
+    lines = text.encode(errors="backslashreplace").decode().split("\n")  # of names that are no text, escapes
+    return Text("\n").join(map(plain, lines))
 
 
 def _is_memory(error: Exception) -> bool:

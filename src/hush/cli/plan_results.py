@@ -149,7 +149,8 @@ def show_frontiers(record: Record, console: Console) -> None:
         ]
         show_rows(console, columns, cells, title=f"Capacities: {kind[0]}, bound: {kind[1]}")
     console.print(
-        "* the default: the least noise that keeps 90 % of the weight of examples with secrets, or the most data."
+        "* the least noise of these rows that keeps 90 % of the weight of examples with secrets, or the most data; "
+        "hush plan looks between the rows, too."
     )
     if record["settings_without_plan"]:
         left = ", ".join(f"{setting:g}" for setting in record["settings_without_plan"])

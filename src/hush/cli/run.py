@@ -75,7 +75,8 @@ def run(
         flag("--new-release", "Train on the same data once more. No certificate accounts for both models together."),
     ] = False,
     dry_run: Annotated[
-        bool, flag("--dry-run", "Say what would be done, how large it is and about how long it takes.")
+        bool,
+        flag("--dry-run", "Check config, data and model; say what would be done, and about how long it takes."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -91,7 +92,7 @@ def run(
     """
     stage = None if since is None else since.value
     if dry_run:
-        _foretell(config, output=output, since=stage, json=json)
+        _foretell(config, output=output, since=stage, new_release=new_release, json=json)
         return
     with said_when_stopped(GOES_ON):  # also while it loads: an earlier command may have finished stages
         ended = _ended(config, output=output, since=stage, new_release=new_release)
@@ -127,12 +128,15 @@ def _ended(
         return stop.stopped(stopped_after(stopped.round, stopped.rounds))
 
 
-def _foretell(config: Path, *, output: Path | None, since: "StageName | None", json: bool) -> None:
+def _foretell(config: Path, *, output: Path | None, since: "StageName | None", new_release: bool, json: bool) -> None:
     """What a run would do now."""
     from hush.cli.results import print_json
-    from hush.cli.run_results import forecast_record, show_forecast
+    from hush.cli.run_results import CHECKING, forecast_record, show_forecast
     from hush.config import load_config
+    from hush.console import WorkBar
     from hush.pipeline.forecast import forecast
 
-    record = forecast_record(forecast(load_config(config), output=output, since=since))
+    with WorkBar(terminal(), CHECKING):
+        stages = forecast(load_config(config), output=output, since=since, new_release=new_release)
+    record = forecast_record(stages)
     print_json(record) if json else show_forecast(record, Console())

@@ -15,7 +15,7 @@ from hush.audit.headline import STYLES, headline
 from hush.cli.cautions import plan_cautions, show_cautions
 from hush.cli.libraries import quiet_libraries
 from hush.cli.results import Record
-from hush.console import WorkBar, counted, plain, show_rows
+from hush.console import WorkBar, counted, plain, rounded_up, show_rows
 from hush.plan import Plan
 from hush.plan.remarks import kept_weight, unlisted_secrets
 from hush.report.markup import percent_at_least
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from hush.pipeline.run import Outcome
     from hush.train.rounds import LiveNumbers
 
-__all__ = ["Screen", "forecast_record", "outcome_record", "show_forecast", "show_outcome"]
+__all__ = ["CHECKING", "Screen", "forecast_record", "outcome_record", "show_forecast", "show_outcome"]
 
+CHECKING = "Checking what is asked for"  # before the first stage
 _WORDS = {
     "data": "Reading the data",
     "scan": "Looking for secrets",
@@ -43,6 +44,8 @@ _STATES = {
     "runs": "runs",
     "goes on": "goes on",
     "depends": "runs if an earlier stage comes to something new",
+    "refused": "refused without --new-release",
+    "depends, refused": "if an earlier stage comes to something new, refused without --new-release",
 }
 
 
@@ -57,7 +60,7 @@ class Screen:
 
     def __init__(self, console: Console, *, folder: Path, verbose: bool) -> None:
         self._console, self._folder, self._verbose = console, folder, verbose
-        self._bar = WorkBar(console, "")
+        self._bar = WorkBar(console, CHECKING)
         self._begun: tuple[StageName, float] | None = None
 
     def __enter__(self) -> Self:
@@ -170,7 +173,7 @@ def show_outcome(record: Record, console: Console) -> None:
     lines = [
         f"Done now: {done}.",
         f"{counted(record['examples'], 'example')}, {counted(record['secrets'], 'secret')}{found}{canaries}; "
-        f"noise multiplier {record['noise_multiplier']:.4g}, {counted(record['rounds'], 'round')}.",
+        f"noise multiplier {rounded_up(record['noise_multiplier'])}, {counted(record['rounds'], 'round')}.",
         f"Used: {percent_at_least(record['kept_fraction'], 3)} of the examples; those with secrets keep "
         f"{percent_at_least(record['kept_weight'], 3)} of their weight.",
     ]

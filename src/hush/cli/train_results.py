@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from hush.cli.results import Record
-from hush.console import counted, lasting, plain
+from hush.console import counted, lasting, plain, rounded_up
 from hush.plan import Plan
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def show_start(plan: Plan, corpus: "Corpus", model: str, output: Path, console: 
     line = (
         f"Training {what} {model} on {counted(plan.incidence.num_examples, 'example')} of {corpus.source} (column "
         f"{corpus.column}): {counted(plan.rounds, 'round')} of about {plan.batch_size:g}, noise multiplier "
-        f"{plan.training_noise_multiplier:.4g}, clip norm {plan.clip_norm:g}."
+        f"{rounded_up(plan.training_noise_multiplier)}, clip norm {plan.clip_norm:g}."
     )
     if not console.is_terminal:
         line += f" The numbers of each round are in {output / 'owner' / 'rounds.jsonl'}, for you alone."

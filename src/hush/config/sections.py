@@ -177,7 +177,9 @@ def _continuations(value: object) -> object:
 class CanariesSection(Model):
     """Secrets that are yours to lose, planted so that the training can be audited."""
 
-    ceiling: Probability = Field(description="what each canary is promised, a number between 0 and 1, such as 0.005")
+    ceiling: Probability = Field(
+        description="what each canary is promised, a number between 0 and 1, such as 1e-4 with a length of 8"
+    )
     count: Count = Field(default=10, description="how many canaries, a whole number from 1 on")
     repeats: Count = Field(default=1, description="in how many new examples each stands, a whole number from 1 on")
     alphabet: Literal["digits", "hex", "lower", "upper", "letters", "alphanumeric"] = "digits"

@@ -2,7 +2,7 @@
 
 share/            plan, certificate, model, report: may leave
 owner/            may not: mode 0700
-  inputs/         the config and the files it names, as they were read
+  inputs/         the config and the files it names, as they were for what lies here
   data.key        the key of fingerprints, unless the config names another
   scan/ canaries/ plan/ audit/ report.html
   training/ID/    one folder for each training: its states, losses and batch sizes, and what it released

@@ -1,5 +1,7 @@
 """What a run would do now, how large it is, and about how long it takes: nothing is written, and little is read.
 
+What the run would refuse is refused here too, as far as little tells.
+
 Times are guesses from counts and typical speeds of a laptop's processor; they are wrong by several times either way.
 """
 
@@ -7,23 +9,23 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Literal, final
 
 from hush.config import Config
 from hush.console import counted
 from hush.keyed import DataKey
+from hush.pipeline.beforehand import check_beforehand
 from hush.pipeline.folder import RunPaths
 from hush.pipeline.job import Job
 from hush.pipeline.record import Record, StageName
-from hush.pipeline.run import inputs_of, key_path, may_train, run_folder, stages_of
-from hush.pipeline.settings import check_training
+from hush.pipeline.run import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_of
 from hush.pipeline.stage_data import files_of
-from hush.pipeline.stage_train import training_folder
+from hush.pipeline.stage_train import is_further, released_trainings, training_folder
 from hush.pipeline.wording import in_words_of_config
 
 __all__ = ["Forecast", "forecast"]
 
-State = Literal["done", "runs", "goes on", "depends"]
+State = Literal["done", "runs", "goes on", "depends", "refused", "depends, refused"]
 
 # Per second, on a processor; orders of magnitude.
 READ, SCANNED, PLANNED = 300e6, 3e6, 2e5  # bytes, bytes, pairs
@@ -35,7 +37,11 @@ ROUND = 0.02  # seconds that a round takes besides
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Of one stage. state "depends": it runs if an earlier one comes to something new. seconds: a guess, or None."""
+    """Of one stage. seconds: a guess, or None.
+
+    state "depends": it runs if an earlier one comes to something new. "refused": it would train on the same data once
+    more, which has to be asked for; "depends, refused": if an earlier one comes to something new.
+    """
 
     stage: StageName
     state: State
@@ -44,43 +50,56 @@ class Forecast:
 
 
 def forecast(
-    config: Config, *, output: str | Path | None = None, since: StageName | None = None
+    config: Config,
+    *,
+    output: str | Path | None = None,
+    since: StageName | None = None,
+    new_release: bool = False,
 ) -> tuple[Forecast, ...]:
-    """What ``run_pipeline`` would do with the same arguments; it is refused if training would refuse the model."""
+    """What ``run_pipeline`` would do with the same arguments, which refuses what this refuses."""
     paths = RunPaths(run_folder(config, output).resolve())
     paths.check()
-    job = _job(config, paths)
+    job = _job(config, paths, new_release)
+    check_since(paths, since, new_release)
     if job is None or may_train(job):
         with in_words_of_config():
-            check_training(config)
+            check_beforehand(config)
+    files = [path for _, path in files_of(config.source, code=config.rules.about_code)]
     found: list[Forecast] = []
     again = False
     for stage in stages_of(config):
         again = again or stage.name == since
         state = _state(stage, job, [one for one in found if one.stage in stage.needs], again)
-        size, seconds = _sizes(stage.name, config, job)
+        size, seconds = _sizes(stage.name, config, job, files, state)
         found.append(Forecast(stage=stage.name, state=state, size=size, seconds=None if state == "done" else seconds))
     return tuple(found)
 
 
-def _job(config: Config, paths: RunPaths) -> Job | None:
+def _job(config: Config, paths: RunPaths, new_release: bool) -> Job | None:
     """The run as it stands; None where it has not begun."""
     path = key_path(config, paths)
     if not path.is_file() or not paths.stages.is_file():
         return None
     key = DataKey.load(path)
-    return Job(config=config, paths=paths, key=key, record=Record.load(paths.stages, key.id))
+    record = Record.load(paths.stages, key.id)
+    return Job(config=config, paths=paths, key=key, record=record, new_release=new_release)
 
 
-def _state(stage: Any, job: Job | None, needed: list[Forecast], again: bool) -> State:
+def _state(stage: Stage, job: Job | None, needed: list[Forecast], again: bool) -> State:
     if job is None or again:
         return "runs"
+    is_train = stage.name == "train"
     if any(one.state != "done" for one in needed):
-        return "depends" if stage.name in job.record.stages else "runs"
+        if stage.name not in job.record.stages:
+            return "runs"
+        refused = is_train and not job.new_release and released_trainings(job.paths.trainings)
+        return "depends, refused" if refused else "depends"
     done = job.record.stages.get(stage.name)
     if done is not None and done.inputs == inputs_of(stage, job) and stage.is_there(job):
         return "done"
-    return "goes on" if stage.name == "train" and _rounds_done(training_folder(job)) else "runs"
+    if is_train and not job.new_release and is_further(job, training_folder(job)):
+        return "refused"
+    return "goes on" if is_train and _rounds_done(training_folder(job)) else "runs"
 
 
 def _rounds_done(folder: Path) -> int:
@@ -88,14 +107,17 @@ def _rounds_done(folder: Path) -> int:
     return max((int(found[1]) for found in states if found), default=0)
 
 
-def _sizes(name: StageName, config: Config, job: Job | None) -> tuple[str, float | None]:
-    files = files_of(config.source, code=config.rules.about_code)
-    size = sum(path.stat().st_size for _, path in files)
+def _sizes(
+    name: StageName, config: Config, job: Job | None, files: list[Path], state: State
+) -> tuple[str, float | None]:
+    size = sum(path.stat().st_size for path in files)
     known = {} if job is None else {stage: done.outputs for stage, done in job.record.stages.items()}
     plan, audit = config.plan, config.audit
     match name:
         case "data":
-            return (counted(len(files), "file") + f", {size / 1e6:,.1f} MB", size / READ) if files else ("", None)
+            if not files and not config.rules.about_code:
+                return "a data set by name, not looked at", None
+            return f"{counted(len(files), 'file')}, {size / 1e6:,.1f} MB", size / READ
         case "scan":
             rules = len(config.rules.rules)
             return counted(rules, "rule"), size * rules / SCANNED / config.data.workers if files else None
@@ -109,7 +131,7 @@ def _sizes(name: StageName, config: Config, job: Job | None) -> tuple[str, float
             said = f"{counted(scan['examples'], 'example')}, {counted(scan['secrets'], 'secret')}"
             return said, 2 + 20 * scan["pairs"] / PLANNED
         case "train":
-            return _training(config, job)
+            return _training(config, 0 if job is None or state != "goes on" else _rounds_done(training_folder(job)))
         case "audit":
             if audit is None:
                 return "", None
@@ -119,12 +141,10 @@ def _sizes(name: StageName, config: Config, job: Job | None) -> tuple[str, float
             return "one page for you, one to share", 5
 
 
-def _training(config: Config, job: Job | None) -> tuple[str, float | None]:
+def _training(config: Config, begun: int) -> tuple[str, float | None]:
+    """begun: rounds that are done already."""
     plan, training = config.plan, config.training
     parameters, length = _model(config)
-    begun = 0
-    if job is not None and "plan" in job.record.stages:
-        begun = _rounds_done(training_folder(job))
     left = plan.rounds - begun
     said = f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}" + (f", {begun:,} done" if begun else "")
     if parameters is None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from hush.console import plain
 from hush.errors import InvalidInput
 from hush.pipeline.folder import RunPaths
 from hush.pipeline.record import Record
@@ -51,14 +52,18 @@ def verifiable_inside(folder: Path) -> Path:
 
 
 def _refuse_marked(folder: Path) -> None:
-    """Say that a release certifies nothing, where that is why it holds no plan."""
+    """Say that a release certifies nothing, where that is why it holds no plan.
+
+    Whoever sent the release wrote the marks: they are quoted on one line, with nothing that a terminal would obey.
+    """
     for place in (folder, *(folder / place for place in RELEASES)):
         try:
             marks = read_json(place / "certificate.json")["marks"]
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if isinstance(marks, list) and marks:
+            said = "; ".join(plain(str(mark)).plain for mark in marks)
             raise InvalidInput(
-                f"{place} certifies nothing ({'; '.join(map(str, marks))}), so it holds no plan; verify the plan that "
-                "it was trained under, and do not pass this model on"
+                f"{place} certifies nothing ({said}), so it holds no plan; verify the plan that it was trained under, "
+                "and do not pass this model on"
             )

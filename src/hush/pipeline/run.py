@@ -12,10 +12,10 @@ from typing import Any, Protocol, final
 from hush import __version__
 from hush.config import Config
 from hush.errors import InvalidInput
+from hush.pipeline.beforehand import check_beforehand
 from hush.pipeline.folder import RunPaths, discard, key_at, opened
 from hush.pipeline.job import Job, Watch
 from hush.pipeline.record import STAGES, Record, StageName
-from hush.pipeline.settings import check_training
 from hush.pipeline.share import SHARED_REPORT, is_published, publish
 from hush.pipeline.stage_audit import AuditStage
 from hush.pipeline.stage_data import DataStage
@@ -27,7 +27,17 @@ from hush.pipeline.wording import in_words_of_config
 from hush.scan.rule_kinds import LiteralsRule
 from hush.storage import whole_file, whole_folder
 
-__all__ = ["Outcome", "Stage", "inputs_of", "key_path", "may_train", "run_folder", "run_pipeline", "stages_of"]
+__all__ = [
+    "Outcome",
+    "Stage",
+    "check_since",
+    "inputs_of",
+    "key_path",
+    "may_train",
+    "run_folder",
+    "run_pipeline",
+    "stages_of",
+]
 
 # A newer hush does not train again by itself: another model of the same data would be another release.
 WITHOUT_VERSION: tuple[StageName, ...] = ("train",)
@@ -80,11 +90,10 @@ def run_pipeline(
         key = key_at(key_path(config, paths))
         record = Record.load(paths.stages, key.id)
         job = Job(config=config, paths=paths, key=key, record=record, watch=watch or Watch(), new_release=new_release)
-        _keep_inputs(job)
-        if since is not None and STAGES.index(since) <= STAGES.index("train"):
-            check_further(released_trainings(paths.trainings), new_release)
+        stated = _stated(config)
+        check_since(paths, since, new_release)
         if may_train(job):
-            check_training(config)
+            check_beforehand(config)
         if since is not None:
             record.again(since)
         ran: list[StageName] = []
@@ -97,6 +106,7 @@ def run_pipeline(
             job.watch.stage(stage.name, "begins")
             record.finish(stage.name, inputs, stage.run(job))
             ran.append(stage.name)
+        _keep_inputs(paths.inputs, stated)  # now all is done under them; those of a run that is refused replace nothing
         outputs = {stage.name: dict(record.stages[stage.name].outputs) for stage in stages_of(config)}
         made = Outcome(folder=paths.root, ran=tuple(ran), outputs=outputs)
         release, report = training_folder(job) / "release", paths.owner / SHARED_REPORT
@@ -110,6 +120,12 @@ def run_pipeline(
 def may_train(job: Job) -> bool:
     """Whether the run may come to a training: to its first, or to a further one, which has to be asked for."""
     return job.new_release or "train" not in job.record.stages
+
+
+def check_since(paths: RunPaths, since: StageName | None, new_release: bool) -> None:
+    """Refuse to begin again before a training that is finished, unless a further one was asked for."""
+    if since is not None and STAGES.index(since) <= STAGES.index("train"):
+        check_further(released_trainings(paths.trainings), new_release)
 
 
 def stages_of(config: Config) -> tuple[Stage, ...]:
@@ -149,9 +165,8 @@ def key_path(config: Config, paths: RunPaths) -> Path:
     return paths.owner / "data.key" if named is None else config.folder / Path(named).expanduser()
 
 
-def _keep_inputs(job: Job) -> None:
-    """A copy of the config and the files that it names, so that the run can be repeated."""
-    config = job.config
+def _stated(config: Config) -> dict[str, bytes]:
+    """The config and the files that it names, as they are now."""
     files = {"config.yaml": config.text}
     if config.rules_path is not None:
         files["rules.yaml"] = config.rules_path.read_bytes()
@@ -159,10 +174,14 @@ def _keep_inputs(job: Job) -> None:
         if isinstance(rule, LiteralsRule) and rule.file is not None:
             path = config.rules.path(rule.file)
             files[f"literals-{number}{path.suffix}"] = path.read_bytes()
-    kept = job.paths.inputs
-    if kept.is_dir() and {path.name: path.read_bytes() for path in kept.iterdir()} == files:
+    return files
+
+
+def _keep_inputs(folder: Path, files: dict[str, bytes]) -> None:
+    """A copy of what was asked for, so that the run can be repeated."""
+    if folder.is_dir() and {path.name: path.read_bytes() for path in folder.iterdir()} == files:
         return
-    with whole_folder(kept) as work:
+    with whole_folder(folder) as work:
         work.chmod(0o700)
         for name, content in files.items():
             with whole_file(work / name, owner_only=True) as file:

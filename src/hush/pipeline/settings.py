@@ -1,7 +1,4 @@
-"""What a config asks of training: as arguments of ``fit``, and checked before the first stage begins.
-
-A scan may take hours. What training would refuse after it, and can be told without data and weights, is refused before.
-"""
+"""What a config asks of training, as arguments of ``fit``."""
 
 from typing import TYPE_CHECKING
 
@@ -11,20 +8,7 @@ from hush.errors import InvalidInput
 if TYPE_CHECKING:
     from hush.train.recipe import Recipe, Runtime
 
-__all__ = ["check_libraries", "check_training", "recipe_of", "runtime_of"]
-
-
-def check_training(config: Config) -> None:
-    """Refuse a model that cannot be found or does not fit what is asked of it, and a device that is not here.
-
-    A small model fits whatever its config let pass.
-    """
-    check_libraries()
-    from hush.train.fit_checks import check_fits, usable_device
-
-    usable_device(runtime_of(config).device)
-    if config.model.name is not None:
-        check_fits(recipe_of(config, config.located(config.model.name)))
+__all__ = ["check_libraries", "recipe_of", "runtime_of"]
 
 
 def recipe_of(config: Config, model: str) -> "Recipe":

@@ -5,11 +5,13 @@ goes on from its last state. A certificate accounts for one training: whoever ge
 both. So a second one is begun only if the owner asks for it, by name.
 """
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, final
 
 from hush.certificate import Certificate
 from hush.errors import InvalidInput
+from hush.keyed import DataKey
 from hush.pipeline.base_model import base_model
 from hush.pipeline.job import Job
 from hush.pipeline.record import StageName
@@ -18,7 +20,16 @@ from hush.pipeline.stage_data import file_rows, files_of
 from hush.plan import Plan
 from hush.plan.files import read_json
 
-__all__ = ["Interrupted", "TrainStage", "check_further", "model_path", "released_trainings"]
+__all__ = [
+    "Interrupted",
+    "TrainStage",
+    "check_further",
+    "is_further",
+    "model_fingerprint",
+    "model_path",
+    "released_trainings",
+    "training_folder",
+]
 
 
 # They change no model.
@@ -70,9 +81,8 @@ def _train(job: Job, folder: Path) -> None:
     """Begin this training or go on with it, to its end."""
     from hush.train.fit import Stopped, fit
 
-    others = released_trainings(job.paths.trainings)
-    if others and folder not in others and folder.name not in job.record.allowed:
-        check_further(others, job.new_release)
+    if is_further(job, folder):
+        check_further(released_trainings(job.paths.trainings), job.new_release)
         job.record.allowed.append(folder.name)  # so that it goes on after a kill
         job.record.store()
     if job.config.training.lora is not None and Path(model_path(job)).is_dir():
@@ -117,6 +127,12 @@ def _has_released(path: Path) -> bool:
         raise InvalidInput(f"{path} is not the ledger of a training; restore it, or name a new folder") from None
 
 
+def is_further(job: Job, folder: Path) -> bool:
+    """Whether this training would be another release of the same data, which nobody has asked for yet."""
+    others = released_trainings(job.paths.trainings)
+    return bool(others) and folder not in others and folder.name not in job.record.allowed
+
+
 def check_further(others: list[Path], asked: bool) -> None:
     """Refuse another training of the same data, unless it was asked for."""
     if others and not asked:
@@ -142,4 +158,15 @@ def model_fingerprint(job: Job) -> str:
     if model.small is not None:
         return job.fingerprint(model.small.model_dump())
     path = job.config.located(model.name or "")
-    return job.key.fingerprint_rows(file_rows(files_of(path, code=True))) if Path(path).is_dir() else path
+    if not Path(path).is_dir():
+        return path
+    files = files_of(path, code=True)
+    stats = [file.stat() for _, file in files]
+    seen = tuple((name, stat.st_size, stat.st_mtime_ns) for (name, _), stat in zip(files, stats, strict=True))
+    return _of_files(job.key, path, seen)
+
+
+@lru_cache(maxsize=1)
+def _of_files(key: DataKey, folder: str, seen: tuple[tuple[str, int, int], ...]) -> str:
+    """Weights may take a minute to read, and several stages ask for them: files that look the same are read once."""
+    return key.fingerprint_rows(file_rows([(name, Path(folder, name)) for name, _, _ in seen]))

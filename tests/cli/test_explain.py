@@ -1,0 +1,66 @@
+"""hush explain: why an example contains a secret, asked by number or by id, and what is refused."""
+
+import json
+from pathlib import Path
+
+from some_mail import SCAN, TOKEN
+
+from command_line import refused, run, run_json
+
+
+def test_an_example_is_explained_by_number_and_by_id(mail: Path) -> None:
+    run_json(*SCAN)
+    by_number, by_id = run_json("explain", "found", "2"), run_json("explain", "found", "m-2")
+    assert by_number == by_id
+    assert by_id["example"] == {"number": 2, "id": "m-2", "file": "mail.jsonl", "row": 2}
+    text = json.loads(Path("mail.jsonl").read_text().splitlines()[2])["text"]
+    spans = [(row["secret_id"], text[row["begin"] : row["end"]]) for row in by_id["reasons"]]
+    assert sorted(spans) == [("customers-000000", "Acme"), ("keys-000000", TOKEN), ("keys-000000", TOKEN)]
+    assert "Example 3 (m-3: row 3 of mail.jsonl) contains 0 secrets." in run("explain", "found", "3").stdout
+
+
+def test_a_secret_is_explained_by_id_and_by_number(mail: Path) -> None:
+    run_json(*SCAN)
+    record = run_json("explain", "found", "customers-000001")
+    assert record == run_json("explain", "found", "2", "--secret")
+    assert record["secret"] == {"number": 2, "id": "customers-000001", "points": [[0.01, 0.2]], "examples": 1}
+    assert [row["example"] for row in record["reasons"]] == [1]
+    shown = run("explain", "found", "keys-000000", "--top", "1").stdout
+    assert "in 2 examples; promised: from" in shown
+    assert "The first 1 of 3 reasons" in shown
+
+
+def test_what_cannot_be_explained_is_refused_and_not_repeated(mail: Path) -> None:
+    run_json(*SCAN)
+    for target in (TOKEN, "40", "5 --secret", "m-99"):
+        said = refused(2, "explain", "found", *target.split())
+        assert "no example and no secret of this scan has that number or id" in said
+        assert TOKEN not in said
+    assert "; ids that hold it: customers-000000, customers-000001" in refused(2, "explain", "found", "customers")
+    assert "there are 40 examples and 5 secrets, numbered from 0" in refused(2, "explain", "found", "41")
+    assert "pass the one that is meant" in refused(2, "explain", "found", "1", "--secret", "--example")
+    assert "pass one that hush scan wrote" in refused(2, "explain", "nowhere", "1")
+    assert "hush scan wrote" in refused(2, "explain", ".", "1")
+
+
+def test_ids_that_mean_several_things_are_asked_about(mail: Path) -> None:
+    rows = [
+        {"id": "1", "text": "a"},
+        {"id": "keys-000000", "text": TOKEN},
+        {"id": "x", "text": ""},
+        {"id": "x", "text": ""},
+    ]
+    Path("mail.jsonl").write_text("".join(json.dumps(row | {"team": "t"}) + "\n" for row in rows))
+    run_json(*SCAN)
+    assert "that is an example's number and an example's id" in refused(2, "explain", "found", "1")
+    assert run_json("explain", "found", "1", "--example")["example"]["number"] == 1
+    assert "that is a secret's id and an example's id" in refused(2, "explain", "found", "keys-000000")
+    assert run_json("explain", "found", "keys-000000", "--example")["example"]["number"] == 1
+    assert run_json("explain", "found", "keys-000000", "--secret")["secret"]["number"] == 0
+    assert "2 examples have that id (2, 3)" in refused(2, "explain", "found", "x")
+
+
+def test_the_public_side_alone_explains_nothing(mail: Path) -> None:
+    run_json(*SCAN)
+    Path("found/owner").rename(mail / "kept")
+    assert "found has no owner/ folder, where the reasons are" in refused(2, "explain", "found", "1")
