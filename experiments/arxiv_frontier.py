@@ -4,8 +4,8 @@
 
 The data is a Parquet table with a column `abstract` (587,329 arXiv records). Secrets are the lower-cased words outside
 $...$ that occur in 50 to 100 abstracts; abstracts without any are left out. Prior 1e-10, ceilings uniform in
-[2e-4, 1e-3], expected batch 2048, 2000 rounds. Four frontiers: the paper's capacities under KL (its method) and under
-the tight bound, capacities from the accountant under the tight bound, and each bound on all data.
+[2e-4, 1e-3], expected batch 2048, 2000 rounds. Three frontiers, each from all data on: the paper's capacities under KL
+(its method) and under the tight bound, and capacities from the accountant under the tight bound.
 """
 
 import argparse

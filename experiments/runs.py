@@ -85,13 +85,21 @@ class RunLog:
         except Exception as error:  # the log keeps failures, and the other runs go on
             result = {"failed": f"{type(error).__name__}: {error}"}
         entry = {"key": dict(key), **result, "seconds": round(time.perf_counter() - begin, 2), **provenance()}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        self._append(json.dumps(entry))
         print(json.dumps({**entry["key"], **result, "seconds": entry["seconds"]}), flush=True)
         if "outcome" in result:
             self._outcomes[_name(key)] = entry
         return result.get("outcome")
+
+    def _append(self, line: str) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            end = file.seek(0, os.SEEK_END)
+            if end > 0:
+                file.seek(end - 1)
+                if file.read(1) != b"\n":  # a machine stopped in the middle of a line, which must not swallow this one
+                    line = "\n" + line
+            file.write(f"{line}\n".encode())
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -3,7 +3,7 @@
     python -m experiments.blowup_feasible [--scale small|full] [--output FOLDER] [--minutes M]
 
 Writes runs.jsonl (one line a run; a second call goes on where the first stopped), table.csv, noise.csv, summary.json
-and three figures. Small takes seconds; full takes about a quarter of an hour of one processor core. No GPU, no data.
+and three figures. Small takes seconds; full took half an hour on a busy machine. No GPU, no data.
 """
 
 import argparse

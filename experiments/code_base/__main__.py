@@ -22,13 +22,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--scale", choices=tuple(SCALES), default="small")
     parser.add_argument("--part", choices=("all", "prepare", "train", "figures"), default="all")
     parser.add_argument("--prepared", type=Path, help="folder of what is prepared; default: build/code-base/SCALE")
-    parser.add_argument("--output", type=Path, help="folder of results; default: results/code_base/SCALE")
+    parser.add_argument("--output", type=Path, help="folder of results; default: results/code_base/full, or in build/")
     parser.add_argument("--minutes", type=float, help="how long new runs may still be begun; the next call goes on")
     parser.add_argument("--no-compile", action="store_true", help="on a GPU: slower, without waiting for the compiler")
     options = parser.parse_args(arguments)
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    full = options.scale == "full"
     prepared = options.prepared or HERE.parent / "build" / "code-base" / options.scale
-    output = options.output or HERE / "results" / "code_base" / options.scale
+    # What is committed would pass for runs of this machine: only the full scale goes on with it.
+    output = options.output or (HERE / "results" / "code_base" / "full" if full else prepared / "results")
     if options.part == "prepare" or (options.part == "all" and not (prepared / "study.json").exists()):
         from experiments.code_base.prepare import prepare
         from hush.demo.company import standard_library
@@ -45,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.part in ("all", "figures"):
         from experiments.code_base.figures import draw
 
-        shown = options.scale == "full" and options.output is None  # in the documentation
+        shown = full and options.output is None  # in the documentation
         draw(output, HERE.parent / "docs" / "images" / "studies" if shown else output)
 
 

@@ -8,12 +8,11 @@ tokenizer, run needs the prepared file alone, figures and examples need the resu
 """
 
 import argparse
-import tempfile
 from pathlib import Path
 
 from experiments.noise_and_extraction.scales import SCALES, Scale
 
-RESULTS = Path(__file__).parents[1] / "results" / "noise_and_extraction"
+HERE = Path(__file__).parents[1]
 
 
 def main() -> None:
@@ -22,8 +21,10 @@ def main() -> None:
     parser.add_argument("--scale", choices=SCALES, default="small")
     parser.add_argument("--data", type=Path, help="folder of the texts")
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json")
-    parser.add_argument("--prepared", type=Path, help="file between prepare and run (.npz); holds text: keep it apart")
-    parser.add_argument("--results", type=Path, help=f"folder; by default {RESULTS.name}/SCALE beside this package")
+    parser.add_argument(
+        "--prepared", type=Path, help="file between prepare and run (.npz), with text; default: in build/"
+    )
+    parser.add_argument("--results", type=Path, help="folder; default: results/noise_and_extraction/full, or in build/")
     parser.add_argument("--images", type=Path, help="folder of the figures; by default the results'")
     parser.add_argument("--device", help="cuda or cpu; by default what there is")
     parser.add_argument("--no-compile", action="store_true", help="eager training; on a CPU always")
@@ -33,8 +34,12 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=1e-1, help="examples: of the run with this multiplier")
     args = parser.parse_args()
     scale = SCALES[args.scale]
-    prepared = args.prepared or Path(tempfile.gettempdir()) / f"hush_noise_and_extraction_{scale.name}.npz"
-    results = args.results or RESULTS / scale.name
+    build = HERE.parent / "build" / "noise-and-extraction"
+    prepared = args.prepared or build / f"{scale.name}.npz"
+    # What is committed is of the full scale; a smaller one does not mix with it.
+    results = args.results or (
+        HERE / "results" / "noise_and_extraction" / "full" if scale.name == "full" else build / scale.name
+    )
     if args.stage in ("all", "prepare") and not (args.stage == "all" and prepared.exists()):
         if args.data is None or args.tokenizer is None:
             parser.error("prepare needs --data and --tokenizer")

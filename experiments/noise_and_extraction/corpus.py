@@ -21,6 +21,7 @@ from experiments.noise_and_extraction.kinds import kinds
 from experiments.noise_and_extraction.scales import Scale
 from experiments.noise_and_extraction.vocabulary import Vocabulary
 from hush.errors import InvalidInput
+from hush.storage import whole_file
 
 __all__ = ["SOURCES", "Prepared", "prepare"]
 
@@ -56,17 +57,19 @@ class Prepared:
         return "".join(self.strings[token] for token in self.prompted_NT[sequence, begin:end]).replace("▁", " ")
 
     def save(self, path: Path) -> None:
+        """The file is there once it is whole: a study that was stopped here prepares again."""
         path.parent.mkdir(parents=True, exist_ok=True)
         about = {"kinds": self.kind_N, "strings": self.strings, "facts": self.facts}
-        np.savez_compressed(
-            path,
-            base=self.base_RT,
-            spare=self.spare_RT,
-            validation=self.validation_RT,
-            prompted=self.prompted_NT,
-            repetitions=self.repetitions_N,
-            about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
-        )
+        with whole_file(path) as file:
+            np.savez_compressed(
+                file,
+                base=self.base_RT,
+                spare=self.spare_RT,
+                validation=self.validation_RT,
+                prompted=self.prompted_NT,
+                repetitions=self.repetitions_N,
+                about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
+            )
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -1,6 +1,7 @@
 """The summary as files: CSV for further work, and the table of the documentation in Markdown."""
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,5 +45,5 @@ def markdown(summary: Summary) -> str:
 
 
 def _percent(share: float) -> str:
-    """Whole percents; 0 only where there is nothing."""
-    return "under 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
+    """Whole percents, halves rounded up; 0 only where there is nothing."""
+    return "under 1 %" if 0 < share < 0.01 else f"{math.floor(100 * share + 0.5)} %"

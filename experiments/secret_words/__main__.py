@@ -23,6 +23,7 @@ from experiments.secret_words.jobs import run_jobs
 from experiments.secret_words.panels import summarise
 from experiments.secret_words.schedule import Bench
 from experiments.secret_words.training import Task, mean_loss_of, new_model, train_ordinarily
+from hush.storage import whole_file
 
 STAGES = ("prepare", "plan", "pretrain", "train", "figures")
 HERE = Path(__file__).parent.parent
@@ -61,7 +62,7 @@ SCALES = {
 
 def pretrain(task: Task, scale: Scale, path: Path, *, compile: bool) -> None:
     """BERT-Tiny on the public corpus alone."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     batch_size, rounds = scale.pretraining
     model = train_ordinarily(
@@ -70,7 +71,9 @@ def pretrain(task: Task, scale: Scale, path: Path, *, compile: bool) -> None:
     )  # fmt: skip
     tied = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
     # Half precision is what travels; every arm starts from the same file.
-    save_file({k: v.detach().half().cpu().contiguous() for k, v in model.state_dict().items() if k not in tied}, path)
+    weights = {k: v.detach().half().cpu().contiguous() for k, v in model.state_dict().items() if k not in tied}
+    with whole_file(path) as file:
+        file.write(save(weights))
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """The arms: which method, at which point of its sweep, under the same promise; and the plan of each.
 
 The paper's sweep: c = 2^k for k = -6 … 4, where the largest keeps every example ("paper, all data" is its baseline).
-hush's sweep: noise from what the tight bound needs on all data ("hush, all data") downwards in steps of 2^(1/4), with
-capacities from the accountant, until nothing feasible is left.
+hush's sweep: noise from what the tight bound needs on all data ("hush, all data") downwards in five steps of 2^(1/4),
+with capacities from the accountant. At full scale a sixth is not feasible.
 """
 
 from dataclasses import dataclass

@@ -33,7 +33,7 @@ WARM_UP = 0.05  # of the rounds, in which the learning rate rises; then it falls
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
-    """Where and how to train: the same for every arm. `compile` and `autocast` change the speed, not the method."""
+    """Where and how to train: the same for every arm. On a GPU most of the computation is in bfloat16."""
 
     rows: Mapping[str, Tensor]  # by part, whole and on the device
     vocabulary: int

@@ -24,7 +24,7 @@ from hush.train.language import causal_lm_loss
 from hush.train.private import PrivateTraining
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("arms", "company", "figures", "prepare", "prepared", "scales", "study", "tables", "training")
+MODULES = ("__main__", "arms", "company", "figures", "prepare", "prepared", "scales", "study", "tables", "training")
 ANA, BEN = ("Ana <ana@acme.com>", "Ben <ben@acme.com>")
 
 Modules = Callable[[str], ModuleType]
@@ -147,6 +147,16 @@ def test_table_and_figure_come_from_the_log_alone(module: Modules, finished: Pat
     rows = (finished / "table.md").read_text().splitlines()
     assert all(any(row.startswith(f"| {arm.title} |") for row in rows) for arm in module("arms").ARMS)
     assert (finished / "code-base.svg").stat().st_size > 1000
+
+
+def test_a_small_study_does_not_take_the_committed_runs_for_its_own(
+    module: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = module("__main__")
+    monkeypatch.setattr(main, "HERE", tmp_path / "experiments")
+    for scale, place in (("small", "build/code-base/small/results"), ("full", "experiments/results/code_base/full")):
+        main.main(["--scale", scale, "--part", "figures"])
+        assert capsys.readouterr().out.startswith(f"{tmp_path / place} holds no finished run")
 
 
 @pytest.mark.parametrize("scale", ["full", "small"])

@@ -113,6 +113,33 @@ def test_one_command_makes_runs_tables_and_figures_and_goes_on_where_it_stopped(
     assert again["outcome"]["matched"] == first["outcome"]["matched"]
 
 
+def test_without_being_told_otherwise_it_leaves_the_committed_results_alone(
+    texts: Path, tmp_path: Path, module: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module("__main__"), "HERE", tmp_path / "experiments")
+    command(module, monkeypatch, "--data", texts, "--tokenizer", texts / "tokenizer.json", "--minutes", -1)
+    made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"build/noise-and-extraction/smoke.npz", "build/noise-and-extraction/smoke/about.json"} <= made
+    assert not (tmp_path / "experiments").exists()
+
+
+def test_a_file_that_was_not_finished_is_not_taken_for_prepared(
+    prepared: Any, tmp_path: Path, module: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops(file: Any, **_: Any) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    path = tmp_path / "data.npz"
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez_compressed", stops)
+        with pytest.raises(KeyboardInterrupt):
+            prepared.save(path)
+    assert not path.exists()
+    prepared.save(path)
+    np.testing.assert_array_equal(module("corpus").Prepared.load(path).base_RT, prepared.base_RT)
+
+
 def test_a_failed_run_is_logged_and_the_others_go_on(
     prepared: Any, tmp_path: Path, module: Modules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,8 +275,10 @@ def test_what_the_reference_says_too_is_not_memorised(tmp_path: Path, module: Mo
     assert module("tables").markdown(summary).splitlines()[-1] == "| a | 0 | 1.000 | 0 % | 33 % | 1 |"
 
 
-@pytest.mark.parametrize(("sequences", "shown"), [(256, "under 1 %"), (100, "1 %"), (3, "33 %"), (1, "100 %")])
-def test_a_table_never_rounds_a_memorised_sequence_to_zero(
+@pytest.mark.parametrize(
+    ("sequences", "shown"), [(256, "under 1 %"), (100, "1 %"), (40, "3 %"), (8, "13 %"), (3, "33 %"), (1, "100 %")]
+)
+def test_a_table_never_rounds_a_memorised_sequence_to_zero_nor_halves_down(
     sequences: int, shown: str, tmp_path: Path, module: Modules
 ) -> None:
     settings = {"sizes": [{"name": "a"}], "prompts": [8], "continuations": [4], "shown": [8, 4]}
