@@ -70,6 +70,8 @@ def test_a_promise_needs_at_least_one_pair_of_numbers() -> None:
         Protection.of((0.1, 0.2, 0.3))  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidInput, match="pair of numbers"):
         Protection("low", 0.3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidInput, match="pair of numbers"):
+        Protection(0.1, 10**400)
 
 
 def test_a_protection_cannot_be_changed() -> None:

@@ -3,6 +3,7 @@
 import math
 from types import ModuleType
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -88,6 +89,19 @@ def test_a_joined_law_is_the_least_that_dominates_every_member(groups: list[list
     kept = largest > 1e-240
     assert np.all(found[kept] <= largest[kept] * (1 + 1e-10))
     assert joined.log_idle <= min(count_law(array, tail=1e-250).log_idle for array in arrays) + 1e-12
+
+
+@few
+@given(groups=st.lists(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30), min_size=2, max_size=4))
+def test_a_joined_law_dominates_to_the_last_digit(reference: ModuleType, groups: list[list[float]]) -> None:
+    law = joined_law([np.array(rates) for rates in groups], tail=1e-250)
+    with mpmath.workdps(60):  # sums of the very masses that are used from here on, without rounding
+        above = [mpmath.mpf(law.certain) + mpmath.fsum(map(mpmath.mpf, law.mass[k:])) for k in range(law.mass.size)]
+        for rates in groups:
+            exact = reference.count_survival_in_high_precision(np.array(rates))
+            for k, found in enumerate(above, law.lowest):
+                assert k >= len(exact) or k == law.lowest or found >= exact[k]
+    assert law.relative_error < 1e-15
 
 
 def test_small_and_large_secrets_can_be_joined() -> None:

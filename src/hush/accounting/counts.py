@@ -26,9 +26,8 @@ class CountLaw:
     """Law of the number of a secret's examples in one round.
 
     mass[i] is P(K = lowest + i). `certain` is mass above the stored range, `lifted` bounds what was moved up to
-    `lowest`. `relative_error` bounds the rounding of each entry of mass, and in the law of a group, where entries are
-    differences, that of P(K >= k). log_idle is log P(K = 0), kept apart because it has digits that 1 - P(K > 0) has
-    not.
+    `lowest`. `relative_error` bounds the rounding of each entry of mass. log_idle is log P(K = 0), kept apart because
+    it has digits that 1 - P(K > 0) has not.
     """
 
     lowest: int
@@ -124,15 +123,17 @@ def _join_matrix(rate_SN: Array, tail: float) -> CountLaw:
         mass_KS[top + 1] += over_S
     error = EPS * (4 * (rate_SN.shape[1] + 2) + top + 2)  # of the recursion, and of the sums below
     survival_K = np.cumsum(mass_KS[::-1], axis=0)[::-1].max(axis=1)
-    survival_K[0] = 1.0
-    if rate_SN.shape[0] == 1:
-        mass_K = mass_KS[:-1, 0]
-    else:  # differences of a maximum stay non-negative: each member's survival falls, so does the largest
-        mass_K = np.maximum(survival_K[:-1] - survival_K[1:], 0.0)
     with np.errstate(divide="ignore"):
         log_idle = float(np.log1p(-rate_SN).sum(axis=1).min())
+    if rate_SN.shape[0] > 1:
+        return _raised(survival_K, error, lowest=0, lifted=0.0, log_idle=log_idle)
     return CountLaw(
-        lowest=0, mass=mass_K, certain=float(survival_K[-1]), lifted=0.0, relative_error=error, log_idle=log_idle
+        lowest=0,
+        mass=mass_KS[:-1, 0],
+        certain=float(survival_K[-1]),
+        lifted=0.0,
+        relative_error=error,
+        log_idle=log_idle,
     )
 
 
@@ -206,12 +207,27 @@ def _join(laws: Sequence[CountLaw]) -> CountLaw:
         own[begin : begin + law.mass.size] += np.cumsum(law.mass[::-1])[::-1]
         own[:begin] = 1.0
         np.maximum(survival_K, own, out=survival_K)
-    mass = np.maximum(survival_K[:-1] - survival_K[1:], 0.0)
+    return _raised(
+        survival_K,
+        max(law.relative_error for law in laws) + EPS * (survival_K.size + 2),
+        lowest=lowest,
+        lifted=max(law.lifted for law in laws),
+        log_idle=min(law.log_idle for law in laws),
+    )
+
+
+def _raised(survival_K: Array, error: float, *, lowest: int, lifted: float, log_idle: float) -> CountLaw:
+    """The law with this survival function P(K >= lowest + i), raised by its relative error: dominates what it is of.
+
+    Differences of a survival function may have few digits of the true law's. Of the raised one they have all.
+    """
+    raised_K = np.minimum(1.0, survival_K * (1 + error + 4 * EPS))
+    raised_K[0] = 1.0
     return CountLaw(
         lowest=lowest,
-        mass=mass,
-        certain=float(survival_K[-1]),
-        lifted=max(law.lifted for law in laws),
-        relative_error=max(law.relative_error for law in laws) * 2 + EPS * (survival_K.size + 2),
-        log_idle=min(law.log_idle for law in laws),
+        mass=raised_K[:-1] - raised_K[1:],  # never negative: survival functions fall, and rounding keeps their order
+        certain=float(raised_K[-1]),
+        lifted=lifted,
+        relative_error=EPS,
+        log_idle=log_idle,
     )

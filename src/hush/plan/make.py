@@ -55,10 +55,8 @@ def make_plan(
     checked_choice("capacity", capacity, Capacity)
     if (strength is not None) != (capacity == "paper"):
         raise InvalidInput(f"capacity={capacity!r} with strength={strength!r}; give a strength exactly for 'paper'")
-    keep, clip_norm, noise_scale = (
-        checked_number(name, value)
-        for name, value in (("keep", keep), ("clip_norm", clip_norm), ("noise_scale", noise_scale))
-    )
+    keep, clip_norm = checked_number("keep", keep), checked_number("clip_norm", clip_norm)
+    noise_scale = checked_number("noise_scale", noise_scale)
     strength = None if strength is None else checked_number("strength", strength)
     if not 0 < keep <= 1:
         raise InvalidInput(f"keep={keep!r}; pass the share of data to keep, above 0 and at most 1")

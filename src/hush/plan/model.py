@@ -174,8 +174,9 @@ class Plan:
 
     def __repr__(self) -> str:
         return (
-            f"Plan(noise_multiplier={rounded_up(self.noise_multiplier, 6)}, kept={self.kept_fraction:.1%}, rounds={self.rounds}, "
-            f"batch_size={self.batch_size:g}, secrets={len(self.secret_ids)}, bound={self.bound!r})"
+            f"Plan(noise_multiplier={rounded_up(self.noise_multiplier, 6)}, kept={self.kept_fraction:.1%}, "
+            f"rounds={self.rounds}, batch_size={self.batch_size:g}, secrets={len(self.secret_ids)}, "
+            f"bound={self.bound!r})"
         )
 
 
