@@ -113,6 +113,25 @@ def test_a_loss_that_depends_on_its_padding_is_refused(name: str, left: bool) ->
         assert probe(model, causal_lm_loss, batch, real, clipper=clipper).conclusive
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_is_tried_on_rows_that_have_some_and_in_full_precision(left: bool) -> None:
+    def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """A little larger for what stands further behind: by 1 % a place, where bfloat16 may differ by 5 %."""
+        tokens, attended = batch["input_ids"].float(), batch["attention_mask"]
+        seen = model(tokens.unsqueeze(2)).squeeze(2).float() * (1 + 0.01 * torch.arange(tokens.shape[1]))
+        return (seen * attended).sum(1) / attended.sum(1)
+
+    model, text = nn.Linear(1, 1), [[5, 6, 7], [8, 9, 4], [1, 2, 3], [11, 12]]
+    batch, real = padded(text, width=3, left=left), torch.ones(4, dtype=torch.bool)
+    bf16 = torch.bfloat16
+    clipper = Clipper(model, loss, clip_norm=1.0, autocast=bf16)
+    if left:
+        with pytest.raises(InvalidInput, match="when its padding is cut off"):
+            probe(model, loss, batch, real, clipper=clipper, autocast=bf16)
+    else:
+        assert probe(model, loss, batch, real, clipper=clipper, autocast=bf16).conclusive
+
+
 @pytest.mark.parametrize("unknown", [False, True])
 def test_only_what_goes_by_tokens_is_cut_with_the_padding(unknown: bool) -> None:
     class Counts(nn.Module):

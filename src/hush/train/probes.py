@@ -12,7 +12,7 @@ goes unseen: this complements the refusals, it does not replace them.
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,7 @@ def probe(
         quiet = trial.losses(examples, still=True)
         _refuse_neighbours(trial, examples, quiet, still=True)
         _refuse_company(trial, examples, quiet)
-        _refuse_padding(trial, examples, quiet)
+        _refuse_padding(trial, examples)
     with undisturbed(model):
         # Dropout draws other numbers in other layouts, so gradients are compared without it; a model without
         # randomness is compared as it will train.
@@ -123,14 +123,23 @@ def _refuse_company(trial: Trial, examples: Batch, losses: Tensor) -> None:
             )
 
 
-def _refuse_padding(trial: Trial, examples: Batch, losses: Tensor) -> None:
-    """Each example without its padding: collators pad to the longest text, so that its length is the neighbours'."""
-    for i in range(len(losses)):
-        bare = _without_padding({key: value[i : i + 1] for key, value in examples.items()})
+def _refuse_padding(trial: Trial, examples: Batch) -> None:
+    """Each example without its padding: collators pad to the longest text, so that its length is the neighbours'.
+
+    A text that is moved by some places may lose little, less than reduced precision tells: it is tried without.
+    """
+    for i in range(len(next(iter(examples.values())))):
+        row = {key: value[i : i + 1] for key, value in examples.items()}
+        bare = _without_padding(row)
         if bare is None:
             continue
-        change = _distance(trial.losses(bare, still=True)[0], losses[i])
-        if not change <= OTHER_SHAPE[trial.reduced]:
+        exact = replace(trial, autocast=None)
+        try:
+            full = exact.losses(row, still=True)
+        except RuntimeError:  # it runs in reduced precision only
+            exact, full = trial, trial.losses(row, still=True)
+        change = _distance(exact.losses(bare, still=True), full)
+        if not change <= OTHER_SHAPE[exact.reduced]:
             raise InvalidInput(
                 f"an example's loss changes by {change:.2g} when its padding is cut off, so it depends on how long its "
                 "neighbours are; pad at the end (tokenizer.padding_side = 'right'), label no padding, and train a "
@@ -171,9 +180,11 @@ def _refuse_moved(model: nn.Module) -> Iterator[None]:
 
 
 def _different_rows(batch: Mapping[str, Tensor], real: Tensor) -> list[int]:
-    """The first real rows that differ from one another, at most three."""
+    """The first real rows that differ from one another, at most three; those with padding before others."""
+    attended = batch.get("attention_mask", real.unsqueeze(1))
+    filled = attended.flatten(1).bool().all(1).tolist()
     rows: list[int] = []
-    for row in real.nonzero().flatten().tolist():
+    for row in sorted(real.nonzero().flatten().tolist(), key=filled.__getitem__):
         if not any(all(torch.equal(value[row], value[other]) for value in batch.values()) for other in rows):
             rows.append(row)
         if len(rows) == _EXAMPLES:
