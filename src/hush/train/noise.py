@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
+from hush.accounting.inputs import checked_number
 from hush.errors import InvalidInput
 
 __all__ = ["Noise"]
@@ -202,10 +203,7 @@ def _check_apart(sums: Mapping[str, Tensor], locals_: list[Tensor]) -> None:
 
 
 def _checked_scale(scale: float) -> float:
-    try:
-        number = float(scale)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(f"scale={scale!r} is not a number") from error
+    number = checked_number("scale", scale)
     if not 0 <= number <= LARGEST_SCALE:
         raise InvalidInput(f"scale={number}; pass a number from 0 (no noise) to {LARGEST_SCALE}")
     return number
