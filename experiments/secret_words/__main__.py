@@ -126,7 +126,7 @@ def main() -> None:
         pretrain(task, scale, bench.start, compile=cuda)
     if "train" in stages:
         task = _task(bench, PARTS[1:])
-        before = {"arm": "before", "noise": False}
+        before = {"arm": "before", "noise": False, "start": bench.start_digest}
         RunLog(bench.log).run(
             before, lambda: {part: mean_loss_of(task, new_model(task, bench.start), part) for part in PARTS[1:]}
         )

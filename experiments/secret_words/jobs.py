@@ -65,4 +65,5 @@ def _outcome(job: Job, bench: Bench, task: Task) -> dict[str, Any]:
         # Fewer rounds, as in the tuning, keep every promise too.
         plan = replace(plan, rounds=job.rounds, noise_scale=plan.noise_scale if job.noise else CLEAN)
         train_under(plan, task, model, learning_rate=job.rate, seed=job.seed, compile=bench.compile)
-    return {part: mean_loss_of(task, model, part) for part in ("validation", "test")}
+    losses = {part: mean_loss_of(task, model, part) for part in ("validation", "test")}
+    return {**losses, "start": bench.start_digest}

@@ -36,8 +36,8 @@ def summarise(bench: Bench, output: Path) -> list[Row]:
     same = alike(bench.plans)
     rows = [_row(arm, same, log, bench) for arm in planned(bench.plans)]
     free = [outcome["test"] for outcome in _outcomes(log, FREE, FREE, bench=bench)]
-    start = log.outcome({"arm": "before", "noise": False})
-    references = {"no protection": free, "before fine-tuning": [start["test"]] if start else []}
+    starts = [entry["outcome"]["test"] for entry in log.entries() if entry["key"]["arm"] == "before"]
+    references = {"no protection": free, "before fine-tuning": starts}
     rates = {kind: chosen_rate(log, FREE, kind, bench) for kind in NOISELESS}
     output.mkdir(parents=True, exist_ok=True)
     (output / "summary.json").write_text(

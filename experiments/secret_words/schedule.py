@@ -14,6 +14,7 @@ from typing import Any
 
 from experiments.runs import RunLog
 from experiments.secret_words.arms import alike, planned
+from hush.storage import file_digest, folder_digest
 
 __all__ = [
     "FREE", "NOISELESS", "Bench", "Job", "chosen_rate", "final", "settling", "tuning_around", "tuning_middles",
@@ -50,6 +51,11 @@ class Bench:
     @property
     def plans(self) -> Path:
         return self.work / "plans"
+
+    @property
+    def start_digest(self) -> str:
+        """Runs say what they began with: pretraining on a GPU gives other bits each time."""
+        return (folder_digest if self.start.is_dir() else file_digest)(self.start)[:12]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ def same_promise(rows: Sequence[Row], references: Mapping[str, Sequence[float]])
     """Markdown. Steps with fewer seeds than the most are not candidates: a study cut short compares like with like."""
     seeds = max((row["seeds"] for row in rows), default=0)
     whole = [row for row in rows if row["seeds"] == seeds and row["loss"] is not None]
-    lines = [HEAD, *(f"| before fine-tuning | | | {loss:.3f} | |" for loss in references["before fine-tuning"])]
+    starts = references["before fine-tuning"]
+    lines = [HEAD, *([f"| before fine-tuning | | | {sum(starts) / len(starts):.3f} | |"] if starts else [])]
     for method in ("paper", "hush"):
         own = [row for row in whole if row["arm"].startswith(method)]
         lines += [_line(ALL_DATA[method], row) for row in own if row["step"] == 0]
