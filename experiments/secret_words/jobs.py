@@ -13,7 +13,16 @@ import torch
 import hush
 from experiments.runs import RunLog
 from experiments.secret_words.data import PARTS, Prepared
-from experiments.secret_words.schedule import FREE, Bench, Job, final, settling, tuning_around, tuning_middles
+from experiments.secret_words.schedule import (
+    FREE,
+    Bench,
+    Job,
+    final,
+    settling_between,
+    settling_ends,
+    tuning_around,
+    tuning_middles,
+)
 from experiments.secret_words.training import Task, mean_loss_of, new_model, train_ordinarily, train_under
 
 __all__ = ["run_jobs"]
@@ -31,7 +40,8 @@ def run_jobs(bench: Bench) -> None:
             context = multiprocessing.get_context("spawn")
             pool = ProcessPoolExecutor(bench.workers, context, initializer=_begin, initargs=(bench,))
             run = stack.enter_context(pool).map
-        for jobs_of in (tuning_middles, tuning_around, settling, final):  # each reads what the one before has found
+        # Each reads what the one before has found.
+        for jobs_of in (tuning_middles, tuning_around, settling_ends, settling_between, final):
             log = RunLog(bench.log)
             jobs = list(jobs_of(bench, log))
             left = [job for job in jobs if log.outcome(job.key) is None]

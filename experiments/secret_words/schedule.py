@@ -2,13 +2,15 @@
 
 Tuning goes by the loss on the validation part; reported is the test part. With a fifth of the rounds, the arm in
 the middle of a sweep tries every rate, the others try the one that was best there and its two neighbours: less noise
-bears more. With all rounds, every arm then tries what was best and the rate below: long runs prefer smaller steps.
+bears more. With all rounds, both ends of each sweep then try what was best and the rate below: long runs prefer smaller
+steps. Where both ends choose the same, so do the arms between; otherwise these try as well.
 """
 
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,15 @@ from experiments.secret_words.arms import alike, planned
 from hush.storage import file_digest, folder_digest
 
 __all__ = [
-    "FREE", "NOISELESS", "Bench", "Job", "chosen_rate", "final", "settling", "tuning_around", "tuning_middles",
+    "FREE", "NOISELESS", "Bench", "Job", "chosen_rate", "final", "settling_between", "settling_ends", "tuning_around",
+    "tuning_middles",
 ]  # fmt: skip
 
 FREE = "no protection"  # neither clipped nor noisy
 TUNING_SEED, TUNING_SHARE = 100, 5
 KINDS = (FREE, "clipped", "paper, all data", "paper, program", "hush, all data", "hush")  # each has its sweep
 NOISELESS = (FREE, "clipped")
+Kinded = tuple[str, str]  # an arm and its kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +91,17 @@ def tuning_around(bench: Bench, log: RunLog) -> Iterator[Job]:
             yield from _tuning(bench, log, name, kind)
 
 
-def settling(bench: Bench, log: RunLog) -> Iterator[Job]:
+def settling_ends(bench: Bench, log: RunLog) -> Iterator[Job]:
     """The first runs of full length, once an arm is tuned: they choose its rate."""
+    for end in dict.fromkeys(end for arm in _trained(bench) for end in _ends(bench, *arm)):
+        yield from _settling(bench, log, *end)
+
+
+def settling_between(bench: Bench, log: RunLog) -> Iterator[Job]:
+    """The other arms of the sweeps whose ends do not agree."""
     for name, kind in _trained(bench):
-        if name == _tuned(bench, name, kind):
+        ends = _ends(bench, name, kind)
+        if kind not in NOISELESS and (name, kind) not in ends and _agreed(bench, log, ends) is None:
             yield from _settling(bench, log, name, kind)
 
 
@@ -105,9 +116,7 @@ def final(bench: Bench, log: RunLog) -> Iterator[Job]:
 
 def chosen_rate(log: RunLog, name: str, kind: str, bench: Bench) -> float | None:
     """The learning rate with the lowest validation loss after all rounds; None before one of its runs ended."""
-    tuned = _tuned(bench, name, kind)
-    jobs = [] if tuned is None else _settling(bench, log, tuned, kind)
-    return _best(log, [job for job in jobs if log.outcome(job.key)])
+    return _agreed(bench, log, _ends(bench, name, kind)) or _settled(bench, log, name, kind)
 
 
 def _tuning(bench: Bench, log: RunLog, name: str, kind: str) -> list[Job]:
@@ -138,17 +147,34 @@ def _best(log: RunLog, jobs: list[Job]) -> float | None:
     return min(((loss, rate) for loss, rate in losses if math.isfinite(loss)), default=(math.nan, None))[1]
 
 
-def _trained(bench: Bench) -> list[tuple[str, str]]:
-    """The arms and their kinds, without those that train nearly the same as another."""
+@cache
+def _trained(bench: Bench) -> list[Kinded]:
+    """The arms and their kinds, without those that train nearly the same as another; from all data downwards."""
     same = alike(bench.plans)
     noisy = [(name, kind) for kind in KINDS if kind not in NOISELESS for name in _names(bench, kind)]
     clean = [(name, "clipped") for (name, noise), other in same.items() if not noise and name == other]
     return [(FREE, FREE), *clean, *((name, kind) for name, kind in noisy if name == same[name, True])]
 
 
-def _tuned(bench: Bench, name: str, kind: str) -> str | None:
-    """The arm whose tuning holds for this one: without noise, one for all."""
-    return _middle(bench, kind) if kind in NOISELESS else name
+def _ends(bench: Bench, name: str, kind: str) -> list[Kinded]:
+    """The arms with most and with least noise of this one's sweep. Without noise, one that stands for all."""
+    if kind in NOISELESS:
+        middle = _middle(bench, kind)
+        return [] if middle is None else [(middle, kind)]
+    method = name.split("-")[0]
+    sweep = [arm for arm in _trained(bench) if arm[1] not in NOISELESS and arm[0].split("-")[0] == method]
+    return [sweep[0], sweep[-1]]
+
+
+def _agreed(bench: Bench, log: RunLog, arms: list[Kinded]) -> float | None:
+    """The rate that all of these have chosen."""
+    rates = {_settled(bench, log, *arm) for arm in arms}
+    return rates.pop() if len(rates) == 1 else None
+
+
+def _settled(bench: Bench, log: RunLog, name: str, kind: str) -> float | None:
+    """The best of an arm's own runs of full length, as far as they have ended."""
+    return _best(log, [job for job in _settling(bench, log, name, kind) if log.outcome(job.key)])
 
 
 def _names(bench: Bench, kind: str) -> list[str]:

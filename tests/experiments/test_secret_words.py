@@ -143,14 +143,16 @@ def test_arms_that_train_nearly_the_same_are_run_once(finished: Path, tmp_path: 
     assert alike(plans) == {**expected, ("paper-07", False): "paper-05", ("paper-07", True): "paper-07"}
 
 
-def test_the_middle_tries_every_rate_and_the_others_try_its_neighbours(finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("agree", [True, False])
+def test_the_middle_tries_every_rate_and_the_others_follow(finished: Path, tmp_path: Path, agree: bool) -> None:
     from experiments.runs import RunLog
     from experiments.secret_words.schedule import (
         Bench,
         Job,
         chosen_rate,
         final,
-        settling,
+        settling_between,
+        settling_ends,
         tuning_around,
         tuning_middles,
     )
@@ -176,17 +178,23 @@ def test_the_middle_tries_every_rate_and_the_others_try_its_neighbours(finished:
     for job in around:
         lose(job, best=1e-2)
     assert not list(final(bench, log))  # a short tuning does not choose
-    long = list(settling(bench, log))
-    assert {(job.rate, job.rounds, job.seed) for job in long if job.arm == "paper-05" and job.noise} == {
-        (1e-2, 10, 0), (1e-3, 10, 0)
-    }  # fmt: skip
-    for job in long:
-        lose(job, best=1e-3 if job.arm == "paper-05" else 1e-1)
-    assert chosen_rate(log, "paper-05", "paper, program", bench) == 1e-3
-    assert chosen_rate(log, "paper-10", "paper, program", bench) == 1e-1
+    ends = list(settling_ends(bench, log))
+    assert {job.arm for job in ends if job.noise} == {"paper-00", "paper-10", "hush-00"}
+    assert {(job.rate, job.rounds, job.seed) for job in ends} == {(1e-1, 10, 0), (1e-2, 10, 0)}
+    for job in ends:
+        lose(job, best=1e-2 if job.arm == "paper-10" and not agree else 1e-1)
+    between = list(settling_between(bench, log))
+    expected = set() if agree else {("paper-05", 1e-2, 10, 0), ("paper-05", 1e-3, 10, 0)}
+    assert {(job.arm, job.rate, job.rounds, job.seed) for job in between} == expected
+    assert chosen_rate(log, "paper-05", "paper, program", bench) == (1e-1 if agree else None)
+    for job in between:
+        lose(job, best=1e-3)
+    assert chosen_rate(log, "paper-05", "paper, program", bench) == (1e-1 if agree else 1e-3)
+    assert chosen_rate(log, "paper-10", "paper, program", bench) == (1e-1 if agree else 1e-2)
     jobs = list(final(bench, log))
     assert {job.rate for job in jobs if not job.noise} == {1e-1}  # as tuned where all data are used
-    assert all(log.outcome(job.key) for job in jobs if job.noise)  # the first seed's runs are those that chose
+    # The first seed's runs are those that chose.
+    assert {job.arm for job in jobs if job.noise and not log.outcome(job.key)} == ({"paper-05"} if agree else set())
 
 
 @pytest.mark.parametrize("best", [1, 2])
