@@ -20,7 +20,6 @@ from experiments.runs import RunLog
 from experiments.secret_words.arms import BATCH, ROUNDS, Promise, make_plans
 from experiments.secret_words.data import DOCUMENTS, PARTS, Prepared, prepare
 from experiments.secret_words.jobs import run_jobs
-from experiments.secret_words.panels import summarise
 from experiments.secret_words.schedule import Bench
 from experiments.secret_words.training import Task, mean_loss_of, new_model, train_ordinarily
 from hush.storage import whole_file
@@ -132,6 +131,8 @@ def main() -> None:
         )
         run_jobs(bench)
     if "figures" in stages:
+        from experiments.secret_words.panels import summarise  # a machine that only trains needs nothing to draw with
+
         for row in summarise(bench, output):
             print(row)
 
