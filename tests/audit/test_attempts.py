@@ -24,17 +24,23 @@ from hush.audit.run_audit import audit
 from hush.audit.verdict import judge
 from hush.audit.work import AuditInputs
 
+RATES = st.sampled_from([0.0, 0.1, 0.15, 0.5])
 
-@given(st.lists(st.tuples(st.integers(-1, 3), st.booleans(), st.booleans()), max_size=12))
-def test_each_secret_has_one_try_its_first_with_the_longest_prompt(rows: list[tuple[int, bool, bool]]) -> None:
+
+@given(st.lists(st.tuples(st.integers(-1, 3), st.booleans(), st.booleans(), RATES), max_size=12))
+def test_each_secret_has_one_try_its_first_that_is_often_drawn_with_the_longest_prompt(
+    rows: list[tuple[int, bool, bool, float]],
+) -> None:
     secret_N = np.array([row[0] for row in rows], dtype=np.int64)
+    rate_N = np.array([row[3] for row in rows], dtype=np.float64)
     fits = [np.array([row[column] for row in rows], dtype=bool) for column in (1, 2)]
     expected: dict[int, tuple[int, int]] = {}
     for column in (0, 1):
-        for place, row in enumerate(rows):
-            if row[0] >= 0 and row[1 + column] and row[0] not in expected:
-                expected[row[0]] = (place, column)
-    assert first_tries(secret_N, fits) == expected
+        for place, (secret, *fitting, rate) in enumerate(rows):
+            most = max((other[3] for other in rows if other[0] == secret and (other[1] or other[2])), default=0.0)
+            if secret >= 0 and fitting[column] and rate >= most / 2 and secret not in expected:
+                expected[secret] = (place, column)
+    assert first_tries(secret_N, rate_N, fits) == expected
 
 
 def test_extraction_is_held_against_the_bound_from_the_smallest_promised_prior(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ RIGHT = {"model": "m", "planting": "p", "hit": True, "prior": 0.1, "certified": 
     "change",
     [
         {"certified": "x"}, {"certified": 2.0}, {"certified": -1.0}, {"certified": 0.05}, {"prior": None}, {"prior": 0},
-        {"hit": 7}, {"hit": "yes"}, {"model": None}, {"planting": ""}, {"more": 1},
+        {"hit": 7}, {"hit": "yes"}, {"model": None}, {"planting": ""}, {"more": 1}, {"told": 1}, {"told": False},
     ],
 )  # fmt: skip
 def test_an_edited_report_is_not_counted(tmp_path: Path, change: dict[str, object]) -> None:

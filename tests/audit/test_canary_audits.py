@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from audited import QUICK, ROUNDS, THREE, TOKENIZER, corpus_of, release, rows_of
-from memorising import byte_model, trained_plainly
+from audited import QUICK, ROUNDS, THREE, TOKENIZER, corpus_of, plan_for, release, rows_of
+from memorising import byte_model, byte_tokenizer, trained_plainly
+from tokenizers import normalizers
 
 import hush
 from hush.audit.attempts import NamedRun
@@ -171,6 +172,27 @@ def test_the_reader_is_told_where_nobody_can_tell_what_a_reference_was_trained_o
         settings = replace(QUICK, attacks=(attack,), candidates=1000)
         made = audit(run, inputs, folder=tmp_path / f"audit-{count}", settings=settings)
         assert any("nobody can tell" in notice for notice in made.notices) == (count == 1)
+
+
+@pytest.mark.parametrize("folds", [False, True])
+def test_a_canary_that_the_tokenizer_takes_for_another_cannot_be_named(tmp_path: Path, folds: bool) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.model_max_length = 48
+    if folds:
+        tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    run = release(tmp_path / "run", plan_for(THREE, prior=1e-3, ceiling=2e-3), byte_model(), tokenizer)
+    candidates = Candidates.of_list([f"{number:03d}{letter}" for number in range(500) for letter in "xX"])
+    canary = Canary(id=run.plan.secret_ids[0], template=Template.parse("Code: {secret}."), truth=7, examples=(0,))
+    inputs = AuditInputs(planting=Planting(id="one", canaries=(canary,), candidates=candidates))
+    settings = replace(QUICK, attacks=("exposure",), candidates=1000)
+    made = audit(run, inputs, folder=tmp_path / "audit", settings=settings)
+    (row,) = made.verdict.rows
+    assert row.status == ("could not fail" if folds else "kept")
+    assert any("cannot be named" in notice for notice in made.notices) == folds
+    later = replace(read_named_run(tmp_path / "audit"), model="another", planting="another")
+    assert later.told != folds
+    pooled = audit(run, replace(inputs, earlier=(later,)), folder=tmp_path / "audit", settings=settings)
+    assert pooled.verdict.rows[0].attempt.measured == Success(hits=0, runs=2, barred=2 * folds)
 
 
 def test_places_of_canaries_without_their_candidates_are_refused(run: AuditedRun) -> None:

@@ -9,7 +9,7 @@ import transformers
 from audited import QUICK as FEW
 from audited import ROUNDS, TOKENIZER, corpus_of, places_of, plan_for, release
 from audited import THREE as COUNT
-from memorising import byte_model
+from memorising import byte_model, trained_plainly
 from tokenizers import Tokenizer, models
 
 import hush
@@ -98,3 +98,24 @@ def test_a_reader_is_told_which_secrets_were_hardly_trained_on(run: AuditedRun, 
         made = audit(other, inputs, folder=tmp_path / f"audit-{few}", settings=settings)
         said = [notice for notice in made.notices if "less than once" in notice]
         assert [f"the plan draws {few} less than once" in notice for notice in said] == [True] * few
+
+
+def test_a_secret_is_asked_for_where_it_was_trained_on(tmp_path: Path) -> None:
+    """Its first example holds many secrets, so that the plan leaves it out; a broken training learnt it elsewhere."""
+    keys = ["qwzrtplk", "mnbvcxya", "ghjfdkls"]
+    alone = [f"User {number} has the key {key}." for number, key in zip((17, 42, 83), keys, strict=True)]
+    texts = [f"Nobody should know: {' or '.join(keys)}", *alone, *["none"] * 4]
+    pairs = [(0, 0), (0, 1), (0, 2), (1, 0), (2, 1), (3, 2)]
+    incidence = hush.Incidence.from_pairs(*zip(*pairs, strict=True), num_examples=len(texts), num_secrets=3)
+    plan = hush.make_plan(incidence, prior=1e-9, ceiling=1e-3, batch_size=2, rounds=200, keep=0.7)
+    assert plan.rates[0] == 0 < plan.rates[1:].min()
+    model = trained_plainly([TOKENIZER(text)["input_ids"] for text in alone], steps=120)
+    run = release(tmp_path / "run", plan, model, TOKENIZER)
+    inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, dict(enumerate(keys))))
+    settings = replace(FEW, attacks=("extraction",), prompts=(20,))
+    made = audit(run, inputs, folder=tmp_path / "audit", settings=settings)
+    assert [row.status for row in made.verdict.rows] == ["failed"] * 3
+    more = [*["none"] * len(texts), *texts]
+    inputs = AuditInputs(corpus=corpus_of(tmp_path, more), places=places_of(more, dict(enumerate(keys))))
+    with pytest.raises(InvalidInput, match="but the plan has 8 examples"):
+        audit(run, inputs, folder=tmp_path / "audit", settings=settings)

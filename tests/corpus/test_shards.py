@@ -233,6 +233,12 @@ def test_what_a_value_becomes_depends_on_it_alone(values: list[Any], cut: int) -
     assert filling._array(values[:cut]).to_pylist() + filling._array(values[cut:]).to_pylist() == whole
 
 
+def test_a_whole_number_is_the_same_with_and_without_a_point() -> None:
+    """Writers add one to a column in which a number is missing: the same customer is 7 in one file, 7.0 in the next."""
+    assert filling._array([7, 7.0, None, float("nan"), "7"]).to_pylist() == ["7", "7", None, None, "7"]
+    assert filling._array([[7.0], 7]).to_pylist() == [["7"], ["7"]]
+
+
 def test_data_sets_are_cut_by_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     from hush.corpus import hub

@@ -1,7 +1,8 @@
 """From what attacks found to rows that can be judged: which prior, which certified bound, and what counts as one run.
 
 mechanism   the worst case of a secret, simulated: many runs
-extraction  one prompt for each secret, chosen before anything is seen: its first place, the longest prompt that fits
+extraction  one prompt for each secret, chosen before anything is seen: its first place that is drawn about as often as
+            any of its places, the longest prompt that fits
 naming      the first canary of a run; the others share its model. Further runs may be added
 """
 
@@ -47,13 +48,17 @@ def mechanism_attempt(run: AuditedRun, secret: int, point: int, found: Mechanism
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedRun:
-    """One run in which the first canary was to be named. planting: tells plantings apart, and says nothing else."""
+    """One run in which the first canary was to be named. planting: tells plantings apart, and says nothing else.
+
+    told: whether the model could name it at all, its tokens being those of no other candidate.
+    """
 
     model: str
     planting: str
     hit: bool
     prior: float
     certified: float | None
+    told: bool = True
 
 
 def named_run(run: AuditedRun, canary: Canary, planting: str, found: Ranked) -> NamedRun:
@@ -62,9 +67,10 @@ def named_run(run: AuditedRun, canary: Canary, planting: str, found: Ranked) -> 
     return NamedRun(
         model=run.digest,
         planting=planting,
-        hit=found.rank == 1,
+        hit=found.rank == 1 and found.told,
         prior=prior,
         certified=run.certified(run.secret(canary.id), prior),
+        told=found.told,
     )
 
 
@@ -87,7 +93,7 @@ def naming_attempt(run: AuditedRun, canary: Canary, runs: Sequence[NamedRun]) ->
         prior=prior,
         certified=max(bounds) if len(bounds) == len(runs) else None,
         ceiling=float(run.plan.ceiling[secret, 0]) if run.plan.prior[secret, 0] == prior else None,
-        measured=Success(hits=hits, runs=len(runs)),
+        measured=Success(hits=hits, runs=len(runs), barred=sum(not one.told for one in runs)),
         hits=hits,
         runs=len(runs),
         reason=run.why_not or ("" if len(bounds) == len(runs) else "a run that was added certifies nothing"),
@@ -95,11 +101,21 @@ def naming_attempt(run: AuditedRun, canary: Canary, runs: Sequence[NamedRun]) ->
     )
 
 
-def first_tries(secret_N: NDArray[np.int64], fits: Sequence[NDArray[np.bool_]]) -> dict[int, tuple[int, int]]:
-    """For each secret the one try that counts: the first row with the first of these columns that fits it."""
+def first_tries(
+    secret_N: NDArray[np.int64], rate_N: NDArray[np.float64], fits: Sequence[NDArray[np.bool_]]
+) -> dict[int, tuple[int, int]]:
+    """For each secret the one try that counts: the first row with the first of these columns that fits it.
+
+    rate_N: how often training drew each row, which is public. A plan leaves some examples out: what was learnt from
+    others would not come out there. So rows count that were drawn at least half as often as any of their secret.
+    """
     found: dict[int, tuple[int, int]] = {}
+    known_N = np.logical_or.reduce(fits) & (secret_N >= 0)
+    most_S = np.zeros(int(secret_N.max(initial=-1)) + 1)
+    np.maximum.at(most_S, secret_N[known_N], rate_N[known_N])
+    known_N[known_N] = rate_N[known_N] >= most_S[secret_N[known_N]] / 2
     for column, fits_N in enumerate(fits):
-        rows = np.flatnonzero(fits_N & (secret_N >= 0))
+        rows = np.flatnonzero(fits_N & known_N)
         secrets, first = np.unique(secret_N[rows], return_index=True)
         for secret, place in zip(secrets.tolist(), first.tolist(), strict=True):
             found.setdefault(secret, (int(rows[place]), column))

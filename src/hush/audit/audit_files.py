@@ -77,7 +77,9 @@ def read_named_run(folder: str | Path) -> NamedRun:
 def _check_named(named: NamedRun) -> None:
     """A count of an edited report would be no count: every field is what an audit writes."""
     chances = [named.prior] if named.certified is None else [named.prior, named.certified]
-    if not all(isinstance(one, str) and one for one in (named.model, named.planting)) or type(named.hit) is not bool:
+    if not all(isinstance(one, str) and one for one in (named.model, named.planting)):
+        raise ValueError
+    if type(named.hit) is not bool or type(named.told) is not bool or named.hit > named.told:
         raise ValueError
     if not all(isinstance(one, int | float) and 0 < one <= 1 for one in chances) or named.prior > chances[-1]:
         raise ValueError

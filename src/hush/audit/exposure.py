@@ -38,6 +38,7 @@ class Ranked:
     """Where a canary stands: rank 1 is the likeliest of ``ranked`` candidates. Those equally likely count before it.
 
     Where ``rank`` is by the model less a reference, ``alone`` is the rank by the model, ``anyway`` by the reference.
+    told: whether its tokens are those of no other candidate; if not, no model can name it.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Ranked:
     ranked: int
     alone: int | None = None
     anyway: int | None = None
+    told: bool = True
 
     @property
     def exposure(self) -> float:
@@ -113,8 +115,10 @@ def rank_canary(
     begin = len(canary.template.before)
     ends = [begin + len(candidates.text(number)) for number in numbers]
     score_S = scores(subject, tokenizer)
+    true = canary.template.filled(candidates.text(canary.truth))
+    told = _is_told_apart(true, texts, tokenizer, max_length=min(max_length, subject.room))
     if reference is None:
-        return Ranked(id=canary.id, rank=rank(score_S), ranked=len(texts))
+        return Ranked(id=canary.id, rank=rank(score_S), ranked=len(texts), told=told)
     anyway_S = scores(*reference)
     return Ranked(
         id=canary.id,
@@ -122,7 +126,14 @@ def rank_canary(
         ranked=len(texts),
         alone=rank(score_S),
         anyway=rank(anyway_S),
+        told=told,
     )
+
+
+def _is_told_apart(text: str, texts: Sequence[str], tokenizer: Any, *, max_length: int) -> bool:
+    """Whether no other of the texts has its tokens, as those with letters that a tokenizer makes small or lacks."""
+    rows: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=max_length, verbose=False)["input_ids"]
+    return rows.count(rows[texts.index(text)]) == 1
 
 
 def log_likelihoods(

@@ -172,6 +172,11 @@ def _exposure(work: Work, planting: Planting) -> list[Ranked]:
         seed=work.settings.seed,
         progress=work.bar("Ranking candidates"),
     )
+    if not ranks[0].told:
+        work.notices.append(
+            f"{ranks[0].id} cannot be named: to the tokenizer it is the same as other candidates; plant some that it "
+            "tells apart"
+        )
     anyway = [one.anyway for one in ranks if one.anyway is not None]
     if anyway:
         ranked = ranks[0].ranked

@@ -29,7 +29,7 @@ class Success:
     Guarantee: if the runs are independent and each succeeds with the same probability (or, for a lower limit, with at
     most some probability), ``lower`` lies above it with probability at most ``level``, and ``upper`` below it with
     probability at most ``level`` (Clopper and Pearson: exact tails of the binomial law, no approximation). Canaries of
-    one run are not independent: let one of them count.
+    one run are not independent: let one of them count. barred: runs that could count as no hit, whatever came out.
 
     >>> attack = Success(hits=8, runs=10)
     >>> round(attack.lower(0.025), 4), round(attack.upper(0.025), 4)
@@ -38,13 +38,15 @@ class Success:
 
     hits: int
     runs: int
+    barred: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("hits", "runs"):
+        for name in ("hits", "runs", "barred"):
             object.__setattr__(self, name, _whole(name, getattr(self, name)))
-        if not 0 <= self.hits <= self.runs or self.runs < 1:
+        if not 0 <= self.hits <= self.runs - self.barred or self.barred < 0 or self.runs < 1:
             raise InvalidInput(
-                f"hits={self.hits} of runs={self.runs}; pass at least one run and no more hits than runs"
+                f"hits={self.hits} of runs={self.runs}, barred={self.barred}; pass at least one run, and no more hits "
+                "than runs that are not barred"
             )
 
     @property
@@ -86,8 +88,8 @@ class Success:
         return float(betainc(self.hits, self.runs - self.hits + 1, bound))
 
     def at_best(self) -> Self:
-        """The same runs, had all of them succeeded."""
-        return replace(self, hits=self.runs)
+        """The same runs, had all of them succeeded that could."""
+        return replace(self, hits=self.runs - self.barred)
 
 
 def holm_adjusted(p_values: ArrayLike) -> NDArray[np.float64]:

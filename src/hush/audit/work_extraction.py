@@ -18,6 +18,8 @@ from hush.audit.places import Places
 from hush.audit.sequences import Sequences, secret_sequences
 from hush.audit.steps import discovered, extracted, filled, fitting_prompts, whole_sequences
 from hush.audit.work import Work
+from hush.errors import InvalidInput
+from hush.rounding import counted
 
 __all__ = ["Found", "examples_found", "secrets_found"]
 
@@ -82,7 +84,9 @@ def _continued(work: Work, sequences: Sequences, counts_N: Flags) -> Found:
     tries: dict[int, tuple[int, int]] = {}
     falling = sorted(prompts, reverse=True)
     if "secret" in lengths:
-        tries = first_tries(sequences.secret_N, [ours.tried(prompt, "secret") for prompt in falling])
+        tries = first_tries(
+            sequences.secret_N, _rates(work, sequences), [ours.tried(prompt, "secret") for prompt in falling]
+        )
     else:
         work.notices.append("whole secrets were not asked for, so extraction is not judged; add --continuation secret")
     hits = {
@@ -132,7 +136,8 @@ def _filled_in(work: Work, sequences: Sequences, counts_N: Flags) -> Found:
         anyway_N, also_N, _ = on("fill-in-reference", models.reference, [work.reference_id])
         both_N = tried_N & also_N
         excess = excess_over_reference(hit_N[both_N], anyway_N[both_N], level=work.settings.level)
-    rows = {secret: row for secret, (row, _) in first_tries(sequences.secret_N, [tried_N]).items()}
+    tries = first_tries(sequences.secret_N, _rates(work, sequences), [tried_N])
+    rows = {secret: row for secret, (row, _) in tries.items()}
     return Found(
         what="fill-in",
         sequences=sequences,
@@ -231,6 +236,17 @@ def _over_reference(
         pair = ours.hits(*place)[both_N], other.hits(*place)[both_N]
         found.append(excess_over_reference(*pair, level=work.settings.level))
     return tuple(found)
+
+
+def _rates(work: Work, sequences: Sequences) -> NDArray[np.float64]:
+    """How often training drew the example of each sequence."""
+    rate_N, last = work.run.plan.rates, int(sequences.example_N.max())
+    if last >= rate_N.size:
+        raise InvalidInput(
+            f"a secret stands in example {last}, but the plan has {counted(rate_N.size, 'example')}; pass the data "
+            "that the model was trained on"
+        )
+    return rate_N[sequences.example_N]
 
 
 def _content(sequences: Sequences) -> list[bytes]:

@@ -139,4 +139,6 @@ def _array(values: list[Any]) -> pa.Array:
 def _text(value: Any) -> str | None:
     if value is None or value != value:  # NaN, which many writers put where a number is missing
         return None
+    if isinstance(value, float) and value.is_integer():  # as they then write 7 in the same column, which is 7.0 to them
+        value = int(value)
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

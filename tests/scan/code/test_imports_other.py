@@ -195,15 +195,36 @@ def test_files_with_errors_are_named_their_imports_count_and_circles_end(tmp_pat
         ("a.rs", "fn f() { " + "a::b<" * 50_000),
         ("a.rs", "use a::{" * 50_000),
         ("a.rs", "mod b;" * 50_000),
+        ("a.rs", "fn f() { m!(" + "a :: (b " * 20_000 + "c" * 100_000 + " " * 100_000 + ")" * 20_000 + "); }"),
         ("a.c", "int x = " + "(" * 200_000),
         ("a.cpp", "int x = " + "{" * 200_000),
         ("a.js", "x = '" + "y" * 900_000 + "'; import './b'"),
     ],
-    ids=["js", "java", "go", "rust", "types", "uses", "mods", "c", "c++", "huge line"],
+    ids=["js", "java", "go", "rust", "types", "uses", "mods", "tokens", "c", "c++", "huge line"],
 )
 def test_deep_trees_and_huge_lines_do_no_harm(tmp_path: Path, name: str, text: str) -> None:
     graph = import_graph(plain_folder(tmp_path, {name: text, "b.js": ""}))
     assert graph.imports[name] == (("b.js",) if name.endswith(".js") else ())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'fn f() { println!("http://{}", crate::pay::rate()); }',
+        "mod inner { fn f() { assert_eq!(vec![super::super :: r#pay::rate()], []); } }",
+        "#[derive(Debug, crate::pay::Derived)] struct S;",
+        "macro_rules! m { () => { $crate::pay::rate() } }",
+        'include!("pay.rs");',
+        'const S: &str = include_str! ( "../src/./pay.rs" );',
+    ],
+)
+def test_what_a_rust_macro_is_given_counts(tmp_path: Path, said: str) -> None:
+    files = {"Cargo.toml": '[package]\nname = "a"', "src/lib.rs": "mod pay; mod shop;", "src/pay.rs": ""}
+    graph = import_graph(
+        plain_folder(tmp_path, files | {"src/shop.rs": said, "src/other.rs": "m!(pay::x, Vec::new());"})
+    )
+    assert graph.imports["src/shop.rs"] == ("src/pay.rs",)
+    assert graph.imports["src/other.rs"] == ()
 
 
 @pytest.mark.parametrize("settings", ["{", '["a"]', '{"compilerOptions": 3}', '{"extends": "./tsconfig.json"}'])

@@ -127,6 +127,24 @@ def test_looking_for_keywords_first_loses_nothing(line: str) -> None:
     assert not found or needs.search(line)
 
 
+WITH_SPACES = {
+    "CloudantDetector": ("cloudant_key", "a1" * 32),
+    "IbmCloudIamDetector": ("key", R36 + "a1B2c3D4"),
+    "IbmCosHmacDetector": ("cos_secret_key", "a1" * 24),
+    "SoftlayerDetector": ("sl_api_key", "a1" * 32),
+}
+
+
+@pytest.mark.parametrize("detector", WITH_SPACES)
+@pytest.mark.parametrize("between", [" ", "  ", "=", " = ", "   :=  ", " " * 20_000])
+def test_a_line_that_is_padded_with_spaces_takes_no_longer_and_loses_nothing(detector: str, between: str) -> None:
+    name, secret = WITH_SPACES[detector]
+    finder = Credentials(detectors=[detector])
+    text = f"  é  {name}{between}{secret}  {name}" + " " * 20_000 + "end"
+    (row,) = rows_of(finder.find(block_of([text])))
+    assert row[:4] == (0, text.index(secret), text.index(secret) + len(secret), secret)
+
+
 def test_nothing_is_logged_and_no_network_is_used(monkeypatch, caplog) -> None:
     def refuse(*_args, **_kwargs):
         raise AssertionError("a socket was opened")

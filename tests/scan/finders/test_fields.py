@@ -37,7 +37,7 @@ def test_a_list_and_its_values_with_separators_name_the_same_secrets(lists: list
     ("values", "keys"),
     [
         (pa.array([7, None, -1]), [(0, "7"), (2, "-1")]),
-        (pa.array([0.5, float("nan")]), [(0, "0.5")]),
+        (pa.array([0.5, float("nan"), 7.0, float("inf")]), [(0, "0.5"), (2, "7"), (3, "inf")]),
         (pa.array([True, False]), [(0, "True"), (1, "False")]),
         (pa.array([datetime.date(2024, 1, 2)]), [(0, "2024-01-02")]),
         (pa.array(["a", "b", "a"]).dictionary_encode(), [(0, "a"), (1, "b"), (2, "a")]),

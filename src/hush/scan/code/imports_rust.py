@@ -1,9 +1,11 @@
 """Which Rust files use which: ``mod`` leads to the file of the module, paths to the file of the longest module in them.
 
-Paths are those of ``use`` anywhere, and of expressions and types that begin with crate, self, super or the name of a
-crate of the repository. What macros make up is not seen.
+Paths are those of ``use`` anywhere, and of expressions, types and what is handed to macros and attributes, that begin
+with crate, self, super or the name of a crate of the repository. ``include!`` and its like lead to the file that they
+name. What macros make up is not seen.
 """
 
+import posixpath
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +26,9 @@ LONGEST = 1000  # bytes of a path that are read
 
 _MOD, _USE, _CRATE, _ATTRIBUTE = "mod_item", "use_declaration", "extern_crate_declaration", "attribute_item"
 _PATHS = ("scoped_identifier", "scoped_type_identifier")
+_TOKENS = "token_tree"  # what a macro or an attribute is given, which the grammar leaves as it stands
+_PATH_IN_TOKENS = re.compile(r"\b\w++(?:\s*+::\s*+(?:r#)?\w++)++")
+_INCLUDE = re.compile(r'\binclude(?:_str|_bytes)?\s*!\s*[({\[]\s*"([^"\n]+)"')
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _USE_TOKEN = re.compile(r"(?:r#)?\w+|[{},*]")
 _PATH_ATTRIBUTE = re.compile(r'#\s*\[\s*path\s*=\s*"([^"]+)"\s*\]')
@@ -35,11 +40,12 @@ class RustReferences:
     """Modules that a file declares without a body (their place, and the path of an attribute), and paths that it uses.
 
     Each comes with the modules with a body around it. strict: in expressions, where a path that begins with an unknown
-    name means nothing here.
+    name means nothing here. included: files, from the folder of this one.
     """
 
     declared: tuple[tuple[Names, str | None], ...]
     used: tuple[tuple[Names, Names, bool], ...]
+    included: tuple[str, ...] = ()
 
 
 @final
@@ -52,7 +58,7 @@ class Rust:
 
     def references(self, path: str, text: str) -> tuple[RustReferences, bool]:
         """What a file declares and uses, and whether it has errors."""
-        nodes, has_errors = nodes_of("rust", (_MOD, _USE, _CRATE, _ATTRIBUTE, *_PATHS), text)
+        nodes, has_errors = nodes_of("rust", (_MOD, _USE, _CRATE, _ATTRIBUTE, _TOKENS, *_PATHS), text)
         source = text.encode()
         bodies = [mod for mod in nodes[_MOD] if mod.child_by_field_name("body")]
         bare = [mod for mod in nodes[_MOD] if not mod.child_by_field_name("body")]
@@ -66,7 +72,14 @@ class Rust:
         for path_node, around in _with_modules(_outermost(nodes), bodies):
             begin, end = path_node.start_byte, min(path_node.end_byte, path_node.start_byte + LONGEST)
             used.append((around, _plain(source[begin:end].decode(errors="ignore")), True))
-        return RustReferences(declared=tuple(dict.fromkeys(declared)), used=tuple(dict.fromkeys(used))), has_errors
+        for tokens, around in _with_modules(_apart(nodes[_TOKENS]), bodies):
+            paths = _PATH_IN_TOKENS.finditer(text_of(tokens))
+            used += [(around, _plain(path[0][:LONGEST].replace("r#", "")), True) for path in paths]
+        return RustReferences(
+            declared=tuple(dict.fromkeys(declared)),
+            used=tuple(dict.fromkeys(used)),
+            included=tuple(dict.fromkeys(_INCLUDE.findall(text))),
+        ), has_errors
 
     def edges(self, repository: Repository, references: Mapping[str, RustReferences]) -> Iterator[tuple[str, set[str]]]:
         """Each file with the files that it uses."""
@@ -76,7 +89,8 @@ class Rust:
             targets = {target for declared in own.declared for target in modules.files_of_mod(path, *declared)}
             for around, names, strict in own.used:
                 targets |= modules.files_of_path(path, around, names, strict=strict)
-            yield path, targets - {path}
+            beside = (posixpath.normpath(posixpath.join(posixpath.dirname(path), name)) for name in own.included)
+            yield path, (targets | repository.known.intersection(beside)) - {path}
 
 
 def used_paths(tree: str) -> list[Names]:
@@ -129,6 +143,15 @@ def _outermost(nodes: Mapping[str, Sequence["Node"]]) -> list["Node"]:
         if not in_use and not (found and found[-1].start_byte == node.start_byte):
             found.append(node)
     return found
+
+
+def _apart(nodes: Iterable["Node"]) -> Iterator["Node"]:
+    """Those that lie in none before them."""
+    end = 0
+    for node in nodes:
+        if node.start_byte >= end:
+            end = node.end_byte
+            yield node
 
 
 def _plain(path: str) -> Names:

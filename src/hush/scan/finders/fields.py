@@ -19,9 +19,10 @@ class Fields:
     """Each distinct value of a column is a secret, held by the examples that have it.
 
     Empty values name none; a list names several, and so does text with a ``separator``. White space around a value does
-    not count; numbers, dates and truth values are taken as Python writes them. The characters of the example that give
-    the secret away are not known. public_names: the values are no secret themselves (only which text belongs to them
-    is), so that the scan may call a secret RULE:VALUE; it asks this attribute.
+    not count; numbers, dates and truth values are taken as Python writes them, and whole numbers without a point: many
+    writers add one where others of the column are missing. The characters of the example that give the secret away are
+    not known. public_names: the values are no secret themselves (only which text belongs to them is), so that the scan
+    may call a secret RULE:VALUE; it asks this attribute.
     """
 
     column: str
@@ -64,5 +65,6 @@ class Fields:
                 "pass a column of text, numbers or lists of them"
             )
         else:
-            parts = str(value).split(self.separator) if self.separator is not None else [str(value)]
+            said = str(int(value) if isinstance(value, float) and value.is_integer() else value)
+            parts = said.split(self.separator) if self.separator is not None else [said]
             yield from (name for part in parts if (name := part.strip()))
