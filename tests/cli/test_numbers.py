@@ -58,6 +58,19 @@ def test_posterior_shows_all_bounds_and_the_attack_rounded_to_the_safe_side() ->
     assert f"names the right one with probability above {rounded_up(row['blowup'])}" in " ".join(shown.split())
 
 
+def test_priors_are_shown_rounded_down_and_the_noise_up(graph: Path, tmp_path: Path) -> None:
+    # From a larger prior, or under less noise, nobody computed what holds.
+    asked = ["--rate", 0.01, "--examples", 20, "--rounds", 100, "--noise-multiplier", "1.50000049"]
+    shown = " ".join(run("posterior", *asked, "--prior", "1.23456789e-6").stdout.split())
+    assert "noise multiplier 1.50001, 100 rounds" in shown
+    assert "at most 1.23456e-06 names the right one" in shown
+    assert "1.23457" not in shown
+    promise = ["--prior", "1.23456789e-6", "--ceiling", 0.01]
+    made = [run("calibrate", graph, *promise, *RUN)]
+    made.append(run("plan", graph, *promise, "--rounds", 50, "--batch-size", 1, "--output", tmp_path / "plan"))
+    assert all("1.23456e-06" in one.stdout and "1.23457" not in one.stdout for one in made)
+
+
 def test_rates_may_come_from_json_or_parquet(tmp_path: Path) -> None:
     rates = [0.01, 0.02, 0.5]
     pq.write_table(pa.table({"rate": rates}), tmp_path / "rates.parquet")

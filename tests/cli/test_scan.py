@@ -147,6 +147,22 @@ def test_a_review_is_written_unless_it_is_declined(mail: Path) -> None:
     assert not (mail / "found/owner/review.html").exists()
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(
+    mail: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("the work has begun")
+
+    monkeypatch.setattr("hush.scan.run.scan", read)
+    scan = SCAN[: SCAN.index("--output")]
+    below = refused(2, *scan, "--output", "rules.yaml/found")
+    assert "--output=rules.yaml/found: " in below
+    assert "rules.yaml is a file; name a folder elsewhere" in below
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    assert "is not writable; name a folder elsewhere" in refused(2, *scan, "--output", "new/found")
+    assert not Path("new").exists()
+
+
 def test_what_is_there_already_is_kept(mail: Path) -> None:
     run_json(*SCAN)
     before = files_below(mail / "found")

@@ -121,6 +121,13 @@ def test_without_a_network_a_name_of_the_hub_is_refused_at_once(nowhere: list[st
     assert len(nowhere) == 1
 
 
+def test_a_misspelt_folder_that_no_name_of_the_hub_could_be_is_refused_as_one(nowhere: list[str]) -> None:
+    for name in ("my modl", "Modell für März"):
+        with pytest.raises(InvalidInput, match=f"{name} is no folder here, and the hub has no such names"):
+            check_reachable(name)
+    assert not nowhere
+
+
 def test_what_is_here_or_may_be_reached_another_way_is_not_looked_up(
     nowhere: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,19 @@ def test_holding_out_what_holds_secrets_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "share").exists()
 
 
+def test_a_table_with_nothing_but_its_header_is_called_empty(tmp_path: Path) -> None:
+    small_desk(tmp_path)
+    (tmp_path / "table.csv").write_text("text\r\n")
+    with pytest.raises(InvalidInput, match=r"^data\.source: .*table\.csv holds no example; pass data"):
+        ran(tmp_path, data={"source": "table.csv"})
+
+
+def test_prompts_that_no_text_has_room_for_are_told_by_their_key_and_cost_no_training(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"no sequence can be tried .*; lower audit\.prompts or audit"):
+        ran(tmp_path, audit={"prompts": [500]})
+    assert ran(tmp_path) == ["audit", "report"]
+
+
 def test_nothing_is_done_twice(finished: Path, desk: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name not in ("lock", "owner")}
     assert not run_pipeline(small_config(desk), output=finished).ran
@@ -85,7 +98,7 @@ def test_what_comes_to_the_same_changes_nothing_after_it(own: Path) -> None:
 def test_a_further_training_must_be_asked_for_by_name(own: Path) -> None:
     more: dict[str, Any] = {"training": {"learning_rate": 0.01}}
     before = (own / "run" / "share" / "model" / "model.safetensors").read_bytes()
-    with pytest.raises(InvalidInput, match=r"once more .* accounts for one training.* pass --new-release"):
+    with pytest.raises(InvalidInput, match=r"once more \(1 finished already, in .*training\).* pass --new-release"):
         ran(own, **more)
     with pytest.raises(InvalidInput, match="pass --new-release"):
         ran(own, since="plan")

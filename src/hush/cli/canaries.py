@@ -12,6 +12,7 @@ from hush.cli.messages import working
 from hush.cli.options import ColumnOption, JsonOption, UnitOption, flag
 from hush.console import counted
 from hush.errors import InvalidInput
+from hush.report.markup import at_least, at_most
 
 if TYPE_CHECKING:
     from hush.audit.candidates import Candidates
@@ -40,7 +41,7 @@ def canaries(
         str,
         typer.Argument(help="Your data: Parquet, JSON lines, CSV, text, a folder, or a name.", metavar="DATA"),
     ],
-    output: Annotated[Path, typer.Option(help="New folder: public/ for hush plan, owner/ with data and key.")],
+    output: Annotated[Path, typer.Option(help="New folder: public/ for hush plan, owner/ with the data.")],
     ceiling: Annotated[
         float,
         typer.Option(help="What each canary is promised: named with at most this chance."),
@@ -133,8 +134,9 @@ def canaries(
         return
     console = Console()
     console.print(
-        f"{counted(count, 'canary', 'canaries')} of {counted(what.size, 'candidate')} each (prior {what.prior:.3g}, "
-        f"ceiling {ceiling:g}) in {counted(count * repeats, 'new example')}, after {len(corpus):,} of yours.",
+        f"{counted(count, 'canary', 'canaries')} of {counted(what.size, 'candidate')} each "
+        f"(prior {at_least(what.prior)}, ceiling {at_most(ceiling)}) in {counted(count * repeats, 'new example')}, "
+        f"after {len(corpus):,} of yours.",
         f"{output / 'owner'} says what they are: it is for your eyes alone. Next:",
         f"  {step}",
         sep="\n",

@@ -220,7 +220,12 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def check_folder_free(folder: Path, what: str, *, force: bool) -> None:
-    """Refuse a folder that holds an older result, unless it is to be replaced."""
+    """Refuse, before any work, a folder that cannot be written, or holds an older result that is not to be replaced."""
+    above = next(place for place in Path(os.path.realpath(folder)).parents if place.exists())
+    if not above.is_dir():
+        raise InvalidInput(f"--output={folder}: {above} is a file; name a folder elsewhere")
+    if not os.access(above, os.W_OK):
+        raise InvalidInput(f"--output={folder}: {above} is not writable; name a folder elsewhere")
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise InvalidInput(f"{folder} holds {what} already; pass --force to replace it, or name a new folder")
 

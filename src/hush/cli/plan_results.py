@@ -16,6 +16,7 @@ from hush.cli.results import Record
 from hush.console import counted, plain, rounded_down, rounded_up, show_rows
 from hush.plan import Plan, noise_without_forcing
 from hush.plan.remarks import are_canaries, kept_weight, unlisted_secrets
+from hush.report.markup import at_least
 from hush.storage import whole_file
 from hush.weights import Frontier
 
@@ -95,7 +96,7 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
     binding: list[Record] = record["binding"]
     if binding and top > 0:
         cells = [
-            [row["id"], f"{row['prior']:g}", *(rounded_up(row[name]) for name in ("posterior", "ceiling"))]
+            [row["id"], at_least(row["prior"], 6), *(rounded_up(row[name]) for name in ("posterior", "ceiling"))]
             for row in binding[:top]
         ]
         shown = f"Binding secrets: {len(binding)}" + (f", the first {top}" if len(binding) > top else "")

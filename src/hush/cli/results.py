@@ -16,6 +16,7 @@ from hush.accounting import Calibration, posterior
 from hush.cli.inputs import Problem
 from hush.console import BOUND_NAMES, counted, plain, rounded_down, rounded_up, show_rows, times_less
 from hush.protection import promise_arrays
+from hush.report.markup import at_least, at_most
 from hush.storage import write_table
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 CURVE = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 0.5)
+DIGITS = 6  # of what was asked for
 SHORT = {"kl": "KL", "renyi": "Rényi", "blowup": "blow-up", "lower": "an attack reaches"}
 
 Record = dict[str, Any]
@@ -56,18 +58,21 @@ def show_posterior(record: Record, console: Console) -> None:
     names = [name for name in rows[0] if name != "prior"]
     console.print(
         f"A secret in {counted(record['examples'], 'example')}, {record['expected_draws_per_round']:.4g} drawn per "
-        f"round; noise multiplier {record['noise_multiplier']:g}, {counted(record['rounds'], 'round')}.",
+        f"round; noise multiplier {at_most(record['noise_multiplier'], DIGITS)}, {counted(record['rounds'], 'round')}.",
         highlight=False,
     )
     cells = [
-        [f"{row['prior']:g}", *((rounded_down if name == "lower" else rounded_up)(row[name]) for name in names)]
+        [
+            at_least(row["prior"], DIGITS),
+            *((rounded_down if name == "lower" else rounded_up)(row[name]) for name in names),
+        ]
         for row in rows
     ]
     show_rows(console, ["prior", *(SHORT[name] for name in names)], cells, title="Posterior, at most")
     first = rows[0]
     best = min(first[name] for name in names if name != "lower")
     sentence = (
-        f"Nobody who gives each candidate at most {first['prior']:g} names the right one "
+        f"Nobody who gives each candidate at most {at_least(first['prior'], DIGITS)} names the right one "
         f"with probability above {rounded_up(best)}."
     )
     if "lower" in first:
@@ -129,7 +134,7 @@ def show_calibration(record: Record, console: Console, *, top: int) -> None:
     binding: list[Record] = record["binding"]
     if binding and top > 0:
         rows = [
-            [_name(row), f"{row['prior']:g}", *(rounded_up(row[name]) for name in ("posterior", "ceiling"))]
+            [_name(row), at_least(row["prior"], DIGITS), *(rounded_up(row[name]) for name in ("posterior", "ceiling"))]
             for row in binding[:top]
         ]
         shown = f"Binding secrets: {len(binding)}" + (f", the first {top}" if len(binding) > top else "")

@@ -16,12 +16,16 @@ def check_reachable(name: str) -> None:
     Behind a proxy nothing is looked up here; and told to stay offline, the libraries refuse at once by themselves.
     """
     from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     proxies = getproxies().keys() - {"no"}
     if Path(name).is_dir() or constants.HF_HUB_OFFLINE or proxies:
         return
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return
+    except HFValidationError:  # such as a folder's name with a space in it, misspelt
+        raise InvalidInput(f"{name} is no folder here, and the hub has no such names; check the path") from None
     host = urlsplit(constants.ENDPOINT).hostname
     try:
         socket.getaddrinfo(host, None)

@@ -35,6 +35,8 @@ class PlanStage:
         asked = job.config.plan
         secrets = Secrets.from_parquet(job.public("secrets.parquet"))
         incidence = Incidence.from_parquet(job.public("incidence.parquet"))
+        if not incidence.num_examples:
+            raise InvalidInput(f"data.source: {job.config.source} holds no example; pass data with at least one")
         held_out = choose_held_out(incidence, asked.hold_out)
         _check_batch_size(asked.batch_size, incidence.num_examples - held_out.size)
         _check_room(secrets, incidence)

@@ -137,10 +137,10 @@ def check_further(others: list[Path], asked: bool) -> None:
     """Refuse another training of the same data, unless it was asked for."""
     if others and not asked:
         raise InvalidInput(
-            f"this would train on the same data once more ({len(others)} finished already, the last in {others[-1]}): "
-            "plan, model or training changed, or it was asked for again. A certificate accounts for one training, and "
-            "whoever gets both models can use both. Undo the change to keep what is there; or, if the earlier model "
-            "never left your hands and never will, pass --new-release"
+            f"this would train on the same data once more ({len(others)} finished already, in {others[0].parent}): "
+            "data, rules, plan, model or training changed, or it was asked for again. A certificate accounts for one "
+            "training, and whoever gets both models can use both. Undo the change to keep what is there; or, if the "
+            "earlier model never left your hands and never will, pass --new-release"
         )
 
 

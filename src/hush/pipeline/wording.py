@@ -16,6 +16,7 @@ KEYS: Mapping[str, str] = {
     "--max-length=": "training.max_length: ",
     "--device=": "training.device: ",
     "--lora-target": "training.lora.targets",
+    "; ask for less": "; lower audit.prompts or audit.continuations",
 }
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from hush.console import rounded_down, rounded_up
 from hush.report.figures import MUTED, STYLE
 from hush.weights import Frontier
+from hush.weights.frontier import KEEP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +34,7 @@ def frontier_name(frontier: Frontier) -> str:
 
 
 def frontier_figure(frontiers: Sequence[Frontier], *, subtitle: str = "") -> "Figure":
-    """Kept weight against noise, one curve for each frontier; the default choice of the first is marked."""
+    """Kept weight against noise, one curve for each frontier; a star marks the best row of the first."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -42,7 +43,7 @@ def frontier_figure(frontiers: Sequence[Frontier], *, subtitle: str = "") -> "Fi
         axes = figure.subplots()
         for frontier in frontiers:
             _draw(axes, frontier)
-        _mark_default(axes, frontiers[0])
+        _mark_best(axes, frontiers[0])
         axes.set_title("What noise buys: data kept")
         axes.set(xlabel="noise multiplier (less is better)", ylabel="weight kept by examples with secrets")
         axes.set_ylim(-0.03, 1.06)
@@ -62,11 +63,14 @@ def _draw(axes: "Axes", frontier: Frontier) -> None:
     )  # fmt: skip
 
 
-def _mark_default(axes: "Axes", frontier: Frontier) -> None:
+def _mark_best(axes: "Axes", frontier: Frontier) -> None:
+    """It is the best of what is drawn; a plan looks between the points, too, and may need less noise."""
     best = frontier.best
-    kept = f"noise {rounded_up(best.noise_multiplier, 3)}, {rounded_down(round(100 * best.kept_weight, 9), 3)} % kept"
+    enough = f"least noise here that keeps {100 * KEEP:.0f} %:"
+    what = enough if best.kept_weight >= KEEP else "most data here, at a noise of"
+    kept = f"{rounded_up(best.noise_multiplier, 3)}, {rounded_down(round(100 * best.kept_weight, 9), 3)} % kept"
     axes.plot(
-        best.noise_multiplier, best.kept_weight, "*", label=f"default choice: {kept}",
+        best.noise_multiplier, best.kept_weight, "*", label=f"{what} {kept}",
         color="#E69F00", markersize=17, markeredgecolor="white", zorder=5, linestyle="none",
     )  # fmt: skip
 
