@@ -233,6 +233,7 @@ def test_a_file_whose_pairs_were_changed_is_refused(stored: Path) -> None:
         ({b"hush.num_examples": b"4"}, "it was changed after"),
         ({b"hush.num_examples": b"many"}, "does not state its sizes"),
         ({b"hush.num_secrets": b"1"}, r"secret_index\[1\]=1 is outside"),
+        ({b"hush.num_secrets": b"1000000000000"}, "num_secrets=1000000000000, but there are only 2 pairs"),
         ({b"hush.fingerprint": b"0"}, "it was changed after"),
         ({b"hush.kind": b"secrets"}, "its kind is 'secrets'"),
     ],

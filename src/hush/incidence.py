@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Incidence"]
 
+MOST_EMPTY = 10**7  # secrets in no example: such a number may be a mere word in a file, and takes memory all the same
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,6 +81,11 @@ class Incidence:
             )
         if n * m >= 2**63:
             raise InvalidInput(f"{n} examples × {m} secrets exceed 2**63 cells; split the secrets into several graphs")
+        if m > len(secret) + MOST_EMPTY:
+            raise InvalidInput(
+                f"num_secrets={m}, but there are only {len(secret)} pairs: more than {MOST_EMPTY} secrets would be in "
+                "no example, which is hardly meant; leave those out"
+            )
         # One number per pair, so that a single sort puts the pairs in order and equal ones side by side.
         key = secret * n
         key += example

@@ -127,6 +127,12 @@ def test_accuracy_must_be_sensible(accuracy: Any) -> None:
         hush.capacity(1e-6, 1e-2, **LIMIT, accuracy=accuracy)
 
 
+@pytest.mark.parametrize("most", [0.0, -1.0, 1e7, NAN, INF, "a", None])
+def test_the_most_that_a_capacity_may_be_must_be_sensible(most: Any) -> None:
+    with pytest.raises(hush.InvalidInput, match="most"):
+        hush.capacity(1e-6, 1e-2, **LIMIT, most=most)
+
+
 @pytest.mark.parametrize(
     "rates", [np.array([0.1, 0.2], dtype=np.float32), np.array([0, 1]), (0.1, 0.2), range(2), [True, False], 0.25]
 )

@@ -265,6 +265,14 @@ def test_no_capacity_is_left_where_the_prior_is_the_ceiling() -> None:
     assert hush.capacity(1e-3, 1e-3, noise_multiplier=2.0, rounds=100).tolist() == [0.0]
 
 
+def test_a_capacity_above_what_is_asked_for_is_not_looked_for() -> None:
+    ask: dict[str, Any] = {"noise_multiplier": 50.0, "rounds": 100}
+    ceilings = np.geomspace(1.1e-6, 0.9, 20)
+    free, limited = hush.capacity(1e-6, ceilings, **ask), hush.capacity(1e-6, ceilings, **ask, most=7.0)
+    np.testing.assert_allclose(limited, np.minimum(free, 7.0), rtol=0.05)
+    assert limited.max() == pytest.approx(7.0)
+
+
 def test_without_noise_the_capacity_is_how_often_the_secret_may_be_seen() -> None:
     # 1 - (1 - p) exp(-T s) = r
     found = float(hush.capacity(1e-6, 0.1, noise_multiplier=0.0, rounds=50)[0])

@@ -12,6 +12,7 @@ import hush
 from hush.keyed import DataKey
 from hush.plan import noise_without_forcing
 from hush.weights import choose
+from hush.weights.frontier import make_chooser
 
 FEW = settings(max_examples=8)
 
@@ -151,3 +152,19 @@ def test_a_plan_names_the_secret_that_alone_forces_its_noise() -> None:
     assert forcing == ("big", alone.noise_multiplier)
     together = hush.make_plan(incidence.select(secrets=[0]), **arguments)
     assert plan.noise_multiplier == pytest.approx(together.noise_multiplier, rel=2e-3)
+
+
+def test_the_accountant_is_not_asked_about_more_draws_than_a_secret_has_examples() -> None:
+    incidence = hush.Incidence.from_pairs([0, 0, 1, 2], [0, 1, 1, 1], num_examples=4, num_secrets=2)
+    chooser = make_chooser(incidence, 1e-6, [1e-3, 0.5], 2, 10, "blowup", 1e-4)
+    assert 3 < chooser.counts(1e3).max() <= 3 + 1 + 1e-9  # hundreds would take long to account for, and bind nobody
+
+
+def test_the_search_for_the_noise_ends_early_where_giving_up_data_saves_none() -> None:
+    # Every example has a secret of its own, so rates are all alike whatever is kept: the secant only creeps there.
+    incidence = hush.Incidence.from_pairs(range(4), range(4), num_examples=4, num_secrets=4)
+    chooser = make_chooser(incidence, 1e-9, 1e-3, 0.01, 10, "blowup", 1e-4)
+    tried: list[int] = []
+    found = chooser.keeping(1e-3, progress=lambda done, _: tried.append(done))
+    assert found.noise_multiplier == chooser.everything.noise_multiplier
+    assert len(tried) < choose.MOST_TRIES

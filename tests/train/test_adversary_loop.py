@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from attacks import all_real, unlabelled
-from models import tiny, tiny_batch
+from models import LENGTH, MASK, tiny, tiny_batch
 from reference import EXAMPLES, cross_entropy, rows, small_data, small_model, small_plan, train
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
-from hush.train.language import masked_lm_loss
+from hush.train.language import causal_lm_loss, masked_lm_loss
 from hush.train.private import PrivateTraining
 from hush.train.probes import probe
 from hush.train.public import PublicStream
@@ -50,6 +50,56 @@ def test_a_coupling_that_the_first_examples_do_not_show_is_found_later() -> None
     )
     with pytest.raises(InvalidInput, match=r"neighbours|alone"):
         train(private, data)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_is_tried_when_it_first_comes_in_whatever_round(left: bool) -> None:
+    """The first micro-batches hold texts of full length only, as after cutting; then a shorter one is drawn."""
+    tokens = torch.randint(1, MASK, (EXAMPLES, LENGTH), generator=torch.Generator().manual_seed(1))
+    attended = torch.ones_like(tokens)
+    model = tiny("gpt2")
+    private = PrivateTraining(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        small_plan(batch_size=20.0, rounds=2),
+        loss=causal_lm_loss,
+        micro_batch=4,
+        insecure_seed=1,
+    )
+
+    def one_round() -> None:
+        for current in private.rounds():
+            for part in current.micro_batches():
+                inside = attended[part.examples]
+                seen = tokens[part.examples] * inside
+                batch = {"input_ids": seen, "attention_mask": inside, "labels": seen.masked_fill(inside == 0, -100)}
+                private.accumulate(batch, part.real)
+            private.step()
+            return
+
+    one_round()
+    attended[:, slice(4) if left else slice(-4, None)] = 0
+    if left:
+        with pytest.raises(InvalidInput, match="when its padding is cut off"):
+            one_round()
+    else:
+        one_round()
+        assert private.finish().marks
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_the_trial_does_not_follow_the_callers_autocast(autocast: torch.dtype | None) -> None:
+    data, model = small_data(), small_model()
+    private = PrivateTraining(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        small_plan(batch_size=20.0, rounds=2),
+        loss=cross_entropy,
+        insecure_seed=1,
+        autocast=autocast,
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        assert len(train(private, data)) == 2
 
 
 def test_the_public_stream_draws_from_no_generator_that_the_private_one_moves() -> None:

@@ -60,6 +60,32 @@ def test_positions_that_cancel_do_not_pass_the_clip_norm(precision: str, dtype: 
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.parametrize("clip_norm", [1e-3, 1e-2, 1.0])
+def test_what_leaves_the_range_of_float16_when_it_is_scaled_does_not_pass_the_clip_norm(clip_norm: float) -> None:
+    """Below 6e-5 float16 rounds to multiples of 6e-8, by up to a half of what is there."""
+    width = 256
+    model = nn.Linear(width, width, bias=False).half()
+    for loud in (1.0, 3.0, 10.0, 30.0, 100.0):
+        signs = torch.randn(2, 2, 2, width, generator=torch.Generator().manual_seed(0)).sign().half()
+        clipper = Clipper(model, given_gradients, clip_norm=clip_norm)
+        clipper.accumulate({"x": signs[0], "g": signs[1] * loud}, torch.tensor([True, False]))
+        assert 0.99 * clip_norm < norm_of(clipper.take()) <= clip_norm
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_the_callers_autocast_does_not_reach_norms_and_sums(autocast: torch.dtype | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Linear(256, 256, bias=False)
+    x, g = torch.randn(2, 4, 2, 256, generator=generator)
+    x[:, 1] = x[:, 0]
+    g[:, 1] = -g[:, 0] + 0.1 * torch.randn(4, 256, generator=generator)  # squares in bfloat16 would come out as 0
+    for example in range(4):
+        clipper = Clipper(model, given_gradients, clip_norm=1.0, autocast=autocast)
+        with torch.autocast("cpu", torch.bfloat16):
+            clipper.accumulate({"x": x, "g": g}, torch.arange(4) == example)
+        assert norm_of(clipper.take()) <= 1.0
+
+
 def test_a_clip_norm_that_float32_cannot_square_is_refused() -> None:
     with pytest.raises(InvalidInput, match="clip_norm"):
         Clipper(nn.Linear(2, 1), squares, clip_norm=1e-24)

@@ -1,5 +1,7 @@
 """Per-example gradients, whole or in factors: every way to their norms and sums gives the same, rounding covered."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -82,6 +84,27 @@ def test_norms_and_sums_never_take_the_short_cuts_of_float32_products(monkeypatc
     finally:
         torch.set_float32_matmul_precision("highest")
     assert set(seen) == {"highest"}
+
+
+def test_short_cuts_that_are_allowed_backend_by_backend_are_not_taken_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu: Any = torch.backends.mkldnn
+    seen: list[str] = []
+    product = captures._matmul32
+
+    def watched(a: Tensor, b: Tensor) -> Tensor:
+        seen.append(cpu.matmul.fp32_precision)
+        return product(a, b)
+
+    monkeypatch.setattr(captures, "_matmul32", watched)
+    try:
+        cpu.matmul.fp32_precision = "bf16"
+        clipper = Clipper(tiny("gpt2"), causal_lm_loss, clip_norm=1.0)
+        clipper.accumulate(batch_of("gpt2"), torch.ones(SIZE, dtype=torch.bool))
+        assert cpu.matmul.fp32_precision == "bf16"
+    finally:
+        cpu.matmul.fp32_precision = "none"
+        torch.set_float32_matmul_precision("highest")
+    assert set(seen) == {"ieee"}
 
 
 class Adds(nn.Module):

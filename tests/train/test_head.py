@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import NAMES, SIZE, batch_of, tiny
+from models import NAMES, PADDING, SIZE, VOCABULARY, batch_of, tiny
 from reference import check, difference
 from torch import Tensor
 
@@ -106,3 +106,22 @@ def test_a_plain_loss_without_the_chunked_head_gives_the_same(name: str) -> None
     model = tiny(name)
     loss = default_loss(model)
     check(model, lambda *arguments: loss(*arguments), batch_of(name))  # another function: the head is not recognised
+
+
+def test_a_head_with_a_bias_apart_from_it_is_left_to_the_model() -> None:
+    """What follows the head there cannot even take its input, which is narrower than logits."""
+    from transformers import EsmConfig, EsmForMaskedLM
+
+    config = EsmConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        pad_token_id=PADDING,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    model: Any = EsmForMaskedLM(config).train()
+    check(model, default_loss(model), batch_of("bert"))

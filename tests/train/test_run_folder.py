@@ -151,6 +151,26 @@ def test_a_folder_belongs_to_one_training_at_a_time(tmp_path: Path) -> None:
         private.save()
 
 
+def test_a_copy_made_by_the_process_itself_lets_nobody_in_unseen(tmp_path: Path) -> None:
+    """The system lifts a lock when the process that holds it closes the file anywhere."""
+    command = [
+        sys.executable,
+        "-c",
+        "import pathlib, sys; from hush.train.lock import FolderLock; FolderLock(pathlib.Path(sys.argv[1]))",
+        str(tmp_path / "run" / "owner" / "lock"),
+    ]
+    private = training(tmp_path / "run")
+    train(private, DATA, until=3)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    private.save()  # nobody came
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+    shutil.copytree(tmp_path / "run", tmp_path / "another")
+    assert subprocess.run(command, check=False).returncode == 0
+    with pytest.raises(InvalidInput, match=r"another process had .* open since"):
+        private.release()
+    assert ledger(tmp_path / "run")["released"] == []
+
+
 def test_a_fork_does_not_write_in_its_parents_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = FolderLock(tmp_path / "lock")
     lock.check()

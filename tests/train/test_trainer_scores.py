@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from models import LENGTH, PADDING, tiny
-from trainers import EXAMPLES, ROUNDS, Logger, Watches, assert_same, texts, trainer_for, weights
+from trainers import EXAMPLES, ROUNDS, Dies, Logger, Watches, assert_same, texts, trainer_for, weights
 from transformers import AutoModelForCausalLM, EarlyStoppingCallback, TrainerCallback, TrainerState
 
 import hush
@@ -88,6 +88,34 @@ def test_scores_of_other_data_reach_the_owner_and_no_logger(plan: hush.Plan, tmp
     lines = (tmp_path / "out-hush/owner/evaluations.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [3, 6]
     assert (tmp_path / "out-hush/owner/evaluations.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_scores_of_a_round_that_a_crash_undid_reach_no_logger(plan: hush.Plan, tmp_path: Path) -> None:
+    """Round 3 is done again with other noise, and whoever saw a score of the first one would have looked twice."""
+    settings = {"save_strategy": "steps", "save_steps": 2}
+    whole = trainer_for(plan, tmp_path / "whole", settings=settings)
+    whole.train()
+    logger, crash = Logger(), Dies(3)
+    trainer = trainer_for(
+        plan,
+        tmp_path / "out",
+        settings=settings,
+        eval_dataset=texts(1),
+        eval_is_public=True,
+        callbacks=[logger, crash],
+    )
+    with pytest.raises(RuntimeError, match="crash"):
+        trainer.train()
+    assert "eval_loss" in trainer.evaluate()
+    trainer.predict(texts(1))  # pyright: ignore[reportArgumentType]
+    assert not logger.scores
+    assert "on_predict" not in logger.events
+    assert not any("eval_loss" in entry for entry in (*logger.logs, *trainer.state.log_history))
+    trainer.remove_callback(crash)
+    trainer.train(resume_from_checkpoint=True)
+    trainer.evaluate()
+    assert "eval_loss" in logger.logs[-1]
+    assert_same(weights(trainer.model), weights(whole.model))
 
 
 def test_the_evaluation_loss_is_the_models_own(plan: hush.Plan, tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ from hush.accounting.inputs import (
     checked_accuracy,
     checked_choice,
     checked_noise,
+    checked_number,
     checked_priors,
     checked_rounds,
 )
 from hush.accounting.search import least_safe
 from hush.accounting.secret import ACCURACY, count_tail, upper_posterior
+from hush.errors import InvalidInput
 from hush.protection import promise_arrays
 
 MOST_COUNT = 1e6  # no secret is drawn more often than this in one round
@@ -32,11 +34,13 @@ def capacity(
     rounds: SupportsIndex,
     bound: Bound = "blowup",
     accuracy: float = ACCURACY,
+    most: float = MOST_COUNT,
 ) -> Array:
     """Largest s such that a Poisson(s) number of the secret's examples per round keeps the promise, for each secret.
 
     prior and ceiling as in `calibrate`: one number, one per secret, or several points per secret (all must hold; the
-    smallest capacity counts). The answer has one entry per secret (one in all for two plain numbers), at most 1e6.
+    smallest capacity counts). The answer has one entry per secret (one in all for two plain numbers), at most `most`:
+    larger ones are not looked for, since a large count takes long to account for.
 
     Guarantee: a secret whose rates satisfy sum of -log(1 - rate) <= s keeps its promise, since its count is then
     dominated by the Poisson law. The answer errs downwards, by about 0.1 % (1 % where many ceilings share a table).
@@ -49,12 +53,14 @@ def capacity(
     sizes = [np.shape(values)[0] for values in (prior, ceiling) if np.ndim(values)]
     prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, sizes[0] if sizes else 1)
     checked_priors(prior_SQ)
-    accuracy = checked_accuracy(accuracy)
+    accuracy, limit = checked_accuracy(accuracy), checked_number("most", most)
+    if not LEAST_COUNT < limit <= MOST_COUNT:
+        raise InvalidInput(f"most={most!r}; pass an expected count above {LEAST_COUNT} and at most {MOST_COUNT:g}")
     points, where = np.unique(np.stack([prior_SQ.ravel(), ceiling_SQ.ravel()]), axis=1, return_inverse=True)
     answer = np.empty(points.shape[1])
     for p in np.unique(points[0]):
         rows = points[0] == p
-        table = _Curve(prior=float(p), sigma=sigma, rounds=count, bound=bound, accuracy=accuracy)
+        table = _Curve(prior=float(p), sigma=sigma, rounds=count, bound=bound, accuracy=accuracy, most=limit)
         answer[rows] = table.largest(points[1, rows])
     return answer[where.ravel()].reshape(prior_SQ.shape).min(axis=1)
 
@@ -62,10 +68,10 @@ def capacity(
 class _Curve:
     """Posterior as a function of the expected count, for one prior."""
 
-    def __init__(self, *, prior: float, sigma: float, rounds: int, bound: Bound, accuracy: float) -> None:
+    def __init__(self, *, prior: float, sigma: float, rounds: int, bound: Bound, accuracy: float, most: float) -> None:
         self._prior, self._sigma, self._rounds = prior, sigma, rounds
         self._bound: Bound = bound
-        self._accuracy = accuracy
+        self._accuracy, self._most = accuracy, most
 
     def posterior(self, mean: float) -> float:
         """Upper bound on the posterior for a Poisson count with this mean."""
@@ -105,5 +111,6 @@ class _Curve:
         def excess(inverse: float) -> float:
             return float(np.log(self.posterior(1 / inverse) / ceiling))
 
-        inverse = least_safe(excess, start=1 / max(guess, LEAST_COUNT), least=1 / MOST_COUNT, most=1 / LEAST_COUNT)
+        start = 1 / min(max(guess, LEAST_COUNT), self._most)
+        inverse = least_safe(excess, start=start, least=1 / self._most, most=1 / LEAST_COUNT)
         return 0.0 if inverse is None else 1 / inverse

@@ -6,6 +6,7 @@ extraction  one prompt for each secret, chosen before anything is seen: its firs
 naming      the first canary of a run; the others share its model. Further runs may be added
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -165,11 +166,16 @@ def _attempt_on(
     return Attempt(
         attack="extraction",
         name=name,
-        prior=float(np.mean([points[secret][0] for secret in own])),
-        certified=float(np.mean(certified)) if len(certified) == len(own) else None,
-        ceiling=float(np.mean(ceilings)) if len(ceilings) == len(own) else None,
+        prior=_mean([points[secret][0] for secret in own]),
+        certified=_mean(certified) if len(certified) == len(own) else None,
+        ceiling=_mean(ceilings) if len(ceilings) == len(own) else None,
         measured=found,
         hits=found.hits,
         runs=found.tried,
         reason=run.why_not,
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """That of equal numbers is exactly their number: it is shown rounded away from what would flatter."""
+    return math.fsum(values) / len(values)

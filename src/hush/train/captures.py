@@ -137,8 +137,11 @@ def kept(x: Tensor, scale_B: Tensor) -> Tensor:
 
 
 def rescaled(x: Tensor, scale_B: Tensor) -> Tensor:
-    """scale × x for each example, rounded to the type of x; 0 where the scale is."""
-    return scaled(x, scale_B).to(x.dtype)
+    """scale × x for each example, rounded to the type of x; 0 where the scale is.
+
+    But not to float16: what is scaled down may leave its range, where rounding is not relative any more.
+    """
+    return scaled(x, scale_B).to(torch.float32 if x.dtype == torch.float16 else x.dtype)
 
 
 def sizes_of_grams(
@@ -253,6 +256,6 @@ def _positions_product(a: Tensor, b: Tensor) -> Tensor:
 
 def _matmul32(a: Tensor, b: Tensor) -> Tensor:
     """A product that is summed and returned in float32."""
-    if a.dtype == torch.float32 or not a.is_cuda:
+    if torch.float32 in (a.dtype, b.dtype) or not a.is_cuda:
         return a.float() @ b.float()
     return torch.bmm(a, b, out_dtype=torch.float32) if a.dim() == 3 else torch.mm(a, b, out_dtype=torch.float32)

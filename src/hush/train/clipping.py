@@ -102,8 +102,18 @@ class Clipper:
             raise InvalidInput(
                 f"{wrong} in the batch do not have the {len(real)} examples that `real` has, along dimension 0"
             )
-        most = 0 if self._head is None else max(1, self._head.most_labelled(batch["labels"]))
         device = next(iter(self._parameters.values())).device
+        # The caller's would reach norms and sums; _forward has its own.
+        with torch.autocast(device.type, enabled=False):
+            return self._accumulate(batch, real, device)
+
+    def take(self) -> dict[str, Tensor]:
+        """The sums since the last take, by parameter; the next sum starts from zero."""
+        totals, self._totals = self._totals, {}
+        return totals or {name: self._zeros(name) for name in self._parameters}
+
+    def _accumulate(self, batch: Mapping[str, Tensor], real: Tensor, device: torch.device) -> Clipped:
+        most = 0 if self._head is None else max(1, self._head.most_labelled(batch["labels"]))
         batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
         real = real.to(device, non_blocking=True)
         routes = self._routes_for(batch)
@@ -125,11 +135,6 @@ class Clipper:
         with torch.no_grad(), _full_precision():
             norms = self._add_clipped(captures, losses.detach(), real)
         return Clipped(losses.detach().float(), norms)
-
-    def take(self) -> dict[str, Tensor]:
-        """The sums since the last take, by parameter; the next sum starts from zero."""
-        totals, self._totals = self._totals, {}
-        return totals or {name: self._zeros(name) for name in self._parameters}
 
     def _use_head(self, head: Head | None) -> None:
         """Compute the loss by this head, or by the user's function where it is None."""
@@ -222,9 +227,19 @@ class Clipper:
 @contextmanager
 def _full_precision() -> Iterator[None]:
     """Products of float32 in float32, whatever the user allows the model: the margin is proven for that."""
-    allowed = torch.get_float32_matmul_precision()
+    cpu: Any = torch.backends.mkldnn
+    backends = torch.backends.cuda.matmul, cpu.matmul
+    one_by_one = [backend.fp32_precision for backend in backends]
+    try:
+        allowed = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set for each backend, and not to be read in one word any more
+        allowed = None
     torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(allowed)
+        if allowed is not None:
+            torch.set_float32_matmul_precision(allowed)
+        else:
+            for backend, precision in zip(backends, one_by_one, strict=True):
+                backend.fp32_precision = precision

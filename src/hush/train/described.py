@@ -65,6 +65,9 @@ def describe(name: str, *, task: Task | None, max_length: int | None) -> Describ
     chosen = task or _task_of(config, name)
     with _loading(name, "tokenizer"):
         tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    # Where there is none, transformers makes one up of special tokens: every text would be empty or unknown.
+    if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):
+        raise InvalidInput(f"{name} holds no tokenizer; save it there too, with tokenizer.save_pretrained")
     if chosen == "masked" and tokenizer.mask_token_id is None:
         raise InvalidInput(f"the tokenizer of {name} has no mask token; train it with --task causal, or add one")
     # A first token has nothing before it to be predicted from, and those that the tokenizer adds are not learnt.
@@ -109,5 +112,6 @@ def _loading(name: str, what: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         where = "the folder" if Path(name).is_dir() else "the name, the network and access to the hub, or pass a folder"
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise InvalidInput(f"{name}: its {what} cannot be loaded ({said[0]}); check {where}") from error
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
+        why = "" if said.endswith(":") else f" ({said})"  # a list that follows is for those who know the library
+        raise InvalidInput(f"{name}: its {what} cannot be loaded{why}; check {where}") from error

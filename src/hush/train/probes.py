@@ -1,4 +1,5 @@
-"""Preconditions that cannot be read off: tried out on two or three examples before the first round.
+"""Preconditions that cannot be read off: tried out on two or three examples before the first round, and on the first
+that have padding.
 
 Five questions, each with its own error: is there one loss per example; does an example's loss stay the same when its
 neighbours change; does it without its padding, whose length the neighbours decide; does a forward pass leave parameters
@@ -23,7 +24,7 @@ from hush.train.probe_sums import ProbedClipper, refuse_wrong_sums
 from hush.train.refusals import refuse_batch, refuse_coupled
 from hush.train.trial import OTHER_SHAPE, Batch, Loss, Trial, equal, undisturbed
 
-__all__ = ["Probed", "probe"]
+__all__ = ["Probed", "is_padded", "probe"]
 
 _EXAMPLES = 3
 # Same shapes, same kernels, same order of additions: only the neighbours' values differ, and rows do not mix.
@@ -35,11 +36,13 @@ _BY_TOKEN = {"input_ids", "attention_mask", "token_type_ids", "position_ids", "s
 class Probed:
     """How many different examples with a gradient were compared, of a batch of so many slots.
 
-    One without a gradient (a text in which nothing is learnt) agrees with everything.
+    One without a gradient (a text in which nothing is learnt) agrees with everything. padded: whether one of them had
+    padding, which was cut off.
     """
 
     examples: int
     slots: int
+    padded: bool = False
 
     @property
     def conclusive(self) -> bool:
@@ -78,12 +81,21 @@ def probe(
         quiet = trial.losses(examples, still=True)
         _refuse_neighbours(trial, examples, quiet, still=True)
         _refuse_company(trial, examples, quiet)
-        _refuse_padding(trial, examples)
+        padded = _refuse_padding(trial, examples)
     with undisturbed(model):
         # Dropout draws other numbers in other layouts, so gradients are compared without it; a model without
         # randomness is compared as it will train.
         telling = refuse_wrong_sums(trial, examples, clipper, still=not torch.equal(standing, quiet))
-    return Probed(examples=telling, slots=len(real))
+    return Probed(examples=telling, slots=len(real), padded=padded)
+
+
+def is_padded(batch: Mapping[str, Tensor], real: Tensor) -> bool:
+    """Whether a real example of this batch has padding that a trial can cut off."""
+    attended = _attended(batch)
+    if attended is None:
+        return False
+    ends_B = torch.cat([attended[:, :1], attended[:, -1:]], 1).all(1)
+    return bool((~ends_B & attended.any(1) & real.to(attended.device)).any())
 
 
 def _refuse_neighbours(trial: Trial, examples: Batch, losses: Tensor, *, still: bool) -> None:
@@ -123,16 +135,19 @@ def _refuse_company(trial: Trial, examples: Batch, losses: Tensor) -> None:
             )
 
 
-def _refuse_padding(trial: Trial, examples: Batch) -> None:
+def _refuse_padding(trial: Trial, examples: Batch) -> bool:
     """Each example without its padding: collators pad to the longest text, so that its length is the neighbours'.
 
     A text that is moved by some places may lose little, less than reduced precision tells: it is tried without.
+    Returns whether any had padding.
     """
+    tried = False
     for i in range(len(next(iter(examples.values())))):
         row = {key: value[i : i + 1] for key, value in examples.items()}
         bare = _without_padding(row)
         if bare is None:
             continue
+        tried = True
         exact = replace(trial, autocast=None)
         try:
             full = exact.losses(row, still=True)
@@ -145,22 +160,30 @@ def _refuse_padding(trial: Trial, examples: Batch) -> None:
                 "neighbours are; pad at the end (tokenizer.padding_side = 'right'), label no padding, and train a "
                 "model that looks at none"
             )
+    return tried
 
 
 def _without_padding(row: Batch) -> Batch | None:
-    """A batch of one text without the tokens before and after it that are not attended to; None if it has none.
-
-    None, too, where the batch holds something of which nobody knows whether it goes by tokens.
-    """
-    tokens, attended = row.get("input_ids"), row.get("attention_mask")
-    if tokens is None or attended is None or tokens.ndim != 2 or attended.shape != tokens.shape:
-        return None
-    by_token = {key for key, value in row.items() if key in _BY_TOKEN and value.shape == tokens.shape}
-    inside = attended[0].nonzero().flatten().tolist()
-    if not inside or len(inside) == tokens.shape[1] or any(row[key].ndim > 1 for key in row.keys() - by_token):
+    """A batch of one text without the tokens before and after it that are not attended to; None if it has none."""
+    attended = _attended(row)
+    inside = [] if attended is None else attended[0].nonzero().flatten().tolist()
+    if attended is None or not inside or inside[-1] + 1 - inside[0] == attended.shape[1]:
         return None
     text = slice(inside[0], inside[-1] + 1)
-    return {key: value[:, text] if key in by_token else value for key, value in row.items()}
+    return {key: value[:, text] if _goes_by_token(key, value, attended) else value for key, value in row.items()}
+
+
+def _attended(batch: Mapping[str, Tensor]) -> Tensor | None:
+    """Which tokens are attended to; None where the batch holds something of which nobody knows if it goes by tokens."""
+    tokens, attended = batch.get("input_ids"), batch.get("attention_mask")
+    if tokens is None or attended is None or tokens.ndim != 2 or attended.shape != tokens.shape:
+        return None
+    known = all(value.ndim == 1 or _goes_by_token(key, value, tokens) for key, value in batch.items())
+    return attended.bool() if known else None
+
+
+def _goes_by_token(key: str, value: Tensor, tokens: Tensor) -> bool:
+    return key in _BY_TOKEN and value.shape == tokens.shape
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """The sums behind one update: clipped gradients of each micro-batch as it comes, noise once when the round ends.
 
 :class:`~hush.train.private.PrivateTraining` says when a round begins and ends; here are model, loss and clipper. The
-first micro-batches are tried out before they are summed (:mod:`hush.train.probes`).
+first micro-batches are tried out before they are summed (:mod:`hush.train.probes`), and the first one with padding.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from hush.train.distributed import Ranks
 from hush.train.layout import cut_again, is_sharded, through_flat
 from hush.train.noise import Noise
 from hush.train.positions import most_positions, refuse_longer
-from hush.train.probes import probe
+from hush.train.probes import is_padded, probe
 from hush.train.public import PublicStream
 from hush.train.refusals import refuse_batch, refuse_coupled
 from hush.train.state import renew_random_states
@@ -55,7 +55,7 @@ class RoundSums:
         self._noise = Noise(insecure_seed=insecure_seed, compile=compile)
         self._scale = plan.clip_norm * plan.training_noise_multiplier
         self._most_positions = most_positions(model)
-        self._probed = self.under_way = False
+        self._probed = self._tried_padding = self.under_way = False
 
     def begin(self) -> None:
         """Make ready for a round; what was added to one that was left in the middle is dropped."""
@@ -74,8 +74,8 @@ class RoundSums:
         self.under_way = True
         device = next(iter(self.trainable.values())).device
         mask = torch.as_tensor(real).to(device, non_blocking=True)  # no waiting for the last micro-batch
-        if not self._probed:
-            self._probe(batch, mask)
+        if not (self._probed and self._tried_padding):
+            self._probe_if_due(batch, torch.as_tensor(real), device)
         return self._clipper.accumulate(batch, mask)
 
     def public_part(self, round: int) -> dict[str, Tensor]:
@@ -102,11 +102,18 @@ class RoundSums:
         dimensions = sum(parameter.numel() for parameter in self.trainable.values())
         return norm / (self._scale * dimensions**0.5) if self._scale else None
 
-    def _probe(self, batch: Mapping[str, Tensor], real: Tensor) -> None:
-        if is_sharded(self._model):  # its forward pass communicates, so that all ranks must try the same examples
-            here = {key: value.cpu() for key, value in batch.items()}, real.cpu()
-            there, mask = self._ranks.from_first(here)
-            batch, real = {key: value.to(real.device) for key, value in there.items()}, mask.to(real.device)
+    def _probe_if_due(self, batch: Mapping[str, Tensor], real: Tensor, device: torch.device) -> None:
+        """Try out examples until they are conclusive, and later the first that have padding, if none had any so far."""
+        padded = not self._tried_padding and is_padded(batch, real)
+        sharded = is_sharded(self._model)
+        if self._probed and not (self._ranks.most(padded) if sharded else padded):
+            return
+        if sharded:  # its forward pass communicates, so that all ranks must try the same examples
+            here = {key: value.cpu() for key, value in batch.items()}, real
+            _, (there, real) = max(self._ranks.gather((padded, here)), key=lambda offer: offer[0])
+            batch = {key: value.to(device) for key, value in there.items()}
         plain = Clipper(self._model, self._loss, clip_norm=self._clipper.clip_norm, autocast=self._autocast)
-        found = probe(self._model, self._loss, batch, real, clipper=plain, autocast=self._autocast)
-        self._probed = found.conclusive
+        with torch.autocast(device.type, enabled=False):  # the caller's, which is not what the model computes in
+            found = probe(self._model, self._loss, batch, real.to(device), clipper=plain, autocast=self._autocast)
+        self._probed |= found.conclusive
+        self._tried_padding |= found.padded

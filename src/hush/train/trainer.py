@@ -137,6 +137,9 @@ class HushTrainer(Trainer):
             self._open = False
             if self.private is not None:
                 self.private.close()
+            wrapped: Any = self.optimizer
+            if isinstance(getattr(wrapped, "optimizer", None), PrivateSteps):
+                wrapped.optimizer = wrapped.optimizer.inner  # for another train() of this object
         return TrainOutput(output.global_step, math.nan, {})
 
     def get_train_dataloader(self) -> DataLoader:
@@ -213,7 +216,7 @@ class HushTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log what does not depend on the draw but through the noisy sums; the rest is in the owner's run log."""
         training = self.private if self._open else None
-        shown = self._scoring.shown(logs, training, round=self.state.global_step, public=self.eval_is_public)
+        shown = self._scoring.shown(logs, training, round=self.state.global_step, public=self._scores_may_be_seen)
         if shown:
             super().log(shown, start_time)
 
@@ -229,7 +232,13 @@ class HushTrainer(Trainer):
 
     def _evaluation(self) -> AbstractContextManager[None]:
         training = self.private if self._open else None
-        return self._scoring.evaluation(self.callback_handler, training, public=self.eval_is_public)
+        return self._scoring.evaluation(self.callback_handler, training, public=self._scores_may_be_seen)
+
+    @property
+    def _scores_may_be_seen(self) -> bool:
+        """Those of public data, unless a crash undid the round: it is done again, and what is seen of it counts."""
+        entered = self._open or self.private is None or self._releases.entered == self.private.round
+        return self.eval_is_public and entered
 
     def _determine_best_metric(self, *args: Any, **options: Any) -> bool:
         return self.eval_is_public and super()._determine_best_metric(*args, **options)

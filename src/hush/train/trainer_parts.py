@@ -27,14 +27,14 @@ class PrivateSteps:
     """An optimizer whose step is that of the private training; anything else is the optimizer's."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, private: PrivateTraining) -> None:
-        self._optimizer, self._private = optimizer, private
+        self.inner, self._private = optimizer, private
 
     def step(self, closure: object = None) -> None:
         """End the round."""
         self._private.step()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._optimizer, name)
+        return getattr(self.inner, name)
 
 
 @final

@@ -42,7 +42,8 @@ class Trial:
         device = next(iter(batch.values())).device.type
         with (
             torch.set_grad_enabled(gradients),
-            torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None),
+            # Weights that were cast without gradients must not be kept for the next evaluation, which may want them.
+            torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None, cache_enabled=False),
         ):
             losses = self.loss(self.model, batch)
         if not gradients:

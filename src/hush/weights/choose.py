@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hush.accounting import Calibration, calibrate, capacity
 from hush.accounting.bounds import kl_target
+from hush.accounting.capacity import MOST_COUNT
 from hush.accounting.inputs import Bound
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
@@ -32,6 +33,7 @@ Progress = Callable[[int, int], None]
 KEPT = 1e-6  # an example whose weight is above this counts as kept
 NOISE_TOLERANCE = 5e-3  # how closely the noise that keeps a given share is searched for
 MOST_TRIES = 24
+SECANTS = 10  # of them follow the secant; it may creep, so the others halve what is left
 MOST_PRIORS = 32  # distinct priors that the accountant is asked about when counts are chosen
 LEAST_NOISE = 1e-3  # below this the search for the noise stops
 SHRINKS = 4  # how often counts are reduced until the noise that was asked for is proven
@@ -166,7 +168,8 @@ class Chooser:
         for tries in range(MOST_TRIES):
             if high <= max(low * (1 + NOISE_TOLERANCE), LEAST_NOISE):
                 break
-            secant = low_missing / (low_missing - high_missing) if np.isfinite(low_missing) else 0.5
+            follow = np.isfinite(low_missing) and tries < SECANTS
+            secant = low_missing / (low_missing - high_missing) if follow else 0.5
             lowest = max(low, high / 4)
             tried = lowest * (high / lowest) ** float(np.clip(secant, 0.1, 0.9))
             program = self.program.with_capacity(target / self.batch_size * self.counts(tried))
@@ -184,9 +187,13 @@ class Chooser:
         return min(self.everything, found, key=lambda choice: choice.noise_multiplier)
 
     def counts(self, noise_multiplier: float) -> Array:
-        """Expected count per round that the accountant allows each secret at this noise."""
+        """Expected count per round that the accountant allows each secret at this noise.
+
+        It ends above the most examples that a secret has: their rates cannot sum to more, so a larger one binds nobody.
+        """
         settings: dict[str, Any] = {"noise_multiplier": noise_multiplier, "rounds": self.rounds, "bound": self.bound}
-        return capacity(self._few_prior_SQ, self.ceiling_SQ, **settings)
+        most = min(1.0 + self.incidence.examples_per_secret.max(initial=0), MOST_COUNT)
+        return capacity(self._few_prior_SQ, self.ceiling_SQ, most=most, **settings)
 
     @cached_property
     def _few_prior_SQ(self) -> Array:
