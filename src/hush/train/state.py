@@ -82,9 +82,7 @@ def renew_random_states() -> None:
     """
     random.seed()
     np.random.seed()  # noqa: NPY002 - the user's code may draw from it
-    torch.default_generator.seed()
-    if torch.cuda.is_initialized():
-        torch.cuda.seed_all()
+    torch.seed()  # of every kind of device
 
 
 def frozen_digest(model: nn.Module) -> str:
