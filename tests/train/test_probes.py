@@ -132,6 +132,23 @@ def test_padding_is_tried_on_rows_that_have_some_and_in_full_precision(left: boo
         assert probe(model, loss, batch, real, clipper=clipper, autocast=bf16).conclusive
 
 
+def test_gaps_inside_texts_do_not_keep_padding_from_being_tried() -> None:
+    model = tiny("gpt2")
+    tokens = torch.randint(1, 20, (5, 8), generator=torch.Generator().manual_seed(0))
+    attended = torch.ones_like(tokens)
+    attended[:4, 3] = 0  # tokens that a user hides: nothing to cut off
+    attended[4, :4] = 0
+    batch = {"input_ids": tokens, "attention_mask": attended, "labels": tokens.masked_fill(attended == 0, -100)}
+    with pytest.raises(InvalidInput, match="when its padding is cut off"):
+        probe(
+            model,
+            causal_lm_loss,
+            batch,
+            torch.ones(5, dtype=torch.bool),
+            clipper=Clipper(model, causal_lm_loss, clip_norm=1.0),
+        )
+
+
 @pytest.mark.parametrize("unknown", [False, True])
 def test_only_what_goes_by_tokens_is_cut_with_the_padding(unknown: bool) -> None:
     class Counts(nn.Module):

@@ -91,11 +91,8 @@ def probe(
 
 def is_padded(batch: Mapping[str, Tensor], real: Tensor) -> bool:
     """Whether a real example of this batch has padding that a trial can cut off."""
-    attended = _attended(batch)
-    if attended is None:
-        return False
-    ends_B = torch.cat([attended[:, :1], attended[:, -1:]], 1).all(1)
-    return bool((~ends_B & attended.any(1) & real.to(attended.device)).any())
+    padded_B = _padded(batch)
+    return padded_B is not None and bool((padded_B & real.to(padded_B.device)).any())
 
 
 def _refuse_neighbours(trial: Trial, examples: Batch, losses: Tensor, *, still: bool) -> None:
@@ -182,6 +179,14 @@ def _attended(batch: Mapping[str, Tensor]) -> Tensor | None:
     return attended.bool() if known else None
 
 
+def _padded(batch: Mapping[str, Tensor]) -> Tensor | None:
+    """Which texts have tokens before or after them that are not attended to; None where nobody knows."""
+    attended = _attended(batch)
+    if attended is None:
+        return None
+    return attended.any(1) & ~torch.cat([attended[:, :1], attended[:, -1:]], 1).all(1)
+
+
 def _goes_by_token(key: str, value: Tensor, tokens: Tensor) -> bool:
     return key in _BY_TOKEN and value.shape == tokens.shape
 
@@ -204,10 +209,10 @@ def _refuse_moved(model: nn.Module) -> Iterator[None]:
 
 def _different_rows(batch: Mapping[str, Tensor], real: Tensor) -> list[int]:
     """The first real rows that differ from one another, at most three; those with padding before others."""
-    attended = batch.get("attention_mask", real.unsqueeze(1))
-    filled = attended.flatten(1).bool().all(1).tolist()
+    padded_B = _padded(batch)
+    whole = [False] * len(real) if padded_B is None else (~padded_B).tolist()
     rows: list[int] = []
-    for row in sorted(real.nonzero().flatten().tolist(), key=filled.__getitem__):
+    for row in sorted(real.nonzero().flatten().tolist(), key=whole.__getitem__):
         if not any(all(torch.equal(value[row], value[other]) for value in batch.values()) for other in rows):
             rows.append(row)
         if len(rows) == _EXAMPLES:
