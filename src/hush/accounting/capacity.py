@@ -1,11 +1,15 @@
 """How often a secret may be drawn: the largest expected count per round that a promise allows at a given noise."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hush.accounting.counts import Array, poisson_law
+from hush.accounting.groups import Indices
 from hush.accounting.inputs import (
     Bound,
     checked_accuracy,
@@ -22,8 +26,8 @@ from hush.protection import promise_arrays
 
 MOST_COUNT = 1e6  # no secret is drawn more often than this in one round
 LEAST_COUNT = 1e-12
-GRID, STEP = 256, 2e-3  # points of the table that many ceilings share, at most; relative distance, where they suffice
-FEW = 16  # up to so many ceilings are searched one by one
+GRID, STEP = 256, 2e-3  # points of the table that many promises share, at most; relative distance, where they suffice
+FEW = 16  # up to so many promises are searched one by one
 
 
 def capacity(
@@ -43,7 +47,7 @@ def capacity(
     larger ones are not looked for, since a large count takes long to account for.
 
     Guarantee: a secret whose rates satisfy sum of -log(1 - rate) <= s keeps its promise, since its count is then
-    dominated by the Poisson law. The answer errs downwards, by about 0.1 % (1 % where many ceilings share a table).
+    dominated by the Poisson law. The answer errs downwards, by about 0.1 %, or 1 % where many promises share a table.
 
     >>> round(float(capacity(1e-10, 1e-3, noise_multiplier=2.0, rounds=2000)[0]), 3)
     0.135
@@ -57,60 +61,81 @@ def capacity(
     if not LEAST_COUNT < limit <= MOST_COUNT:
         raise InvalidInput(f"most={most!r}; pass an expected count above {LEAST_COUNT} and at most {MOST_COUNT:g}")
     points, where = np.unique(np.stack([prior_SQ.ravel(), ceiling_SQ.ravel()]), axis=1, return_inverse=True)
-    answer = np.empty(points.shape[1])
-    for p in np.unique(points[0]):
-        rows = points[0] == p
-        table = _Curve(prior=float(p), sigma=sigma, rounds=count, bound=bound, accuracy=accuracy, most=limit)
-        answer[rows] = table.largest(points[1, rows])
-    return answer[where.ravel()].reshape(prior_SQ.shape).min(axis=1)
+    curves = _Curves(points[0], sigma=sigma, rounds=count, bound=bound, accuracy=accuracy, most=limit)
+    return curves.largest(points[1])[where.ravel()].reshape(prior_SQ.shape).min(axis=1)
 
 
-class _Curve:
-    """Posterior as a function of the expected count, for one prior."""
+class _Curves:
+    """Posterior as a function of the expected count, for promised points P: one curve for each distinct prior."""
 
-    def __init__(self, *, prior: float, sigma: float, rounds: int, bound: Bound, accuracy: float, most: float) -> None:
-        self._prior, self._sigma, self._rounds = prior, sigma, rounds
+    def __init__(
+        self, prior_P: Array, *, sigma: float, rounds: int, bound: Bound, accuracy: float, most: float
+    ) -> None:
+        self._prior_P, self._sigma, self._rounds = prior_P, sigma, rounds
         self._bound: Bound = bound
         self._accuracy, self._most = accuracy, most
 
-    def posterior(self, mean: float) -> float:
-        """Upper bound on the posterior for a Poisson count with this mean."""
-        law = poisson_law(mean, tail=count_tail(self._prior, self._rounds))
-        priors = np.array([self._prior])
-        found = upper_posterior(law, self._sigma, self._rounds, priors, bound=self._bound, accuracy=self._accuracy)
-        return float(found[0])
-
-    def largest(self, ceilings: Array) -> Array:
-        """For each ceiling, in ascending order, a mean proven safe and close to the largest one; 0 where none is."""
-        found = np.zeros(ceilings.size)
-        start, low = 0, self._search(float(ceilings[0]))
-        while low == 0.0 and start + 1 < ceilings.size:  # nothing is safe under this ceiling
-            start += 1
-            low = self._search(float(ceilings[start]))
-        rest = ceilings[start:]
-        if rest.size <= FEW:
-            for i, ceiling in enumerate(rest.tolist()):
-                low = self._search(ceiling, guess=low)  # a higher ceiling allows a little more
-                found[start + i] = low
+    def largest(self, ceiling_P: Array) -> Array:
+        """For each point a mean proven safe and close to the largest one; 0 where none is."""
+        found_P = np.zeros(ceiling_P.size)
+        able = np.flatnonzero(self._prior_P < ceiling_P)
+        if able.size > FEW:
+            able = able[self._posteriors(LEAST_COUNT, able) <= ceiling_P[able]]
+        if able.size > FEW:
+            found_P[able] = self._table(able, ceiling_P[able])
         else:
-            found[start:] = self._table(low, self._search(float(rest[-1]), guess=low), rest)
-        return found
+            low = 0.0
+            for point in able.tolist():
+                # With the same prior, a higher ceiling allows a little more.
+                low = self._search(np.array([point]), ceiling_P[[point]], guess=low or 0.1)
+                found_P[point] = low
+        return found_P
 
-    def _table(self, low: float, high: float, ceilings: Array) -> Array:
-        points = int(np.clip(np.log(high / low) / STEP, 1, GRID - 1)) + 1
-        means: Array = np.geomspace(low, max(high, low), points)
-        posteriors = np.array([self.posterior(float(mean)) for mean in means])
-        reached = np.searchsorted(np.maximum.accumulate(posteriors), ceilings, side="right")
-        return np.where(reached > 0, means[np.maximum(reached - 1, 0)], 0.0)
+    def _table(self, member: Indices, ceiling_m: Array) -> Array:
+        """From the least mean that any member needs to the most: octaves first, then steps in those that hold any."""
+        low = self._search(member, ceiling_m) or LEAST_COUNT  # where all are safe
+        high = max(self._search(member, ceiling_m, every=False, guess=low), low)
+        octaves = max(int(np.ceil(np.log2(high / low))), 1)
+        factor = (high / low) ** (1 / octaves)
+        begin_o: Array = low * factor ** np.arange(octaves + 1)
+        begin_m = self._climb(member, ceiling_m, begin_o)
+        steps = int(np.clip(np.log(factor) / STEP, 1, GRID // np.unique(begin_m).size))
+        found_m = begin_m.copy()
+        for begin in begin_o[:-1].tolist():  # the last is the highest there is
+            own = np.flatnonzero(begin_m == begin)
+            found = self._climb(member[own], ceiling_m[own], begin * factor ** np.linspace(0.0, 1.0, steps + 1))
+            found_m[own] = np.maximum(begin, found)
+        return np.minimum(found_m, self._most)  # the highest, but for a rounding
 
-    def _search(self, ceiling: float, *, guess: float = 0.1) -> float:
-        """The largest safe mean is one over the least safe inverse of a mean."""
-        if ceiling <= self._prior:
-            return 0.0
+    def _climb(self, member: Indices, ceiling_m: Array, means: Array) -> Array:
+        """For each member the last of these ascending means up to which all are safe; 0 where the first is not."""
+        found_m, left, workers = np.zeros(member.size), np.arange(member.size), os.cpu_count() or 1
+        with ThreadPoolExecutor(workers) as pool:  # the array work runs outside the interpreter lock
+            for some in np.split(means, range(workers, means.size, workers)):
+                if left.size == 0:
+                    break
+                safe = np.ones(left.size, dtype=np.bool_)
+                for mean, found in zip(some, pool.map(self._posteriors, some, repeat(member[left])), strict=True):
+                    safe &= found <= ceiling_m[left]
+                    found_m[left[safe]] = mean
+                left = left[safe]
+        return found_m
+
+    def _search(self, member: Indices, ceiling_m: Array, *, every: bool = True, guess: float = 0.1) -> float:
+        """A mean close to the largest that is safe for every member, or for any; 0 where none is."""
+        worst = np.max if every else np.min
 
         def excess(inverse: float) -> float:
-            return float(np.log(self.posterior(1 / inverse) / ceiling))
+            return float(worst(np.log(self._posteriors(1 / inverse, member) / ceiling_m)))
 
+        # The largest safe mean is one over the least safe inverse of a mean.
         start = 1 / min(max(guess, LEAST_COUNT), self._most)
         inverse = least_safe(excess, start=start, least=1 / self._most, most=1 / LEAST_COUNT)
         return 0.0 if inverse is None else 1 / inverse
+
+    def _posteriors(self, mean: float, member: Indices) -> Array:
+        """Upper bounds on the members' posteriors for a Poisson count with this mean; one law serves all priors."""
+        priors, where = np.unique(self._prior_P[member], return_inverse=True)
+        law = poisson_law(mean, tail=count_tail(float(priors[0]), self._rounds))
+        found = upper_posterior(law, self._sigma, self._rounds, priors, bound=self._bound, accuracy=self._accuracy)
+        return found[where]

@@ -34,7 +34,7 @@ KEPT = 1e-6  # an example whose weight is above this counts as kept
 NOISE_TOLERANCE = 5e-3  # how closely the noise that keeps a given share is searched for
 MOST_TRIES = 24
 SECANTS = 10  # of them follow the secant; it may creep, so the others halve what is left
-MOST_PRIORS = 32  # distinct priors that the accountant is asked about when counts are chosen
+MOST_PRIORS = 64  # distinct priors that the accountant is asked about when counts are chosen
 LEAST_NOISE = 1e-3  # below this the search for the noise stops
 SHRINKS = 4  # how often counts are reduced until the noise that was asked for is proven
 
@@ -197,7 +197,7 @@ class Chooser:
 
     @cached_property
     def _few_prior_SQ(self) -> Array:
-        """Priors rounded up to a few: each costs a search of its own, and counts only guide the choice."""
+        """Priors rounded up to a few: each costs time, and counts only guide the choice."""
         distinct: Array = np.unique(self.prior_SQ)
         if distinct.size <= MOST_PRIORS:
             return self.prior_SQ
