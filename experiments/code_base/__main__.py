@@ -39,6 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
         made = prepare(root, SCALES[options.scale], projects=options.projects)
         made.save(prepared)
         print(made, {name: plan.noise_multiplier for name, plan in made.plans.items()}, flush=True)
+    elif options.part == "all":
+        print(f"goes on with what is prepared in {prepared}; --part prepare makes it anew", flush=True)
     if options.part in ("all", "train"):
         from experiments.code_base.prepared import Prepared
         from experiments.code_base.study import run_study

@@ -3,6 +3,7 @@
 A run needs the prepared folder and nothing else: no network, no planner, no code base.
 """
 
+import json
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -14,9 +15,11 @@ from experiments.code_base.arms import ARMS, Arm
 from experiments.code_base.measures import Measures
 from experiments.code_base.prepared import Prepared
 from experiments.code_base.scales import Setting, Trained
+from experiments.code_base.tables import base_of
 from experiments.code_base.training import Learner, Table, make_model
 from experiments.code_base.tuning import best_of, final_key, tuned, tuning_key
 from experiments.runs import RunLog
+from hush.errors import InvalidInput
 
 __all__ = ["run_study"]
 
@@ -24,10 +27,11 @@ __all__ = ["run_study"]
 def run_study(
     prepared: Prepared, output: Path, *, minutes: float | None = None, compile: bool = True, device: str | None = None
 ) -> RunLog:
-    """Train and measure everything that the log does not hold yet."""
+    """Train and measure everything that the log does not hold yet. A log of runs on other code is refused."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     compiled = compile and place.type == "cuda"
     log = RunLog(output / "runs.jsonl", minutes=minutes)
+    _check_same_code(prepared, log)
     if place.type == "cuda":
         torch.set_float32_matmul_precision("high")
     learner = Learner(model=make_model(prepared.scale, place), scale=prepared.scale, compile=compiled)
@@ -44,6 +48,13 @@ def run_study(
             for arm in arms:
                 study.repeat(arm, seed)
     return log
+
+
+def _check_same_code(prepared: Prepared, log: RunLog) -> None:
+    """A run's key does not say on which code base it was; the facts that the first run keeps do."""
+    base = base_of(log)
+    if base is not None and base["outcome"]["facts"] != json.loads(json.dumps(dict(prepared.facts))):
+        raise InvalidInput(f"{log.path} holds runs on another code base; name another folder by --output")
 
 
 def _pretrain(prepared: Prepared, learner: Learner) -> None:

@@ -145,10 +145,12 @@ class Learner:
             self._clippers[trained] = Clipper(
                 self.model, causal_lm_loss, clip_norm=clip_norm, compile=self.compile, autocast=self.autocast
             )
+        self._clippers[trained].take()  # what a run that failed in the middle of a round has left
         return self._clippers[trained]
 
     def _optimizer(self, rate: float, steps: int) -> tuple[AdamW, LambdaLR]:
-        """Adam, with the rate up during the warm-up, then down to 0 in a line."""
+        """Adam, with the rate up during the warm-up, then down to 0 in a line; no gradient is left of a failed run."""
+        self.model.zero_grad(set_to_none=True)
         optimizer = AdamW([p for p in self.model.parameters() if p.requires_grad], lr=rate, weight_decay=0.0)
         first = max(1, round(WARMUP * steps))
         return optimizer, LambdaLR(

@@ -44,6 +44,8 @@ def main() -> None:
         if args.data is None or args.tokenizer is None:
             parser.error("prepare needs --data and --tokenizer")
         prepare_stage(args.data, args.tokenizer, prepared, scale)
+    elif args.stage == "all":
+        print(f"goes on with what is prepared in {prepared}; the stage prepare makes it anew", flush=True)
     if args.stage in ("all", "run"):
         run_stage(args, prepared, results, scale)
     if args.stage in ("all", "figures"):

@@ -88,7 +88,12 @@ class Prepared:
 
 
 def prepare(data: Path, tokenizer: Path, scale: Scale) -> Prepared:
-    """Read, tokenise, cut and choose; half of the rows from each source, if it has them."""
+    """Read, tokenise, cut and choose.
+
+    Each source is read until it has half of the rows, 64 texts at a time; rows are drawn from all that was read. That
+    is about half from each source at full scale, and nearly all from books at smaller ones, where 64 of them are many
+    times what is needed.
+    """
     generator = np.random.default_rng(SEED)
     wanted = scale.rows + scale.validation + sum(sequences for _, sequences in scale.repeated)
     sources = [_tokenised(data / name, tokenizer, generator, wanted * scale.length // 2) for name in SOURCES]

@@ -13,6 +13,8 @@ from experiments.noise_and_extraction.measures import matched_tokens, validation
 from experiments.noise_and_extraction.pretraining import Pretraining
 from experiments.noise_and_extraction.scales import Scale, Size
 from experiments.runs import RunLog
+from hush.errors import InvalidInput
+from hush.storage import whole_file
 
 __all__ = ["run"]
 
@@ -28,15 +30,24 @@ def run(
     sizes: Sequence[str] = (),
     minutes: float | None = None,
 ) -> None:
-    """Do what is not done yet. A run that fails is logged, and its size goes on without compilation."""
+    """Do what is not done yet. A run that fails is logged, and its size goes on without compilation.
+
+    Runs on other rows are refused: a key does not say on which rows a run was, and its outcome names sequences by
+    number.
+    """
     log = RunLog(results / "runs.jsonl", minutes=minutes)
     results.mkdir(parents=True, exist_ok=True)
-    about = {
+    about: dict[str, Any] = {
         "settings": scale.record(),
         "data": prepared.facts,
         "prompted": {"repetitions": prepared.repetitions_N.tolist(), "kinds": list(prepared.kind_N)},
     }
-    (results / "about.json").write_text(json.dumps(about) + "\n")
+    known = results / "about.json"
+    before = json.loads(known.read_text()) if log.entries() and known.exists() else about
+    if any(before[name] != about[name] for name in ("data", "prompted")):
+        raise InvalidInput(f"{results} holds runs on other rows; name another folder by --results")
+    with whole_file(known) as file:
+        file.write(f"{json.dumps(about)}\n".encode())
     for size in scale.sizes:
         if sizes and size.name not in sizes:
             continue

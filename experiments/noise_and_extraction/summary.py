@@ -34,10 +34,16 @@ class Summary:
     @classmethod
     def load(cls, results: Path) -> Self:
         about = json.loads((results / "about.json").read_text())
-        entries = RunLog(results / "runs.jsonl").entries()
-        order = [size["name"] for size in about["settings"]["sizes"]]
-        place = {name: number for number, name in enumerate(order)}
-        known = [entry for entry in entries if entry["key"]["size"] in place]
+        settings, entries = about["settings"], RunLog(results / "runs.jsonl").entries()
+        same = {"rounds": settings["rounds"], "batch": settings["batch"]}
+        asked = {size["name"]: {**same, "learning_rate": size["learning_rate"]} for size in settings["sizes"]}
+        place = {name: number for number, name in enumerate(asked)}
+        # Runs with other settings than these are no further seeds of them.
+        known = [
+            entry
+            for entry in entries
+            if entry["key"]["size"] in asked and asked[entry["key"]["size"]].items() <= entry["key"].items()
+        ]
         known.sort(key=lambda entry: (place[entry["key"]["size"]], entry["key"]["noise_multiplier"]))
         return cls(about=about, entries=known)
 

@@ -124,6 +124,12 @@ def main() -> None:
         task = _task(bench, ("public",))
         pretrain(task, scale, bench.start, compile=cuda)
     if "train" in stages:
+        others = {entry["outcome"].get("start") for entry in RunLog(bench.log).entries()} - {None, bench.start_digest}
+        if others:  # they would count as done
+            parser.error(
+                f"runs in {bench.log} began with other weights ({', '.join(sorted(others))}) than {bench.start} "
+                f"({bench.start_digest}): pass their --start, or another --output"
+            )
         task = _task(bench, PARTS[1:])
         before = {"arm": "before", "noise": False, "start": bench.start_digest}
         RunLog(bench.log).run(

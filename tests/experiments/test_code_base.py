@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
+from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.plan import make_plan
 from hush.scan.code.imports import ImportGraph
@@ -140,6 +141,14 @@ def test_a_finished_study_is_not_run_again_and_a_missing_run_is(module: Modules,
     assert [json.loads(line)["key"] for line in log.read_text().splitlines()] == [
         json.loads(line)["key"] for line in lines
     ]
+
+
+def test_runs_on_another_code_base_are_not_taken_for_its_own(module: Modules, finished: Path, prepared: Any) -> None:
+    lines = (finished / "runs.jsonl").read_text()
+    other = replace(prepared, facts={**prepared.facts, "files": 1 + prepared.facts["files"]})
+    with pytest.raises(InvalidInput, match="another code base"):
+        module("study").run_study(other, finished, device="cpu")
+    assert (finished / "runs.jsonl").read_text() == lines
 
 
 def test_table_and_figure_come_from_the_log_alone(module: Modules, finished: Path) -> None:
@@ -299,14 +308,62 @@ def test_blocks_are_a_file_in_order_but_for_a_short_rest(module: Modules, tokens
     assert all(len(block) <= length for block in blocks)
 
 
-def test_a_round_here_is_a_round_of_private_training(module: Modules, tiny: Any) -> None:
-    """Rates of 1 and hardly any noise leave nothing to chance: both must reach the same weights."""
-    training, rng = module("training"), np.random.default_rng(0)
+@pytest.fixture(scope="module")
+def certain(module: Modules) -> tuple[Any, Any]:
+    """Six examples and a plan that leaves nothing to chance: rates of 1 and hardly any noise."""
+    rng = np.random.default_rng(0)
     blocks = module("prepared").Blocks.of([rng.integers(1, 300, 32).tolist() for _ in range(6)], 32)
     graph = Incidence.from_pairs([0, 1], [0, 0], num_examples=6, num_secrets=1)
     plan = make_plan(graph, prior=1e-10, ceiling=1e-3, batch_size=6, rounds=3, capacity="none", noise_scale=1e-15)
-    plan = replace(plan, clip_norm=0.1)
-    table = training.Table(blocks, torch.device("cpu"))
+    return module("training").Table(blocks, torch.device("cpu")), replace(plan, clip_norm=0.1)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_run_that_failed_leaves_nothing_to_the_next(
+    module: Modules, tiny: Any, certain: tuple[Any, Any], private: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a failed round there are sums of some micro-batches, of a failed step gradients; the model is shared."""
+    training, (table, plan) = module("training"), certain
+    scale = replace(tiny, micro_batch=2)
+    setting = module("scales").Setting(trained="all", learning_rate=1e-2)
+
+    def run(learner: Any) -> None:
+        learner.put_back()
+        if private:
+            learner.private(table, plan, setting)
+        else:
+            learner.plain(table, np.arange(6), steps=3, batch=2, rate=1e-2, seed=0)
+
+    calls: list[int] = []
+    batch = training.Table.batch
+
+    def fails_third(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("no memory")
+        return batch(*arguments)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no memory")
+
+    weights: list[dict[str, torch.Tensor]] = []
+    for failed in (False, True):
+        learner = training.Learner(model=training.make_model(tiny, torch.device("cpu")), scale=scale, compile=False)
+        learner.keep_as_start()
+        if failed:
+            with monkeypatch.context() as patch:
+                patch.setattr(*((training.Table, "batch", fails_third) if private else (training.AdamW, "step", fails)))
+                with pytest.raises(RuntimeError, match="no memory"):
+                    run(learner)
+        run(learner)
+        weights.append(learner.model.state_dict())
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-6)
+
+
+def test_a_round_here_is_a_round_of_private_training(module: Modules, tiny: Any, certain: tuple[Any, Any]) -> None:
+    """Both must reach the same weights."""
+    training, (table, plan) = module("training"), certain
     weights: list[dict[str, torch.Tensor]] = []
     for own in (True, False):
         learner = training.Learner(model=training.make_model(tiny, torch.device("cpu")), scale=tiny, compile=False)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hush.errors import InvalidInput
+
 ROOT = Path(__file__).parents[2]
 MODULES = (
     "__main__",
@@ -165,6 +167,16 @@ def test_a_failed_run_is_logged_and_the_others_go_on(
     assert [("failed" in run) for run in runs(tmp_path)[3:]] == [False, False]
 
 
+def test_runs_on_other_rows_are_not_taken_for_its_own(prepared: Any, tmp_path: Path, module: Modules) -> None:
+    scale, asked = module("scales").SCALES["smoke"], {"device": "cpu", "compile": False, "sizes": ["a"]}
+    module("study").run(prepared, scale, tmp_path, **asked)
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    others = replace(prepared, kind_N=prepared.kind_N[::-1], facts={**prepared.facts, "texts": [1, 2]})
+    with pytest.raises(InvalidInput, match="other rows"):
+        module("study").run(others, scale, tmp_path, **asked)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == kept
+
+
 def test_an_overfit_model_says_all_it_learnt_and_a_random_one_nothing(module: Modules) -> None:
     scale = replace(module("scales").SCALES["smoke"], vocabulary=64, rounds=100, batch=4)
     size = replace(scale.sizes[-1], layers=2, width=32)
@@ -236,27 +248,52 @@ def test_a_continuation_is_of_the_first_kind_that_fits(module: Modules) -> None:
     assert found == list(cases) == list(module("kinds").KINDS)
 
 
-def write_runs(folder: Path, about: dict[str, Any], *, trained: list[list[int]], reference: list[list[int]]) -> None:
-    """Results of one size, with what came out after prompts of the first length."""
-    prompt = str(about["settings"]["prompts"][0])
+SETTINGS: dict[str, Any] = {"sizes": [{"name": "a", "learning_rate": 0.1}], "rounds": 2, "batch": 4, "prompts": [8]}
+
+
+def write_runs(
+    folder: Path,
+    about: dict[str, Any],
+    *,
+    trained: list[list[int]],
+    reference: list[list[int]],
+    loss: float = 1.0,
+    **other: Any,
+) -> None:
+    """Results of one size, with what came out after prompts of the first length; other: of a run's settings."""
+    settings = about["settings"]
+    prompt = str(settings["prompts"][0])
+    fixed = {**{name: settings[name] for name in ("rounds", "batch")}, "size": "a", "seed": 0}
+    fixed |= {"learning_rate": settings["sizes"][0]["learning_rate"], **other}
     numbers = dict.fromkeys(
-        ("parameters", "validation_loss", "training_loss", "clipped_share", "training_seconds"), 1.0
+        ("parameters", "validation_loss", "training_loss", "clipped_share", "training_seconds"), loss
     )
     lines = [
         json.dumps(
             {
-                "key": {"size": "a", "planted": planted, "noise_multiplier": 0.0, "seed": 0},
+                "key": {**fixed, "planted": planted, "noise_multiplier": 0.0},
                 "outcome": {**numbers, "matched": {prompt: matched}},
             }
         )
         for planted, matched in ((True, trained), (False, reference))
     ]
     (folder / "about.json").write_text(json.dumps(about))
-    (folder / "runs.jsonl").write_text("\n".join(lines) + "\n")
+    with (folder / "runs.jsonl").open("a") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def test_runs_with_other_settings_are_no_further_seeds(tmp_path: Path, module: Modules) -> None:
+    about = {"settings": {**SETTINGS, "continuations": [4], "shown": [8, 4]},
+             "prompted": {"repetitions": [4], "kinds": ["running text"]}}  # fmt: skip
+    write_runs(tmp_path, about, trained=[[0, 4]], reference=[])
+    for other in ({"learning_rate": 0.2}, {"rounds": 3}, {"batch": 5}, {"size": "b"}):
+        write_runs(tmp_path, about, trained=[], reference=[[0, 4]], loss=9.0, **other)
+    table = module("tables").markdown(module("summary").Summary.load(tmp_path))
+    assert table.splitlines()[2:] == ["| a | 0 | 1.000 | 100 % | 0 |"]
 
 
 def test_what_the_reference_says_too_is_not_memorised(tmp_path: Path, module: Modules) -> None:
-    settings = {"sizes": [{"name": "a"}], "prompts": [8], "continuations": [2, 4], "shown": [8, 4]}
+    settings = {**SETTINGS, "continuations": [2, 4], "shown": [8, 4]}
     prompted = {"repetitions": [4, 4, 4, 0], "kinds": ["running text", "numbers", "numbers", "lines"]}
     write_runs(
         tmp_path,
@@ -281,7 +318,7 @@ def test_what_the_reference_says_too_is_not_memorised(tmp_path: Path, module: Mo
 def test_a_table_never_rounds_a_memorised_sequence_to_zero_nor_halves_down(
     sequences: int, shown: str, tmp_path: Path, module: Modules
 ) -> None:
-    settings = {"sizes": [{"name": "a"}], "prompts": [8], "continuations": [4], "shown": [8, 4]}
+    settings = {**SETTINGS, "continuations": [4], "shown": [8, 4]}
     prompted = {"repetitions": [1] * sequences, "kinds": ["running text"] * sequences}
     write_runs(tmp_path, {"settings": settings, "prompted": prompted}, trained=[[0, 4]], reference=[])
     table = module("tables").markdown(module("summary").Summary.load(tmp_path))

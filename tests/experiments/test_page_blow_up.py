@@ -70,5 +70,81 @@ def test_the_page_says_what_the_results_say() -> None:
     assert max(errors) < 0
 
 
+def test_the_page_says_how_the_masses_fail() -> None:
+    rows = [row for row in table(RESULTS / "blowup_feasible" / "table.csv") if row["prior"] == 1e-10]
+    kept = {
+        (row["noise_from"], row["examples"], row["table"]): row
+        for row in rows
+        if row["ceiling"] == 1e-3 and row["interval"] == 1e-3
+    }
+    own = {  # the table has too few digits for these
+        (entry["key"]["examples"], entry["key"]["noise_multiplier"]): entry["outcome"]
+        for entry in RunLog(RESULTS / "blowup_feasible" / "runs.jsonl").entries()
+        if entry["key"]["part"] == "hush"
+    }
+    said: list[str] = []
+    for examples in (1, 10, 30, 100, 300):
+        cells, errors = [], []
+        for bound in ("kl", "blowup"):
+            row = kept[bound, examples, "connect the dots"]
+            masses = (row[f"peer_mass_{side}"] for side in ("with", "without"))
+            cells += [f"{row['noise_multiplier']:#.3g}", *map(_mass, masses)]
+            found = own[row["examples"], row["noise_multiplier"]]
+            errors += [abs(found[f"mass_{side}"] - 1) for side in ("with", "without")]
+        said.append(f"| {examples} | {' | '.join(cells)} | 1 ± {math.ceil(1e9 * max(errors))}e-9 |")
+    right = kept["kl", 100, "privacy buckets"]["peer_mass_with"]
+    few, many = (kept["blowup", examples, "privacy buckets"] for examples in (100, 300))
+    said += [
+        f"of KL the total is {right:.2f}",
+        f"is above 1, {few['peer_mass_with']:.1f} at 100 examples and {many['peer_mass_with']:.0f} at 300",
+    ]
+    assert missing("docs/studies/blow-up.md", said) == []
+    for row in (few, many):
+        assert math.isclose(10 ** row["peer_log10_exact_mass_with"], row["peer_mass_with"], rel_tol=0.01)
+        assert row["peer_posterior_thresholds"] < row["hush_lower"]
+    usual = [row for row in rows if row["table"] == "connect the dots"]
+    assert max(-row["peer_smallest_loss_with"] for row in usual if row["examples"] == 1) < math.log(5e8)
+    orders = [
+        math.log10(abs(row["peer_mass_with"] - 1)) + 17 + row["peer_smallest_loss_with"] / math.log(10)
+        for row in usual
+        if abs(row["peer_mass_with"] - 1) > 1e-3
+    ]
+    assert (round(min(orders)), round(max(orders))) == (1, 3)
+
+
+def test_the_page_says_where_thresholds_lie() -> None:
+    rows = [
+        row
+        for row in table(RESULTS / "blowup_feasible" / "table.csv")
+        if row["prior"] == 1e-10 and row["noise_from"] == "blowup" and row["table"] == "connect the dots"
+    ]
+    over = [row["peer_posterior_thresholds"] / row["hush_upper"] - 1 for row in rows if row["interval"] == 1e-2]
+    fine = [row for row in rows if row["interval"] in (1e-3, 1e-4)]
+    assert missing("docs/studies/blow-up.md", [f"is up to {100 * max(over):.1f} % above the upper one"]) == []
+    assert len(fine) == 15
+    assert all(row["hush_lower"] <= row["peer_posterior_thresholds"] <= row["hush_upper"] for row in fine)
+
+
+def test_the_page_says_that_the_law_matters_and_not_the_reading() -> None:
+    rows = [row for row in table(RESULTS / "blowup_feasible" / "table.csv") if row["table"] == "connect the dots"]
+    assert missing("docs/studies/blow-up.md", [f"to six digits in all {len(rows)} cases"]) == []
+    for row in rows:
+        assert math.isclose(row["peer_posterior_curve_with"], row["peer_posterior_thresholds"], rel_tol=1e-6)
+
+
+def test_the_page_says_when_and_with_what_its_runs_were_made() -> None:
+    entries = RunLog(RESULTS / "blowup_feasible" / "runs.jsonl").entries()
+    ((day, versions, commit),) = {
+        (entry["date"][:10], entry["versions"].split(", torch")[0], entry["commit"][:7]) for entry in entries
+    }
+    said = [f"on {day}, with {versions} and", f"at commit `{commit}`"]
+    assert missing("docs/studies/blow-up.md", said) == []
+
+
+def _mass(mass: float) -> str:
+    """Near 1 with four digits, else short."""
+    return f"{mass:.4f}" if abs(mass - 1) < 0.01 else short(mass, 1)
+
+
 def _sides(row: dict[str, Any]) -> str:
     return f"{short(row['hush_lower'], 3)} to {short(row['hush_upper'], 3)}"

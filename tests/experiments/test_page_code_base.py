@@ -37,6 +37,7 @@ def test_the_page_says_what_the_results_say() -> None:
     noisy = (free["hush"] - free["hush, no noise"]) / (free["hush"] - free["no protection"])
     sittings = max(np.ptp([one[name] for one in rows[drop]["outcomes"]]) for name, _ in two)
     remembered = [projects[title] - spans[title] for title in ("no protection", "hush")]
+    remaining = max(one["memorised_limits"][1] for row in rows.values() for one in row["outcomes"])
     said = [
         f"enough for {gained(drop)[0]} of what unprotected training gains on code without secrets, and for "
         f"{gained(drop)[1]} of the gain on",
@@ -53,6 +54,7 @@ def test_the_page_says_what_the_results_say() -> None:
         f"{noise['paper, all data'] / noise['hush']:,.0f}th of the paper's on all data",
         f"it is {remembered[0]:.2f} lower on the spans' blocks",
         f"it is {base['loss_projects'] - base['loss_trained_spans']:.2f} lower, for hush {remembered[1]:.2f}",
+        f"but the limits leave room for {at_most(100 * remaining, 1)} %",
         f"is {over(drop, tenth, 3)[1]} below dropping on the projects' code, "
         f"{(projects[drop] - projects[tenth]) / (projects[drop] - projects[after]):.1f} times as much",
     ]
@@ -66,6 +68,35 @@ def test_the_page_says_what_the_results_say() -> None:
     assert free[twice] > free[drop]  # the control does not lower it
     edges = {title for title, row in rows.items() if _is_edge(tuned(log, row["arm"]))}
     assert edges == {"no protection", "hush, a tenth of the noise", "paper, all data", twice}  # as the page lists them
+
+
+def test_the_page_says_at_which_commits_settings_were_tried() -> None:
+    log = RunLog(RESULTS / "code_base" / "full" / "runs.jsonl")
+    shown = {commit for row in rows_of(log) for commit in row["commits"]}
+    others = list(dict.fromkeys(entry["commit"][:7] for entry in log.entries() if entry["commit"] not in shown))
+    said = [f"Some settings were tried at {' and '.join(f'`{commit}`' for commit in others)}."]
+    assert missing("docs/studies/code-base.md", said) == []
+
+
+def test_the_page_says_no_more_of_the_small_scale_than_its_results_do() -> None:
+    log = RunLog(RESULTS / "code_base" / "small" / "runs.jsonl")
+    base = base_of(log)
+    assert base is not None
+    rows = {row["arm"].title: row for row in rows_of(log)}
+    loss = {title: row["outcomes"][0]["loss_free"] for title, row in rows.items()}
+    noise = {title: row["outcomes"][0]["noise_multiplier"] for title, row in rows.items()}
+    start, drop, twice = base["outcome"]["loss_free"], loss["dropping"], loss["dropping, twice"]
+    said = [
+        f"{noise['hush']:.1f} for hush, {noise['paper, program']:.1f} for the paper's program and "
+        f"{noise['paper, all data']:.0f} for the paper's on all data",
+        f"the base model ({start:.3f}) or dropping ({drop:.3f})",
+        f"Dropping twice is far below all others ({twice:.3f})",
+    ]
+    assert missing("docs/studies/code-base.md", said) == []
+    for title, row in rows.items():
+        if row["outcomes"][0]["certified"]:
+            assert abs(loss[title] - (start if row["arm"].after is None else drop)) < 0.01
+    assert all(twice < other - 0.1 for title, other in loss.items() if title != "dropping, twice")
 
 
 def _is_edge(losses: dict[Any, float]) -> bool:

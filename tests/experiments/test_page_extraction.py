@@ -6,6 +6,8 @@ from typing import Any
 from pages import RESULTS, missing, short, table
 
 import hush
+from experiments.noise_and_extraction.summary import Summary
+from experiments.runs import RunLog
 
 
 def test_the_page_says_what_the_results_say() -> None:
@@ -43,6 +45,11 @@ def test_the_page_says_what_the_results_say() -> None:
             for prompt in (16, 32, 64)
         ),
     ]
+    shares = [f"{(100 * most[size, 1e-2, 32, 32] + 16) // 32} %" for size in sizes[1:]]
+    said.append(
+        f"from 100 % to {shares[0]} at 29 M and to {shares[1]} at 101 M, and the loss rises by {cost('29M', 1e-2):.2f} "
+        f"and {cost('101M', 1e-2):.2f}"
+    )
     for rows in (1, 4, 16, 64, 256):
         graph = hush.Incidence.from_pairs(range(rows), [0] * rows, num_examples=rows, num_secrets=1)
         least = hush.calibrate(graph, prior=prior, ceiling=1e-3, rates=rate, rounds=rounds).noise_multiplier
@@ -52,6 +59,31 @@ def test_the_page_says_what_the_results_say() -> None:
         said.append(f"| {rows} | {little:.2f} | {f'{more:.2f}' if more > 0.01 else short(more, 1)} | {least:.2f} |")
     assert missing("docs/studies/extraction.md", said) == []
     assert all(most[size, noise, *at] == 0 for size in sizes for noise in (0.1, 1.0) for at in _lengths(most))
+
+
+def test_the_page_says_what_little_noise_hides_and_where_extraction_stops() -> None:
+    folder = RESULTS / "noise_and_extraction" / "full"
+    planted = {place for place, times in enumerate(Summary.load(folder).about["prompted"]["repetitions"]) if times}
+    said = {
+        (entry["key"]["size"], entry["key"]["noise_multiplier"], prompt, length): {
+            place for place, count in found if count >= length and place in planted
+        }
+        for entry in RunLog(folder / "runs.jsonl").entries()
+        if entry["key"]["planted"]
+        for prompt, found in entry["outcome"]["matched"].items()
+        for length in (16, 32, 50)
+    }
+    asked = {(prompt, length) for _, _, prompt, length in said}
+    for size in ("29M", "101M"):
+        assert all(said[size, 0.0, *at] <= said[size, noise, *at] for noise in (1e-4, 1e-3) for at in asked)
+    assert any(not said["5M", 0.0, *at] <= said["5M", 1e-3, *at] for at in asked)
+    noises = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    prompts = {prompt for prompt, _ in asked}
+    stops = [
+        next(noise for noise in noises if not any(said[size, noise, prompt, 32] for prompt in prompts))
+        for size in ("5M", "29M", "101M")
+    ]
+    assert stops == [1e-2, 1e-2, 1e-1]
 
 
 def _lengths(most: dict[tuple[Any, ...], int]) -> set[tuple[float, float]]:

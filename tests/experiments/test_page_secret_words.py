@@ -78,6 +78,8 @@ def test_the_page_says_what_the_results_say(words: dict[str, dict[str, Any]]) ->
         f"without protection is {best['loss'] - free['loss']:.2f}; the baseline's is {base['loss'] - free['loss']:.2f}",
         f"So hush closes {100 * closed:.0f} % of it",
         f"hush is best at step {best['step']}, with {100 * best['kept']:.0f} % of the examples",
+        f"step {best['step']} keeps {100 * best['kept_weight']:.0f} %, and the paper's step {program['step']} "
+        f"{100 * program['kept_weight']:.0f} %",
         f"the baseline ends at {base['loss_clean']:.3f}, no protection at {free['loss']:.3f}",
         f"with {100 * paper[4]['kept']:.0f} % of the examples, ends at {paper[4]['loss_clean']:.3f}, "
         f"{paper[4]['loss_clean'] - base['loss_clean']:.2f} higher, as in the paper, and at step 6 at "

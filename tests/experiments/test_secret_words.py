@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import load_file, save_file
 
 from experiments.secret_words.data import Prepared, secret_words, word_incidence, words
 
@@ -69,6 +70,17 @@ def test_every_arm_and_seed_is_run_and_shown(finished: Path) -> None:
     assert all(len(summary["runs"][name]) == 1 for name in ("date", "commit", "hardware", "versions"))
     assert all(row["learning_rate"] == "0.001" for row in rows)  # the only one that this scale tries
     assert (finished / "results" / "panels.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_runs_that_began_with_other_weights_are_not_taken_as_done(
+    material: Path, finished: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.safetensors"
+    weights = load_file(finished / "work" / "start.safetensors")
+    save_file({name: value + 1 for name, value in weights.items()}, other)
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        study(material, finished, "--stage", "train", "--start", str(other))
+    assert "began with other weights" in refused.value.stderr
 
 
 def test_a_finished_study_trains_nothing_again(material: Path, finished: Path) -> None:
