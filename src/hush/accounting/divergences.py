@@ -91,6 +91,7 @@ def _weak_log_moment(cells: Round, order: float) -> float:
     c2, c3, c4 = ((order**n - order) / math.factorial(n) for n in (2, 3, 4))
     fifth = order**5 / 100 * np.abs(v) ** 5  # more than all further terms together, for order * |v| < 0.01
     excess = v * v * (c2 + v * (c3 + v * c4)) + fifth
+    excess = np.where(v < 0, np.minimum(excess, order - 1), excess)  # it falls to 0 at v = 0, from order - 1 at -inf
     # The rest of E_Q[R^order] - 1 is order - 1 times the Q-mass beyond the table, at most.
     return math.log1p(float(q @ excess) * (1 + cells.q_error + 64 * EPS) + order * cells.beyond)
 
