@@ -53,6 +53,13 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         parquet_table(tmp_path)
 
 
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    write_table(TABLE.append_column("number", TABLE.column("number")), tmp_path / "t.parquet", kind="test")
+    read_table(tmp_path / "t.parquet", kind="test", columns=("text",))
+    with pytest.raises(hush.InvalidInput, match=r"t\.parquet has several columns of the names \['number'\]"):
+        read_table(tmp_path / "t.parquet", kind="test", columns=("number",))
+
+
 def test_whatever_is_damaged_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pq.write_table(TABLE, path, compression="zstd")

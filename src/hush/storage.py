@@ -222,6 +222,9 @@ def read_table(
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise InvalidInput(f"{path} lacks the columns {missing}; {remedy}")
+    twice = [name for name in columns if table.column_names.count(name) > 1]
+    if twice:
+        raise InvalidInput(f"{path} has several columns of the names {twice}; {remedy}")
     holes = [name for name in columns if table.column(name).null_count]
     if holes:
         raise InvalidInput(f"{path} has empty cells in the columns {holes}; {remedy}")

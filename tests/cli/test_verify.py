@@ -144,6 +144,16 @@ def test_what_does_not_fit_is_not_signed(share: Path, keys: tuple[Path, Path]) -
     assert not (share / "certificate.sig").exists()
 
 
+def test_json_that_cannot_be_read_is_a_message_to_whoever_signs_or_verifies(
+    share: Path, keys: tuple[Path, Path]
+) -> None:
+    (share / "plan" / "certificate.json").write_text("{")
+    assert "plan/certificate.json is not JSON that hush wrote" in refused(2, "sign", share, "--private-key", keys[0])
+    shutil.rmtree(share / "plan")
+    (share / "certificate.json").write_text("[" * 100_000)
+    assert "holds no plan.json" in run("verify", share).output
+
+
 def test_a_marked_run_is_named_as_such_and_there_is_nothing_to_verify_or_sign(
     plan: Plan, tmp_path: Path, keys: tuple[Path, Path]
 ) -> None:

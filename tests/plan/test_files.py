@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,17 @@ def test_a_plan_json_of_another_kind_is_refused(folder: Path, content: str) -> N
     assert not hush.verify(folder).passed
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[" * 100_000, b"\xff", b'{"hunter2": NaN}', b"1e999", b'{"hunter2": 1, "hunter2": 1}', b"9" * 5000],
+)
+def test_json_that_cannot_be_read_is_refused_by_name_and_not_quoted(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "some.json").write_bytes(content)
+    with pytest.raises(hush.InvalidInput, match=r"some\.json is not JSON that hush wrote") as refused:
+        files.read_json(tmp_path / "some.json")
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
 def test_no_message_repeats_a_name_that_a_terminal_would_obey(folder: Path) -> None:
     name = "\x1b[2JEvery promise holds."  # clears the screen
     (folder / name).write_text("")
@@ -258,9 +270,11 @@ def test_no_message_repeats_a_name_that_a_terminal_would_obey(folder: Path) -> N
 @pytest.mark.parametrize(
     "changes",
     [{"binding": 3}, {"binding": [1.5]}, {"binding": [True]}, {"binding": [2, 2]}, {"binding": [99]}, {"digests": []},
+     {"binding": [2**63]}, {"binding": [-(10**30)]},
      {"digests": {}}, {"digests": {"../plan.json": ""}}, {"noise_multiplier": "4"}, {"noise_multiplier": -1},
      {"rounds": 2.5}, {"rounds": True}, {"batch_size": 0}, {"batch_size": 1e9}, {"clip_norm": -1}, {"bound": "best"},
-     {"capacity": "all"}, {"weights_gap": 2}, {"noise_scale": 0}, {"created": "yesterday"},
+     {"capacity": "all"}, {"weights_gap": 2}, {"noise_scale": 0}, {"noise_scale": 1e308},
+     {"created": "yesterday"},
      {"created": "2026-01-31\n12:00:00+00:00"},
      {"data_fingerprint": "5f4dcc3b5aa765d61d8327deb882cf99"}, {"data_fingerprint": 3}],
     ids=str,

@@ -117,6 +117,18 @@ def test_no_file_can_be_added(share: Path, name: str, check: str) -> None:
     assert failed(share) == {check}
 
 
+@pytest.mark.parametrize("name", ["plan", "plan/plan.json"])
+def test_a_file_for_a_folder_and_a_folder_for_a_file_are_failed_checks(share: Path, name: str) -> None:
+    path = share / name
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.write_text("")
+    else:
+        path.unlink()
+        path.mkdir()
+    assert "holds no plan.json" in detail(share, "plan.json")
+
+
 def test_what_is_not_checked_is_named_and_may_change(share: Path, key: Path) -> None:
     (share / "round-000010").mkdir()
     for name in NOT_CHECKED:

@@ -148,7 +148,8 @@ HUGE = f"1{'0' * 400}"  # JSON has whole numbers that no float holds
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"rows": []}', '{"rows": [{"capacity": "paper"}]}', '{"rows": [1]}',
-    f'{{"rows": [{{"capacity": "paper", "bound": "kl", "noise_multiplier": {HUGE}, "kept_weight": 1}}]}}'])  # fmt: skip
+    f'{{"rows": [{{"capacity": "paper", "bound": "kl", "noise_multiplier": {HUGE}, "kept_weight": 1}}]}}',
+    '{"rows": [{"capacity": "paper", "bound": "kl", "noise_multiplier": 1, "kept_weight": 1e308}]}'])  # fmt: skip
 def test_what_is_no_frontier_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "frontier.json"
     path.write_text(text)

@@ -26,8 +26,10 @@ from hush.audit.verdict import Attempt, judge
 from hush.errors import InvalidInput
 from hush.protection import Protection
 from hush.report import page as page_module
+from hush.report.markup import at_most
 from hush.report.methods import MethodNoise
 from hush.report.report import Report
+from hush.rounding import rounded_down
 from hush.scan.owner import OwnerFiles
 from hush.scan.result import Scan
 from hush.secret_table import Secrets
@@ -320,3 +322,13 @@ def test_the_headline_says_of_an_audit_what_is_known(audit: dict[str, Any] | Non
     page = Report(plan=small_plan(), audit=audit).page()
     assert f'<p class="big">{said}</p>' in page
     assert "No attack was run" not in page
+
+
+@pytest.mark.usefixtures("without_plotly")
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
+def test_a_simulation_says_what_the_promises_need_and_saves_no_more_for_it(scale: float) -> None:
+    plan = replace(small_plan(), noise_scale=scale)
+    page = Report(plan=plan, noise=METHODS).page()
+    assert f"need up to {rounded_down(30.0 / plan.noise_multiplier, 3)} times the noise." in page
+    assert (f"all posteriors below, need a noise of {at_most(plan.noise_multiplier)}." in page) == (scale != 1)
+    assert ("Not a certificate" in page) == (scale != 1)

@@ -115,8 +115,8 @@ def read_record(folder: Path) -> dict[str, Any]:
     if record["digest"] != record_digest(record):
         raise InvalidInput(f"{path} was changed after it was written; make the plan again")
     binding, digests = record["binding"], record["digests"]
-    if not isinstance(binding, list) or any(type(secret) is not int for secret in binding):
-        raise InvalidInput(f"{path}: binding is not a list of whole numbers; make the plan again")
+    if not isinstance(binding, list) or any(type(each) is not int or each.bit_length() > 63 for each in binding):
+        raise InvalidInput(f"{path}: binding does not list secrets by their numbers; make the plan again")
     if not isinstance(digests, dict) or any(Path(name).name != name or not name.isprintable() for name in digests):
         raise InvalidInput(f"{path}: digests must name the files beside it; make the plan again")
     absent = [name for name in {*FILES, *digests} if name not in digests or not (folder / name).is_file()]
@@ -146,9 +146,9 @@ def _parsed_record(folder: Path) -> dict[str, Any]:
         record: Any = read_json(path)
         known: Any = FORMAT.fullmatch(record["format"])
         major, minor = (int(part) for part in known.groups())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise InvalidInput(f"{folder} holds no plan.json; pass a folder that hush plan or Plan.save wrote") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(f"{path} is not a plan's JSON; pass a folder that hush plan or Plan.save wrote") from error
     if major != MAJOR:
         raise InvalidInput(
@@ -181,21 +181,24 @@ def stored_rates(folder: Path) -> np.ndarray:
 
 
 def read_json(path: Path) -> Any:
-    """JSON in which every name is given once and every number is finite; a ValueError otherwise."""
+    """JSON in which every name is given once and every number is finite; an InvalidInput otherwise."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({name for name, _ in pairs}) != len(pairs):
-            raise ValueError(f"{path} gives a name twice")
+            raise ValueError("a name is given twice")
         return dict(pairs)
 
     def refuse(constant: str) -> float:
-        raise ValueError(f"{path} holds {constant}")
+        raise ValueError(f"{constant} is no finite number")
 
     def finite(digits: str) -> float:
         return float(digits) if math.isfinite(float(digits)) else refuse(digits)
 
-    text = path.read_text(encoding="utf-8")
-    return json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_float=finite)
+    try:
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_float=finite)
+    except (ValueError, RecursionError):  # the latter where it is nested too deeply
+        raise InvalidInput(f"{path} is not JSON that hush wrote; restore it") from None
 
 
 def _write_json(content: dict[str, Any], path: Path) -> None:

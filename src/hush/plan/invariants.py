@@ -63,6 +63,8 @@ def check_numbers(plan: "Plan") -> None:
     for name in _POSITIVE:
         if not 0 < getattr(plan, name) <= sys.float_info.max:  # a whole number may be finite and yet no float
             raise InvalidInput(f"{name}={getattr(plan, name)!r}; pass a finite number above 0")
+    if not plan.training_noise_multiplier <= sys.float_info.max:
+        raise InvalidInput(f"noise_scale={plan.noise_scale!r} makes the noise infinite; pass a smaller one")
     if not 0 <= plan.weights_gap < 1:
         raise InvalidInput(f"weights_gap={plan.weights_gap!r}; a relative gap lies in [0, 1)")
     if not _is_time(plan.created):

@@ -68,7 +68,7 @@ def _promise(plan: Plan) -> str:
 
 
 def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
-    noise = plan.training_noise_multiplier
+    noise, needed = plan.training_noise_multiplier, plan.noise_multiplier
     lines = [
         f"noise multiplier; {counted(plan.rounds, 'round')}, a batch of about {plan.batch_size:g}. Examples with "
         f"secrets keep {percent_at_least(kept_weight(plan), 3)} of their weight; "
@@ -78,8 +78,11 @@ def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
     if held_out:
         lines.append(f"{held_out:,} without a secret are held out, to evaluate on.")
     before = [method.noise_multiplier for method in methods if method.bound == "kl"]
-    if before and noise > 0 and max(before) > noise:
-        lines.append(f"The paper's method would need up to {rounded_down(max(before) / noise, 2)} times the noise.")
+    if noise != needed:
+        lines.append(f"It is a simulation: the promises, and all posteriors below, need a noise of {at_most(needed)}.")
+    if before and needed > 0 and max(before) > needed:  # needs against needs, also where less is added
+        times = rounded_down(max(before) / needed, 3)
+        lines.append(f"The paper's method would need up to {times} times the noise.")
     return _card("What it cost", at_most(noise), " ".join(lines))
 
 

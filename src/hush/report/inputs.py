@@ -123,6 +123,7 @@ def frontier_rows(given: Frontier | Sequence[Frontier] | Mapping[str, Any]) -> R
             isinstance(row, Mapping)
             and all(isinstance(row.get(name), str) for name in ("capacity", "bound"))
             and all(is_number(row.get(name)) for name in ("noise_multiplier", "kept_weight"))
+            and 0 <= row["kept_weight"] <= 1
         ):
             raise InvalidInput(
                 f"row {place} of the frontier lacks capacity, bound, noise_multiplier or kept_weight; pass what "
@@ -174,5 +175,5 @@ def _certificate(path: Path) -> Certificate:
 def _json(path: Path, expected: str) -> Any:
     try:
         return read_json(path)
-    except (ValueError, RecursionError):
+    except InvalidInput:
         raise InvalidInput(f"{path} is not JSON that hush wrote; pass {expected}") from None
