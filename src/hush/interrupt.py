@@ -6,20 +6,61 @@ SIGTERM is how schedulers and containers end a program. Outside training it kill
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self, final
 
-__all__ = ["GOES_ON", "INTERRUPTED", "TERMINATED", "Interrupt", "Terminated", "said_when_stopped", "stopped_after"]
+__all__ = [
+    "GOES_ON",
+    "INTERRUPTED",
+    "TERMINATED",
+    "Interrupt",
+    "Terminated",
+    "remembered",
+    "said_when_stopped",
+    "stopped_after",
+]
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes, as shells have them
 GOES_ON = "Stopped. What is finished is kept; the same command goes on."
 
 
 @contextmanager
-def said_when_stopped(said: str | Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C inside brings this message, for whoever ends the command."""
+def remembered() -> Iterator[Callable[..., None]]:
+    """Ctrl-C inside is not lost; what is given raises it again if there was one.
+
+    Libraries that load others may swallow it, or turn it into an error of their own, as pyarrow and pandas do. An error
+    that ends the block after Ctrl-C counts as Ctrl-C.
+    """
+    before, heard = signal.getsignal(signal.SIGINT), False
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        heard = True
+        if callable(before):
+            before(number, frame)
+
+    def again(*_: object) -> None:
+        if heard:
+            raise KeyboardInterrupt
+
+    if callable(before):  # where it is ignored, it stays so
+        signal.signal(signal.SIGINT, hear)
     try:
-        yield
+        yield again
+    except Exception:
+        again()
+        raise
+    finally:
+        if callable(before):
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def said_when_stopped(said: str | Callable[[], str]) -> Iterator[Callable[..., None]]:
+    """Ctrl-C inside brings this message, for whoever ends the command; it is ``remembered``."""
+    try:
+        with remembered() as again:
+            yield again
     except KeyboardInterrupt:
         raise KeyboardInterrupt(said if isinstance(said, str) else said()) from None
 
@@ -39,7 +80,7 @@ class Interrupt:
     """Ctrl-C or SIGTERM in training: once a round is done, the first one asks to stop after the next, and says so.
 
     Asked whether to stop, it knows that a round is done. Before that, and from the second one on, Ctrl-C stops at once
-    and SIGTERM kills.
+    and SIGTERM kills. If a library that is being loaded swallows Ctrl-C, training stops after its first round.
     """
 
     def __init__(self, say: Callable[[], None]) -> None:
@@ -75,7 +116,7 @@ class Interrupt:
         """What is raised, with this message, for whoever ends the command."""
         return Terminated(said) if self.code == TERMINATED else KeyboardInterrupt(said)
 
-    def _heard(self, number: int, _: object) -> None:
+    def _heard(self, number: int, frame: FrameType | None) -> None:
         if self._begun and self._asked is None:
             self._asked = number
             self._say()
@@ -83,6 +124,10 @@ class Interrupt:
         if number == signal.SIGTERM:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
+        self._asked = number
+        before = self._before[signal.SIGINT]
+        if callable(before):
+            before(number, frame)  # it may want to remember
         raise KeyboardInterrupt
 
     def __exit__(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,9 @@ import yaml
 
 import hush
 from command_line import message, refused, run, run_json
+from hush.interrupt import GOES_ON
+from hush.pipeline.job import Job
+from hush.pipeline.stage_plan import PlanStage
 
 
 @pytest.fixture
@@ -149,3 +153,24 @@ def test_ctrl_c_or_sigterm_leaves_a_run_that_goes_on(config: Path, number: int, 
     assert dry["train"]["state"] == "goes on"
     assert "done" in dry["train"]["size"]
     assert not (config.parent / "hush-run" / "share").exists()
+
+
+@pytest.mark.parametrize("error", [None, AttributeError("half loaded")])
+def test_ctrl_c_that_a_library_swallows_stops_before_the_next_stage(
+    config: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    plan = PlanStage.run
+
+    def loading(self: PlanStage, job: Job) -> dict[str, Any]:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            if error is not None:
+                raise error from None
+        return plan(self, job)
+
+    monkeypatch.setattr(PlanStage, "run", loading)
+    stopped = run("run", config, "--quiet")
+    assert (stopped.exit_code, stopped.stdout) == (130, "")
+    assert message(stopped) == GOES_ON
+    assert not Path("hush-run/owner/training").exists()

@@ -39,6 +39,12 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 CODE = ("scan", "repository", "--rules", "code.yaml", "--output", "found", "--key", "data.key")
 
 
+def test_a_key_that_would_be_read_as_code_is_refused(repository: Path) -> None:
+    said = refused(2, *CODE[:-1], "repository/data.key")
+    assert "the key repository/data.key lies inside the data, repository," in said
+    assert not (repository / "data.key").exists()
+
+
 def test_a_repository_is_scanned_in_chunks_that_inherit_from_their_files(repository: Path) -> None:
     record = run_json(*CODE)
     assert (record["examples"], record["secrets"]) == (

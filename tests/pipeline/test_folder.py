@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from small_runs import ran, small_config, small_desk
 
-from hush.config import load_config
+from hush.config import Config, load_config
 from hush.errors import InvalidInput
 from hush.keyed import DataKey
 from hush.pipeline import run_pipeline
 from hush.pipeline.folder import key_at, opened
+from hush.pipeline.forecast import forecast
+from hush.pipeline.run import run_folder
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
@@ -47,6 +49,26 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
         run_pipeline(small_config(tmp_path, data=folder), output=tmp_path / "sub" / "run")
     with pytest.raises(InvalidInput, match="nothing says where the run goes"):
         run_pipeline(small_config(tmp_path))
+
+
+@pytest.mark.parametrize(("key", "code"), [("sub/key.txt", False), ("sub/my.key", True)])
+def test_a_key_that_would_be_read_as_data_is_refused(tmp_path: Path, key: str, code: bool) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.txt").write_text("a")
+    projects = [{"name": "projects", "find": "code", "secrets": [{"name": "one", "paths": ["a.txt"]}]}]
+    content = small_desk(tmp_path, data={"source": "sub", "key": key}, **({"rules": projects} if code else {}))
+    config = Config.of(content, folder=tmp_path)
+    for doing in (run_pipeline, forecast):
+        with pytest.raises(InvalidInput, match=r"the key .* lies inside the data"):
+            doing(config, output=tmp_path / "run")
+    assert not (tmp_path / key).exists()
+
+
+def test_a_key_of_a_kind_that_is_not_read_may_lie_beside_texts(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.txt").write_text("a")
+    config = small_config(tmp_path, data={"source": "sub", "key": "sub/my.key"})
+    assert run_folder(config, tmp_path / "run") == tmp_path / "run"
 
 
 def test_another_key_is_refused(own: Path) -> None:

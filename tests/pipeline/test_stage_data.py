@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_runs import small_config, small_texts
 
 from hush.errors import InvalidInput
 from hush.keyed import DataKey
-from hush.pipeline import stage_data
+from hush.pipeline import run_pipeline, stage_data
 from hush.pipeline.record import Record
-from hush.pipeline.stage_data import file_rows, files_of
+from hush.pipeline.stage_data import file_rows, files_of, unread_files
 
 KEY = DataKey(bytes(32))
 FOLDERS = st.dictionaries(st.sampled_from(["a", "b", "ab", "sub/a"]), st.binary(max_size=7), min_size=1)
@@ -62,3 +63,30 @@ def test_a_record_is_read_back_as_it_was(tmp_path: Path) -> None:
     found = Record.load(tmp_path / "stages.json", KEY.id)
     assert found == record
     assert found.attempts == {"plan": 1, "train": 1, "audit": 1, "report": 1}
+
+
+def test_files_that_nothing_reads_are_told_by_their_number(tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for name in ("a.txt", "b.TXT.gz", ".hidden"):
+        (folder / name).write_bytes(b"a")
+    assert unread_files(str(folder)) == []
+    for name in ("QX-1000.log", "picture.png"):
+        (folder / name).write_bytes(b"a")
+    (said,) = unread_files(str(folder))
+    assert said.endswith(": 2 files")
+    assert "QX-1000" not in said  # a name may be a secret
+    assert unread_files(str(folder / "a.txt")) == []
+    (folder / "dataset_info.json").write_text("{}")
+    assert unread_files(str(folder)) == []
+
+
+def test_a_run_says_that_files_were_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for number, text in enumerate(small_texts()):
+        (folder / f"{number}.txt").write_text(text)
+    (folder / "more.log").write_text("QX-1000")
+    config = small_config(tmp_path, data={"source": "notes"})
+    notices = run_pipeline(config, output=tmp_path / "run").outputs["scan"]["notices"]
+    assert [said for said in notices if said.endswith(": 1 file")]

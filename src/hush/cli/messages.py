@@ -23,7 +23,7 @@ from rich.text import Text
 from hush.cli.options import PRINTED, flag
 from hush.console import ProgressBar, plain
 from hush.errors import HushError, InvalidInput
-from hush.interrupt import INTERRUPTED, TERMINATED, Terminated
+from hush.interrupt import INTERRUPTED, TERMINATED, Terminated, remembered
 
 __all__ = [
     "DebugOption",
@@ -135,7 +135,8 @@ def _ending() -> Iterator[None]:
     What no one foresaw is said without its message: that of another library may quote the data.
     """
     try:
-        yield
+        with remembered():
+            yield
     except KeyboardInterrupt as stopped:
         Console(stderr=True).print(plain(str(stopped) or STOPPED), soft_wrap=True)
         raise typer.Exit(TERMINATED if isinstance(stopped, Terminated) else INTERRUPTED) from None

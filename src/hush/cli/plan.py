@@ -89,7 +89,7 @@ def plan(
     key: Annotated[
         Path | None,
         typer.Option(
-            help="With --data: your key for its fingerprint, made on first use. Keep it with the data.",
+            help="With --data: your key for its fingerprint, made on first use. Keep it beside the data.",
             rich_help_panel=DATA_IN,
         ),
     ] = None,

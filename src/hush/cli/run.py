@@ -1,5 +1,7 @@
 """The commands that do everything: write a config, and run it."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,8 +96,8 @@ def run(
     if dry_run:
         _foretell(config, output=output, since=stage, new_release=new_release, json=json)
         return
-    with said_when_stopped(GOES_ON):  # also while it loads: an earlier command may have finished stages
-        ended = _ended(config, output=output, since=stage, new_release=new_release)
+    with said_when_stopped(GOES_ON) as again:  # also while it loads: an earlier command may have finished stages
+        ended = _ended(config, output=output, since=stage, new_release=new_release, again=again)
     if isinstance(ended, KeyboardInterrupt):
         raise ended
     from hush.cli.results import print_json
@@ -108,10 +110,13 @@ def run(
 
 
 def _ended(
-    config: Path, *, output: Path | None, since: "StageName | None", new_release: bool
+    config: Path, *, output: Path | None, since: "StageName | None", new_release: bool, again: Callable[..., None]
 ) -> "Outcome | KeyboardInterrupt":
-    """What a run comes to; where training was asked to stop and did, what is to be raised."""
-    from hush.cli.logged import logged
+    """What a run comes to; where training was asked to stop and did, what is to be raised.
+
+    again: raises Ctrl-C that got lost in a stage, before the next one begins: a plan is trained once.
+    """
+    from hush.cli.logged import both, logged
     from hush.cli.run_results import Screen
     from hush.config import load_config
     from hush.pipeline.run import run_folder, run_pipeline
@@ -123,6 +128,7 @@ def _ended(
     try:
         with screen:
             watch = logged(screen.watch(stoppable=lambda: stop), console)
+            watch = replace(watch, stage=both(again, watch.stage))
             return run_pipeline(loaded, output=output, since=since, new_release=new_release, watch=watch)
     except Interrupted as stopped:
         return stop.stopped(stopped_after(stopped.round, stopped.rounds))

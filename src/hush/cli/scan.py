@@ -54,7 +54,7 @@ def scan(
     key: Annotated[
         Path | None,
         typer.Option(
-            help="Your key for fingerprints of the data, made on first use. Keep it with the data.",
+            help="Your key for fingerprints of the data, made on first use. Keep it beside the data.",
             rich_help_panel=DATA_IN,
         ),
     ] = None,
@@ -93,6 +93,8 @@ def scan(
     from hush.cli.inputs import check_apart, check_folder_free, is_inside
     from hush.cli.results import print_json
     from hush.cli.scan_results import scan_record, show_scan
+    from hush.pipeline.folder import check_key_apart
+    from hush.pipeline.stage_data import unread_files
     from hush.scan.files import check_folder
     from hush.scan.review import write_review
     from hush.scan.rules import load_rules
@@ -105,6 +107,8 @@ def scan(
             raise InvalidInput(f"{given} lies in {output}, which the scan would replace; name another --output")
     check_apart(output, data)
     loaded = load_rules(rules)
+    if key is not None:
+        check_key_apart(key, data, code=loaded.about_code)
     begin = time.perf_counter()
     notices: list[str] = []
     with working("Scanning") as progress:
@@ -120,6 +124,7 @@ def scan(
             progress=progress,
             notice=notices.append,
         )
+    notices += [] if loaded.about_code else unread_files(data)
 
     def review(owner: Path) -> None:
         write_review(found, owner / "review.html", source=data, notices=notices, show_text=show_text)

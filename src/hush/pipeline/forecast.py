@@ -20,7 +20,7 @@ from hush.pipeline.job import Job
 from hush.pipeline.record import Record, StageName
 from hush.pipeline.run import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_of
 from hush.pipeline.stage_data import files_of
-from hush.pipeline.stage_train import is_further, released_trainings, training_folder
+from hush.pipeline.stage_train import earlier_trainings, is_further, training_folder
 from hush.pipeline.wording import in_words_of_config
 
 __all__ = ["Forecast", "forecast"]
@@ -60,7 +60,7 @@ def forecast(
     paths = RunPaths(run_folder(config, output).resolve())
     paths.check()
     job = _job(config, paths, new_release)
-    check_since(paths, since, new_release)
+    check_since(paths, None if job is None else job.record, since, new_release)
     if job is None or may_train(job):
         with in_words_of_config():
             check_beforehand(config)
@@ -92,7 +92,7 @@ def _state(stage: Stage, job: Job | None, needed: list[Forecast], again: bool) -
     if any(one.state != "done" for one in needed):
         if stage.name not in job.record.stages:
             return "runs"
-        refused = is_train and not job.new_release and released_trainings(job.paths.trainings)
+        refused = is_train and not job.new_release and earlier_trainings(job.paths, job.record)
         return "depends, refused" if refused else "depends"
     done = job.record.stages.get(stage.name)
     if done is not None and done.inputs == inputs_of(stage, job) and stage.is_there(job):

@@ -13,7 +13,7 @@ from hush import __version__
 from hush.config import Config
 from hush.errors import InvalidInput
 from hush.pipeline.beforehand import check_beforehand
-from hush.pipeline.folder import RunPaths, discard, key_at, opened
+from hush.pipeline.folder import RunPaths, check_key_apart, discard, key_at, opened
 from hush.pipeline.job import Job, Watch
 from hush.pipeline.record import STAGES, Record, StageName
 from hush.pipeline.share import SHARED_REPORT, is_published, publish
@@ -22,7 +22,7 @@ from hush.pipeline.stage_data import DataStage
 from hush.pipeline.stage_plan import PlanStage
 from hush.pipeline.stage_report import ReportStage
 from hush.pipeline.stage_scan import CanariesStage, ScanStage
-from hush.pipeline.stage_train import TrainStage, check_further, released_trainings, training_folder
+from hush.pipeline.stage_train import TrainStage, check_further, earlier_trainings, training_folder
 from hush.pipeline.wording import in_words_of_config
 from hush.scan.rule_kinds import LiteralsRule
 from hush.storage import whole_file, whole_folder
@@ -91,7 +91,7 @@ def run_pipeline(
         record = Record.load(paths.stages, key.id)
         job = Job(config=config, paths=paths, key=key, record=record, watch=watch or Watch(), new_release=new_release)
         stated = _stated(config)
-        check_since(paths, since, new_release)
+        check_since(paths, record, since, new_release)
         if may_train(job):
             check_beforehand(config)
         if since is not None:
@@ -122,10 +122,10 @@ def may_train(job: Job) -> bool:
     return job.new_release or "train" not in job.record.stages
 
 
-def check_since(paths: RunPaths, since: StageName | None, new_release: bool) -> None:
+def check_since(paths: RunPaths, record: Record | None, since: StageName | None, new_release: bool) -> None:
     """Refuse to begin again before a training that is finished, unless a further one was asked for."""
     if since is not None and STAGES.index(since) <= STAGES.index("train"):
-        check_further(released_trainings(paths.trainings), new_release)
+        check_further(earlier_trainings(paths, record), new_release)
 
 
 def stages_of(config: Config) -> tuple[Stage, ...]:
@@ -156,6 +156,7 @@ def run_folder(config: Config, output: str | Path | None) -> Path:
     source = Path(config.source)
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
         raise InvalidInput(f"{folder} lies inside the data, {source}; name a folder for the run elsewhere")
+    check_key_apart(key_path(config, RunPaths(folder)), config.source, code=config.rules.about_code)
     return folder
 
 

@@ -28,10 +28,10 @@ class AuditStage:
 
     def settings(self, job: Job) -> Any:
         audit = job.audit
-        held_out = None if audit.held_out is None else job.config.located(audit.held_out)
-        files = [] if held_out is None else files_of(held_out, code=False)
+        files = [] if audit.held_out is None else files_of(job.config.located(audit.held_out), code=False)
         reference = model_fingerprint(job) if audit.reference == BASE_MODEL else audit.reference
-        return [audit.model_dump(), reference, held_out, job.key.fingerprint_rows(file_rows(files))]
+        places = job.outputs("scan").get("places")
+        return [audit.model_dump(), reference, places, job.key.fingerprint_rows(file_rows(files))]
 
     def run(self, job: Job) -> dict[str, Any]:
         from hush.audit.audited_run import AuditedRun

@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
+from hush.console import counted
 from hush.corpus import read_corpus
+from hush.corpus.formats import KINDS, kind_of
 from hush.pipeline.job import Job
 from hush.pipeline.record import StageName
 
-__all__ = ["DataStage", "file_rows", "files_of"]
+__all__ = ["DataStage", "file_rows", "files_of", "unread_files"]
 
 CHUNK = 2**20  # bytes of a file that are read at once
+SAVED = ("dataset_info.json", "dataset_dict.json")  # in a data set that was saved, whose files all belong to it
 GIT = ("HEAD", "packed-refs", "refs/heads")  # what says which commits there are
 
 
@@ -61,6 +64,16 @@ def files_of(source: str, *, code: bool) -> list[tuple[str, Path]]:
             path = root / ".git" / name
             found += [path] if path.is_file() else path.rglob("*")
     return sorted((path.relative_to(root).as_posix(), path) for path in found if path.is_file())
+
+
+def unread_files(source: str) -> list[str]:
+    """What to say of files in a folder of texts or tables that nothing reads, since their names end otherwise."""
+    folder = Path(source)
+    if not folder.is_dir() or any((folder / name).is_file() for name in SAVED):
+        return []
+    unread = sum(kind_of(path) is None for _, path in files_of(source, code=False))
+    endings = ", ".join(KINDS)
+    return [f"left out, since their names end in none of {endings}: {counted(unread, 'file')}"] if unread else []
 
 
 def file_rows(files: list[tuple[str, Path]], told: Any = None) -> Iterator[str | bytes]:

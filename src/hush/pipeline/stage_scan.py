@@ -8,10 +8,11 @@ import numpy as np
 
 from hush.console import counted
 from hush.incidence import Incidence
+from hush.keyed import DataKey
 from hush.pipeline.folder import discard
 from hush.pipeline.job import Job
 from hush.pipeline.record import StageName
-from hush.pipeline.stage_data import file_rows
+from hush.pipeline.stage_data import file_rows, unread_files
 from hush.plan.invariants import promises_fingerprint
 from hush.protection import promise_arrays
 from hush.scan.rule_kinds import LiteralsRule
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from hush.scan.result import Scan
 
 __all__ = ["CanariesStage", "ScanStage"]
+
+PLACE = ("example", "secret", "begin", "end")
 
 
 @final
@@ -55,6 +58,7 @@ class ScanStage:
             notice=notices.append,
         )
         notices += _odd(found)
+        notices += [] if config.rules.about_code else unread_files(config.source)
         for notice in notices:
             job.watch.notice(notice)
 
@@ -67,6 +71,7 @@ class ScanStage:
         return {
             "fingerprint": job.fingerprint(*_identity(found.incidence, found.secrets), found.data_fingerprint),
             "data_fingerprint": found.data_fingerprint,
+            "places": _places(found, job.key),
             "examples": found.incidence.num_examples,
             "secrets": found.incidence.num_secrets,
             "pairs": found.incidence.num_entries,
@@ -135,6 +140,12 @@ def _odd(found: "Scan") -> list[str]:
     if found.skipped:
         said.append(f"left out, since they cannot be read: {counted(found.skipped, 'row')}")
     return said
+
+
+def _places(found: "Scan", key: DataKey) -> str:
+    """The fingerprint of where secrets stand: no plan depends on it, but the audit attacks there."""
+    batches = () if found.owner is None else found.owner.reasons()
+    return key.fingerprint_rows(batch.column(name).to_numpy().tobytes() for batch in batches for name in PLACE)
 
 
 def _identity(incidence: Incidence, secrets: Secrets) -> tuple[str, str]:

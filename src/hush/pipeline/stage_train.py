@@ -13,8 +13,9 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.keyed import DataKey
 from hush.pipeline.base_model import base_model
+from hush.pipeline.folder import RunPaths
 from hush.pipeline.job import Job
-from hush.pipeline.record import StageName
+from hush.pipeline.record import Record, StageName
 from hush.pipeline.settings import check_libraries, recipe_of, runtime_of
 from hush.pipeline.stage_data import file_rows, files_of
 from hush.plan import Plan
@@ -24,10 +25,10 @@ __all__ = [
     "Interrupted",
     "TrainStage",
     "check_further",
+    "earlier_trainings",
     "is_further",
     "model_fingerprint",
     "model_path",
-    "released_trainings",
     "training_folder",
 ]
 
@@ -82,7 +83,7 @@ def _train(job: Job, folder: Path) -> None:
     from hush.train.fit import Stopped, fit
 
     if is_further(job, folder):
-        check_further(released_trainings(job.paths.trainings), job.new_release)
+        check_further(earlier_trainings(job.paths, job.record), job.new_release)
         job.record.allowed.append(folder.name)  # so that it goes on after a kill
         job.record.store()
     if job.config.training.lora is not None and Path(model_path(job)).is_dir():
@@ -113,10 +114,18 @@ def training_folder(job: Job) -> Path:
     return job.paths.trainings / job.fingerprint(*parts).split(":")[1][:16]
 
 
-def released_trainings(folder: Path) -> list[Path]:
-    """Trainings here of which somebody may have seen a model: those whose ledger has a release."""
-    ledgers = sorted(folder.glob("*/owner/run.json"))
-    return [path.parents[1] for path in ledgers if _has_released(path)]
+def earlier_trainings(paths: RunPaths, record: Record | None) -> list[Path]:
+    """Trainings of which somebody may have seen a model: those whose ledger has a release, and one that was removed."""
+    ledgers = sorted(paths.trainings.glob("*/owner/run.json"))
+    lost = None if record is None else _lost(paths, record)
+    return [path.parents[1] for path in ledgers if _has_released(path)] + ([] if lost is None else [lost])
+
+
+def _lost(paths: RunPaths, record: Record) -> Path | None:
+    """The training that was finished last, if its folder is gone: its model may be out all the same."""
+    done = record.stages.get("train")
+    folder = None if done is None else paths.trainings / str(done.outputs["training"])
+    return None if folder is None or (folder / "owner" / "run.json").is_file() else folder
 
 
 def _has_released(path: Path) -> bool:
@@ -129,7 +138,9 @@ def _has_released(path: Path) -> bool:
 
 def is_further(job: Job, folder: Path) -> bool:
     """Whether this training would be another release of the same data, which nobody has asked for yet."""
-    others = released_trainings(job.paths.trainings)
+    if folder == _lost(job.paths, job.record):
+        return True
+    others = earlier_trainings(job.paths, job.record)
     return bool(others) and folder not in others and folder.name not in job.record.allowed
 
 
@@ -138,9 +149,10 @@ def check_further(others: list[Path], asked: bool) -> None:
     if others and not asked:
         raise InvalidInput(
             f"this would train on the same data once more ({len(others)} finished already, in {others[0].parent}): "
-            "data, rules, plan, model or training changed, or it was asked for again. A certificate accounts for one "
-            "training, and whoever gets both models can use both. Undo the change to keep what is there; or, if the "
-            "earlier model never left your hands and never will, pass --new-release"
+            "data, rules, plan, model or training changed, the folder of a training was removed, or it was asked for "
+            "again. A certificate accounts for one training, and whoever gets both models can use both. Undo the "
+            "change to keep what is there; or, if the earlier model never left your hands and never will, pass "
+            "--new-release"
         )
 
 
@@ -149,7 +161,8 @@ def model_path(job: Job) -> str:
     model = job.config.model
     if model.small is not None:
         return str(base_model(job.paths.owner / "base-model", model.small))
-    return job.config.located(model.name or "")
+    name = job.config.located(model.name or "")
+    return str(Path(name).absolute()) if Path(name).is_dir() else name  # training goes on from any working directory
 
 
 def model_fingerprint(job: Job) -> str:
