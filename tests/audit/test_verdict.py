@@ -203,6 +203,12 @@ def test_more_than_was_certified_is_said_even_where_it_does_not_fail() -> None:
     assert "larger share" not in said(failed)
 
 
+@pytest.mark.parametrize("name", ["hits", "runs", "certified"])
+def test_a_number_that_no_float_holds_is_passed_over(name: str) -> None:
+    row = {"status": "kept", "attack": "naming", "hits": 1, "runs": 2, "certified": 0.5, name: 10**400}
+    assert "larger share" not in headline({"verdict": "kept", "rows": [row]})
+
+
 @pytest.mark.parametrize("bound", [float("nan"), float("inf"), -0.1, 1.5])
 @pytest.mark.parametrize(
     "measured",
