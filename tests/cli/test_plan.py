@@ -134,6 +134,15 @@ def test_data_without_a_key_and_data_of_another_length_are_refused(graph: Path, 
     assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
 
 
+def test_a_key_that_would_be_read_as_data_is_refused(graph: Path, tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("one\n" * 80)
+    data = ["--data", tmp_path, "--unit", "line", "--key", tmp_path / "key.txt"]
+    assert "lies inside the data" in refused(
+        2, "plan", graph, *PROMISE, *RUN, "--output", tmp_path.with_name("p"), *data
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
+
+
 def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> None:
     command = ["plan", graph, *PROMISE, "--rounds", 50, "--output", tmp_path / "plan"]
     message = refused(1, *command, "--batch-size", 60, "--noise-multiplier", 0.5)

@@ -184,6 +184,15 @@ def test_each_secret_has_the_promise_nearest_to_it(tmp_path: Path) -> None:
     }
 
 
+def test_a_key_that_would_be_read_as_data_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, ["a cat", "a dog"])
+    content = {"defaults": DEFAULTS, "rules": [{"name": "w", "find": "words", "documents": [1, 1]}]}
+    with pytest.raises(InvalidInput, match="lies inside the data"):
+        scan(tmp_path, content, key=tmp_path / "key.txt")
+    assert scan(tmp_path, content, key=tmp_path / "my.key").incidence.num_examples == 2  # no file of texts
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["data.jsonl", "my.key"]
+
+
 def test_progress_comes_to_its_end(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     rules = {"defaults": DEFAULTS, "rules": [{"name": "w", "find": "words", "documents": [1, 2]}]}

@@ -14,6 +14,7 @@ def read_data_fingerprint(
 ) -> str | None:
     """The fingerprint of the data under the key at this path, which is made on first use; None without data."""
     from hush.corpus import read_corpus
+    from hush.corpus.formats import check_key_apart
     from hush.keyed import DataKey
 
     if data is None:
@@ -23,6 +24,7 @@ def read_data_fingerprint(
         return None
     if key is None:
         raise InvalidInput("--data needs --key KEYFILE: only a keyed fingerprint of private data may stand in a plan")
+    check_key_apart(key, data, code=False)
     corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
     if len(corpus) != rows:
         raise InvalidInput(

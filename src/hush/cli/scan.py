@@ -93,7 +93,6 @@ def scan(
     from hush.cli.inputs import check_apart, check_folder_free, is_inside
     from hush.cli.results import print_json
     from hush.cli.scan_results import scan_record, show_scan
-    from hush.pipeline.folder import check_key_apart
     from hush.pipeline.stage_data import unread_files
     from hush.scan.files import check_folder
     from hush.scan.review import write_review
@@ -107,8 +106,6 @@ def scan(
             raise InvalidInput(f"{given} lies in {output}, which the scan would replace; name another --output")
     check_apart(output, data)
     loaded = load_rules(rules)
-    if key is not None:
-        check_key_apart(key, data, code=loaded.about_code)
     begin = time.perf_counter()
     notices: list[str] = []
     with working("Scanning") as progress:

@@ -20,12 +20,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import final
 
-from hush.corpus.formats import kind_of
 from hush.errors import InvalidInput
 from hush.keyed import DataKey
 from hush.train.lock import FolderLock
 
-__all__ = ["RunPaths", "check_key_apart", "discard", "key_at", "opened"]
+__all__ = ["RunPaths", "discard", "key_at", "opened"]
 
 NAMES = {"share", "owner", "stages.json"}
 _REMAINS = re.compile(r"\..+\.(tmp|old)")
@@ -122,15 +121,6 @@ def discard(path: Path) -> None:
         aside = path.with_name(f".{path.name}.{token_hex(8)}.tmp")
         path.replace(aside)
         shutil.rmtree(aside)
-
-
-def check_key_apart(key: Path, source: str, *, code: bool) -> None:
-    """Refuse a key that would be read as data: a model that learned it would let others test guesses of the data."""
-    is_read = code or kind_of(key) is not None  # of code every file is, whatever its name
-    if is_read and Path(source).is_dir() and key.resolve().is_relative_to(Path(source).resolve()):
-        raise InvalidInput(
-            f"the key {key} lies inside the data, {source}, and would be read with it; name a place elsewhere"
-        )
 
 
 def key_at(path: Path) -> DataKey:

@@ -11,9 +11,10 @@ from typing import Any, Protocol, final
 
 from hush import __version__
 from hush.config import Config
+from hush.corpus.formats import check_key_apart
 from hush.errors import InvalidInput
 from hush.pipeline.beforehand import check_beforehand
-from hush.pipeline.folder import RunPaths, check_key_apart, discard, key_at, opened
+from hush.pipeline.folder import RunPaths, discard, key_at, opened
 from hush.pipeline.job import Job, Watch
 from hush.pipeline.record import STAGES, Record, StageName
 from hush.pipeline.share import SHARED_REPORT, is_published, publish

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hush.corpus import Corpus, read_corpus
+from hush.corpus.formats import check_key_apart
 from hush.errors import InvalidInput
 from hush.keyed import DataKey
 from hush.scan.engines import Engine
@@ -63,6 +64,8 @@ def scan(
             raise InvalidInput(
                 f"{name} is about tables, but these rules are about code; drop it, or the rules for code"
             )
+    if not isinstance(key, DataKey | None) and not isinstance(source, Corpus):
+        check_key_apart(Path(key), os.fspath(source), code=rules.about_code)
     if rules.about_code:
         from hush.scan.code.chunks import code_corpus
 
