@@ -13,7 +13,7 @@ from hush.accounting.one_round import Round, discretise, spread
 from hush.accounting.resolution import Resolution, choose_resolution, retilt
 
 LARGEST_SIZE = 1 << 23  # entries of the T-fold lattice
-REACH = 1e3  # priors up to this many times the one aimed at may be served by its composition
+REACH = 30.0  # priors up to this many times the one aimed at may be served by its composition
 UNDERFLOW = 1e-306  # more than rounding to 0 can take from any result
 STEEPEST = 600.0  # exponents beyond this are left out of the search for the best threshold
 

@@ -47,7 +47,8 @@ def capacity(
     larger ones are not looked for, since a large count takes long to account for.
 
     Guarantee: a secret whose rates satisfy sum of -log(1 - rate) <= s keeps its promise, since its count is then
-    dominated by the Poisson law. The answer errs downwards, by about 0.1 %, or 1 % where many promises share a table.
+    dominated by the Poisson law. The answer errs downwards: by about 0.1 %; where many promises share a table by 1 %
+    if they allow about as much, by a few percent if not, and more where a ceiling is next to its prior.
 
     >>> round(float(capacity(1e-10, 1e-3, noise_multiplier=2.0, rounds=2000)[0]), 3)
     0.135

@@ -71,8 +71,8 @@ def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:
     q_mass = _cell_masses(edge_U)
     shifts = _shifts(law, sigma, end)
     log_ratio_U, share_U = _log_ratio_at(shifts, edge_U)
-    # A normal tail is good to (2 z^2 + 10) half-ulps and a shifted edge to (2 end + 9); against a cell of this width,
-    # and with a factor 2 to spare, that is (docs/proofs, "Rounding"):
+    # A normal tail is good to (2 z^2 + 10) half-ulps and a shifted edge to (2 end + 27); against a cell of this width
+    # that is (docs/proofs, "Rounding"):
     q_error = (12 * end + 128) * EPS / step
     # Only counts above 0 carry an error, and each as a difference ratio_k - 1: share_U is how much of R that can be.
     counted = 2 * q_error + law.relative_error + EPS * (8 + 2 * end * end)
@@ -108,12 +108,15 @@ def spread(cells: Round) -> tuple[Array, Array]:
 def spread_from_one(cells: Round) -> tuple[Array, Array]:
     """The same for a divergence, a convex functional that is smallest at ratio 1: errors move the mean away from 1.
 
-    What lies left of the table has ratios below 1, and counts as if it had the smallest of them.
+    In a cell with ratios on both sides of 1 either way may be up, so each end gets the most that it can have. What lies
+    left of the table has ratios below 1, and counts as if it had the smallest of them.
     """
-    away = np.where(cells.log_mean < 0, -cells.ratio_error, cells.ratio_error)
-    mass, value = _spread(cells, away)
+    above, below = cells.log_ratio_U[:-1] >= cells.ratio_error, cells.log_ratio_U[1:] <= -cells.ratio_error
+    (down, value), (up, _) = _spread(cells, -cells.ratio_error), _spread(cells, cells.ratio_error)
+    size = cells.q_mass.size
+    lower, upper = np.where(above, up[:size], down[:size]), np.where(below, down[size:], up[size:])
     with np.errstate(divide="ignore"):
-        return np.append(mass, cells.q_left), np.append(value, np.log(cells.idle))
+        return np.concatenate([lower, upper, [cells.q_left]]), np.append(value, np.log(cells.idle))
 
 
 def _spread(cells: Round, shift: Array) -> tuple[Array, Array]:

@@ -37,7 +37,8 @@ class Noise:
     Guarantee: each coordinate becomes the float32 nearest to sum + scale · z, added in float64. Rounding a noisy sum
     gives away nothing that the noisy sum did not, so float32 needs no trust; what is assumed is that ChaCha20 under a
     secret key looks random, and that a float64 Box-Muller normal stands for a real one: 63 bits for the radius (hence
-    at most 9.35 standard deviations, which a normal exceeds once in 10^20), 64 for the angle, errors of about 1e-15.
+    at most 9.35 standard deviations, which that of real ones exceeds once in 10^19), 64 for the angle, errors of about
+    1e-15.
 
     The key is 32 bytes of the operating system's entropy, new in every call, and kept nowhere: noise is never repeated,
     not by a resumed run either, so it is never used with two different sums. ``insecure_seed`` makes the key a function
