@@ -4,13 +4,12 @@ A certificate holds numbers, ids, fingerprints of public things and, of the data
 text of a secret, the draw or the noise.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, final
 
 from hush.errors import InvalidInput
-from hush.rounding import counted, rounded_down, rounded_up
+from hush.rounding import counted, is_number, rounded_down, rounded_up
 
 __all__ = ["ASSUMPTIONS", "DATA_FINGERPRINT", "NOT_COVERED", "Certificate"]
 
@@ -151,10 +150,6 @@ class Certificate:
         return "\n".join([*lines, ""])
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # no NaN, nor what no float holds
-
-
 def _is_whole(value: object) -> bool:
     return type(value) is int
 
@@ -172,7 +167,7 @@ def _are_named_texts(value: object) -> bool:
 
 
 def _are_extremes(value: object) -> bool:
-    return isinstance(value, dict) and set(value) == set(EXTREMES) and all(map(_is_number, value.values()))
+    return isinstance(value, dict) and set(value) == set(EXTREMES) and all(map(is_number, value.values()))
 
 
 def _are_curves(value: object) -> bool:
@@ -187,7 +182,7 @@ def _are_curves(value: object) -> bool:
 
 
 _FITS: Mapping[str, Callable[[Any], bool]] = {  # what JSON holds in place of each field
-    **dict.fromkeys(("noise_multiplier", "batch_size", "clip_norm", "weights_gap", "kept_fraction"), _is_number),
+    **dict.fromkeys(("noise_multiplier", "batch_size", "clip_norm", "weights_gap", "kept_fraction"), is_number),
     **dict.fromkeys(("rounds", "num_examples", "num_secrets", "num_binding"), _is_whole),
     **dict.fromkeys(("bound", "capacity", "created"), _is_text),
     **dict.fromkeys(("binding", "marks", "assumptions", "not_covered"), _are_texts),

@@ -4,6 +4,7 @@ SIGTERM is how schedulers and containers end a program. Outside training it kill
 """
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -43,7 +44,9 @@ def remembered() -> Iterator[Callable[..., None]]:
         if heard:
             raise KeyboardInterrupt
 
-    if callable(before):  # where it is ignored, it stays so
+    # Where it is ignored, it stays so; and it comes to the main thread, which alone may listen.
+    listens = callable(before) and threading.current_thread() is threading.main_thread()
+    if listens:
         signal.signal(signal.SIGINT, hear)
     try:
         yield again
@@ -51,7 +54,7 @@ def remembered() -> Iterator[Callable[..., None]]:
         again()
         raise
     finally:
-        if callable(before):
+        if listens:
             signal.signal(signal.SIGINT, before)
 
 

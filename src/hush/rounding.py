@@ -1,8 +1,9 @@
 """Numbers shown, below every stage: an upper bound rounded up, a lower one down, so that what is read is true."""
 
+import sys
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-__all__ = ["counted", "rounded_down", "rounded_up"]
+__all__ = ["counted", "is_number", "rounded_down", "rounded_up"]
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
@@ -30,6 +31,15 @@ def counted(number: int, what: str, several: str | None = None) -> str:
     ('1 secret', '2,000 secrets', '0 canaries')
     """
     return f"{number:,} {what if number == 1 else several or f'{what}s'}"
+
+
+def is_number(value: object) -> bool:
+    """Whether this can be shown as a number: a file may hold NaN, and whole numbers that no float holds.
+
+    >>> is_number(3), is_number(True), is_number(float("nan")), is_number(10**400)
+    (True, False, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _rounded(value: float, digits: int, direction: str) -> str:

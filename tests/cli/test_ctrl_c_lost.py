@@ -1,6 +1,7 @@
 """Ctrl-C that a library swallows, or turns into an error of its own, stops all the same."""
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,6 +60,11 @@ def test_what_is_ignored_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_command_may_be_called_from_a_thread(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run, "init", "--output", tmp_path / "hush.yaml").result().exit_code == 0
 
 
 def test_a_command_says_that_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

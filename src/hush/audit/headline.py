@@ -1,15 +1,13 @@
 """What an audit came to in a few sentences: never more than was tried. Loads nothing heavy."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hush.rounding import counted
+from hush.rounding import counted, is_number
 
 __all__ = ["STYLES", "headline", "what_counts"]
 
 STYLES = {"failed": "bold white on red", "kept": "green"}  # on a terminal; every other verdict is a caution
-MOST = sys.float_info.max
 COUNTS = ("kept", "failed")  # rows that could have failed
 _SAID = {
     "failed": "FAILED: an attack did better than was certified. Do not release this model, and find the mistake.",
@@ -49,6 +47,5 @@ def what_counts(record: Mapping[str, Any]) -> str:
 def _is_beyond(row: Mapping[str, Any]) -> bool:
     """Whether more came out than the bound allows on average, and yet not enough to fail."""
     hits, runs, certified = (row.get(name) for name in ("hits", "runs", "certified"))
-    # A file may hold whole numbers that no float holds.
-    known = all(isinstance(value, int | float) and abs(value) <= MOST for value in (hits, runs, certified))
+    known = all(is_number(value) for value in (hits, runs, certified))
     return known and row.get("status") != "failed" and hits > runs * certified  # pyright: ignore[reportOptionalOperand]

@@ -10,9 +10,9 @@ from typing import Any, Self, final
 
 from hush.audit.headline import what_counts
 from hush.errors import InvalidInput
-from hush.report.markup import at_least, at_most, is_number, shown, table
+from hush.report.markup import at_least, at_most, shown, table
 from hush.report.plots import Plot
-from hush.rounding import counted
+from hush.rounding import counted, is_number
 
 __all__ = ["AuditResult", "attacks_plot", "attacks_table"]
 

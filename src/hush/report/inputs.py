@@ -13,7 +13,7 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.plan.files import minor_version, read_json, read_record
-from hush.report.markup import is_number
+from hush.rounding import is_number
 from hush.signature import is_release
 from hush.verification.certificates import plan_differences, refuse_unknown_words, run_differences
 from hush.verification.release import model_problem

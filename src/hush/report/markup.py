@@ -4,7 +4,6 @@ Nothing reaches the page but through ``shown``: ids, titles and reasons come fro
 """
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from html import escape
@@ -16,7 +15,6 @@ __all__ = [
     "at_least",
     "at_most",
     "embedded",
-    "is_number",
     "percent_at_least",
     "percent_at_most",
     "printable",
@@ -47,15 +45,6 @@ def embedded(data: Any) -> str:
     """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def is_number(value: object) -> bool:
-    """Whether this can be shown as a number: a file may hold NaN, and whole numbers that no float holds.
-
-    >>> is_number(3), is_number(True), is_number(float("nan")), is_number(10**400)
-    (True, False, False, False)
-    """
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def at_most(value: float, digits: int = 4) -> str:
