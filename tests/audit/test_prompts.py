@@ -139,3 +139,23 @@ def test_places_that_cannot_be_tried_are_counted() -> None:
     assert found.example_N.tolist() == [1, 2]
     model = Subject.of(byte_model())
     assert extract(model, secret_sequences(texts, TOKENIZER, **places), prompts=[5, 12]).cell(12, "secret").short == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "tried", "said"),
+    [
+        (["", "its ", "a code: "], 4, "no text has room for prompts of 20, 50 tokens; they were left out, and 4 "),
+        (["", "", ""], None, "none of the 3 places of secrets can be tried: they begin their texts"),
+    ],
+)
+def test_where_no_prompt_fits_a_shorter_one_is_tried(
+    run: AuditedRun, tmp_path: Path, before: list[str], tried: int | None, said: str
+) -> None:
+    secrets = {0: "abcdefgh", 1: "hgfedcba", 2: "aaaabbbb"}
+    texts = [text + secret for text, secret in zip(before, secrets.values(), strict=True)]
+    inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, secrets))
+    asked = replace(FEW, attacks=("extraction",), prompts=(20, 50))
+    made = audit(run, inputs, folder=tmp_path / "audit", settings=asked)
+    assert any(notice.startswith(said) for notice in made.notices)
+    cells = [(cell.prompt, cell.success.runs) for found in made.found for cell in found.cells]
+    assert cells == ([] if tried is None else [(tried, 2)])

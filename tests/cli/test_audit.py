@@ -106,7 +106,7 @@ def test_the_plan_alone_can_be_audited_without_data(desk: Path, tmp_path: Path) 
         (["--level", "0.99"], "probability of error"),
         (["--scan", "found"], "both say where"),
         (["--add", "other"], "pass --canaries"),
-        (["--prompt", "47"], "ask for less"),
+        (["--continuation", "47"], "ask for less"),
     ],
 )
 def test_bad_input_ends_with_2(desk: Path, tmp_path: Path, more: list[str], said: str) -> None:

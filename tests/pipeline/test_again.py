@@ -45,6 +45,15 @@ def test_the_audit_is_done_again_where_secrets_stand_elsewhere(own: Path) -> Non
     assert ran(own, rules=wider)[:2] == ["scan", "audit"]
 
 
+def test_the_audit_is_done_again_with_another_model_in_the_references_folder(own: Path) -> None:
+    reference = base_model(own / "reference", SmallModel(layers=1, width=8, heads=1, length=32))
+    asked = {"reference": str(reference.relative_to(own))}
+    assert ran(own, audit=asked) == ["audit", "report"]
+    assert ran(own, audit=asked) == []
+    (reference / "generation_config.json").write_text("{}")
+    assert ran(own, audit=asked) == ["audit"]  # which finds the same, so that the report stays
+
+
 def test_a_training_that_was_removed_is_not_done_again_unasked(own: Path) -> None:
     before = (own / "run" / "share" / "model" / "model.safetensors").read_bytes()
     shutil.rmtree(own / "run" / "owner" / "training")

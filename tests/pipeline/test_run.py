@@ -60,10 +60,16 @@ def test_a_table_with_nothing_but_its_header_is_called_empty(tmp_path: Path) -> 
         ran(tmp_path, data={"source": "table.csv"})
 
 
-def test_prompts_that_no_text_has_room_for_are_told_by_their_key_and_cost_no_training(tmp_path: Path) -> None:
+def test_lengths_that_no_text_has_room_for_are_told_by_their_key_and_cost_no_training(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"no sequence can be tried .*; lower audit\.prompts or audit"):
-        ran(tmp_path, audit={"prompts": [500]})
+        ran(tmp_path, audit={"continuations": [500]})
     assert ran(tmp_path) == ["audit", "report"]
+
+
+def test_prompts_that_no_text_has_room_for_do_not_end_a_run(tmp_path: Path) -> None:
+    said: list[str] = []
+    ran(tmp_path, audit={"prompts": [500]}, watch=Watch(notice=said.append))
+    assert any("no text has room for prompts of 500 tokens; they were left out, and" in notice for notice in said)
 
 
 def test_nothing_is_done_twice(finished: Path, desk: Path) -> None:

@@ -104,13 +104,14 @@ def simulated(
 
 
 def fitting_prompts(sequences: Sequences, subject: Subject, prompts: Sequence[int]) -> list[int]:
-    """Those that leave room for at least one sequence; all of them where none does, so that an error can say why."""
-    size_N = sequences.end_N - sequences.begin_N
-    fits = [
-        bool(((sequences.begin_N >= prompt) & (prompt + size_N <= subject.room)).any()) if len(sequences) else False
-        for prompt in prompts
-    ]
-    return [prompt for prompt, fitting in zip(prompts, fits, strict=True) if fitting] or list(prompts)
+    """Those for which at least one sequence has room; if none has, the longest for which half of them have.
+
+    A sequence without room for a single token before its secret does not count. None where all are so.
+    """
+    room_N = np.minimum(sequences.begin_N, subject.room - (sequences.end_N - sequences.begin_N))
+    fitting = [prompt for prompt in prompts if (room_N >= prompt).any()]
+    some = np.sort(room_N[room_N >= 1])
+    return fitting or [int(one) for one in some[(some.size - 1) // 2 :][:1]]
 
 
 def extracted(

@@ -19,6 +19,7 @@ from hush.audit.places import CANARIES, Places
 from hush.audit.statistics import LEVEL, checked_level
 from hush.corpus import Corpus
 from hush.errors import InvalidInput
+from hush.rounding import counted
 from hush.storage import folder_digest
 from hush.train.described import MOST_TOKENS
 from hush.train.language import default_loss, masked_lm_loss
@@ -221,6 +222,8 @@ class Work:
     def say_left_out(self, prompts: Sequence[int]) -> None:
         """Prompts that no text has room for are said, never dropped in silence."""
         missing = [str(one) for one in self.settings.prompts if one not in prompts]
+        instead = [counted(one, "token") for one in prompts if one not in self.settings.prompts]
         said = f"no text has room for prompts of {', '.join(missing)} tokens; they were left out"
+        said += f", and {', '.join(instead)} tried instead" if instead else ""
         if missing and said not in self.notices:
             self.notices.append(said)

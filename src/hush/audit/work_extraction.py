@@ -73,10 +73,16 @@ def secrets_found(work: Work, places: Places) -> Found | None:
     return _filled_in(work, sequences, counts_N) if models.masked else _continued(work, sequences, counts_N)
 
 
-def _continued(work: Work, sequences: Sequences, counts_N: Flags) -> Found:
+def _continued(work: Work, sequences: Sequences, counts_N: Flags) -> Found | None:
     models, lengths = work.models, work.settings.continuations
     prompts = fitting_prompts(sequences, models.subject, work.settings.prompts)
     work.say_left_out(prompts)
+    if not prompts:
+        work.notices.append(
+            f"none of the {counted(len(sequences), 'place')} of secrets can be tried: they begin their texts, or leave "
+            "the model no room for a prompt"
+        )
+        return None
     ours = _extracted(work, "secrets", models.subject, sequences, prompts, lengths)
     other = None
     if models.reference is not None:

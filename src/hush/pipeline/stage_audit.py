@@ -9,7 +9,7 @@ from hush.keyed import DataKey
 from hush.pipeline.job import Job
 from hush.pipeline.record import StageName
 from hush.pipeline.stage_data import file_rows, files_of
-from hush.pipeline.stage_train import model_fingerprint, model_path, training_folder
+from hush.pipeline.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.storage import whole_folder
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ class AuditStage:
     def settings(self, job: Job) -> Any:
         audit = job.audit
         files = [] if audit.held_out is None else files_of(job.config.located(audit.held_out), code=False)
-        reference = model_fingerprint(job) if audit.reference == BASE_MODEL else audit.reference
+        reference = audit.reference
+        if reference is not None:
+            reference = model_fingerprint(job) if reference == BASE_MODEL else named_fingerprint(job, reference)
         places = job.outputs("scan").get("places")
         return [audit.model_dump(), reference, places, job.key.fingerprint_rows(file_rows(files))]
 

@@ -29,6 +29,7 @@ __all__ = [
     "is_further",
     "model_fingerprint",
     "model_path",
+    "named_fingerprint",
     "training_folder",
 ]
 
@@ -166,11 +167,16 @@ def model_path(job: Job) -> str:
 
 
 def model_fingerprint(job: Job) -> str:
-    """Of a folder its content, under the key; of a name the name."""
+    """Of the model to begin with."""
     model = job.config.model
     if model.small is not None:
         return job.fingerprint(model.small.model_dump())
-    path = job.config.located(model.name or "")
+    return named_fingerprint(job, model.name or "")
+
+
+def named_fingerprint(job: Job, name: str) -> str:
+    """Of a model in a folder its content, under the key; of one on the hub its name."""
+    path = job.config.located(name)
     if not Path(path).is_dir():
         return path
     files = files_of(path, code=True)
@@ -179,7 +185,7 @@ def model_fingerprint(job: Job) -> str:
     return _of_files(job.key, path, seen)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)  # the model and a reference
 def _of_files(key: DataKey, folder: str, seen: tuple[tuple[str, int, int], ...]) -> str:
     """Weights may take a minute to read, and several stages ask for them: files that look the same are read once."""
     return key.fingerprint_rows(file_rows([(name, Path(folder, name)) for name, _, _ in seen]))
