@@ -39,6 +39,17 @@ def test_a_run_goes_on_from_another_working_directory(tmp_path: Path, monkeypatc
     assert run_pipeline(load_config("hush.yaml")).ran == ()
 
 
+def test_an_unfinished_run_may_be_moved_with_its_data(tmp_path: Path) -> None:
+    rounds: list[int] = []
+    watch = Watch(live=lambda live: rounds.append(live.round), stoppable=lambda: nullcontext(lambda: len(rounds) == 2))
+    with pytest.raises(Interrupted):
+        ran(tmp_path / "desk", watch=watch)
+    (tmp_path / "desk").rename(tmp_path / "moved")
+    live = Watch(live=lambda live: rounds.append(live.round))
+    assert ran(tmp_path / "moved", watch=live) == ["train", "audit", "report"]
+    assert rounds == [1, 2, 3, 4]
+
+
 def test_the_audit_is_done_again_where_secrets_stand_elsewhere(own: Path) -> None:
     """The same secrets in the same examples, so the plan stays; but the attack would begin at other characters."""
     wider = [{"name": "codes", "find": "patterns", "patterns": [r" QX-\d{4}"]}]

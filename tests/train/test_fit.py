@@ -109,6 +109,23 @@ def test_every_setting_of_a_recipe_is_kept_to_the_end(tmp_path: Path) -> None:
     assert {name.split("_")[0] for name in stored} == {name.split("_")[0] for name in changes}
 
 
+def test_a_run_may_be_moved_without_its_model_or_with_it(tmp_path: Path) -> None:
+    run, model = tmp_path / "desk" / "run", tmp_path / "desk" / "model"
+    (run / "owner").mkdir(parents=True)
+    model.mkdir()
+    store_recipe(run, Recipe(model=str(model)))
+    run.rename(tmp_path / "run")
+    check_recipe(tmp_path / "run", Recipe(model=str(model)), resume=True)
+    (tmp_path / "run").rename(run)
+    (tmp_path / "desk").rename(tmp_path / "moved")
+    run, model = tmp_path / "moved" / "run", tmp_path / "moved" / "model"
+    check_recipe(run, Recipe(model=str(model)), resume=True)
+    (other := tmp_path / "moved" / "other").mkdir()
+    for changed in ({"model": str(other)}, {"model": "other"}, {"model": str(model), "warmup": 1}):
+        with pytest.raises(InvalidInput, match="resume it as it began"):
+            check_recipe(run, Recipe(**changed), resume=True)
+
+
 LENGTHS = st.lists(st.integers(0, 300), min_size=1, max_size=12)
 
 

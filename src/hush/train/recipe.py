@@ -1,6 +1,7 @@
 """What ``hush train`` trains and how: settings that a run keeps to its end, and those that only change its speed."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import cos, pi
@@ -18,6 +19,8 @@ from hush.train.limits import MOST_LEARNING_RATE
 from hush.train.pretrained import Lora, Task
 
 __all__ = ["Recipe", "Runtime", "check_recipe", "read_lengths", "store_lengths", "store_recipe"]
+
+FROM_HERE = "model_from_here"
 
 
 @final
@@ -106,7 +109,9 @@ def check_recipe(folder: Path, recipe: Recipe, *, resume: bool) -> None:
         began: dict[str, Any] = read_json(path)
     except ValueError as error:
         raise InvalidInput(f"{path} is not the recipe of a run; restore it, or train in a new folder") from error
-    now = json.loads(json.dumps(asdict(recipe)))
+    now = _described(folder, recipe)
+    if now.pop(FROM_HERE, None) == began.get(FROM_HERE, ""):
+        now["model"] = began.get("model")  # the run was moved together with its model
     for name in now:
         if began.get(name) != now[name]:
             raise InvalidInput(
@@ -122,7 +127,13 @@ def _told(value: Any) -> str:
 def store_recipe(folder: Path, recipe: Recipe) -> None:
     """Keep the recipe beside the run's other owner-only files."""
     with durable_file(_path(folder)) as file:
-        file.write(json.dumps(asdict(recipe), indent=2).encode())
+        file.write(json.dumps(_described(folder, recipe), indent=2).encode())
+
+
+def _described(folder: Path, recipe: Recipe) -> dict[str, Any]:
+    """The recipe as JSON has it, and where its model lies as seen from the run, if that is a folder."""
+    beside = {FROM_HERE: os.path.relpath(recipe.model, folder)} if Path(recipe.model).is_dir() else {}
+    return json.loads(json.dumps(asdict(recipe) | beside))
 
 
 def store_lengths(folder: Path, *, max_length: int, cut_texts: int) -> None:
