@@ -45,6 +45,20 @@ def test_masked_models_fill_in(desk: Desk) -> None:
     assert made.verdict.status == "kept"
 
 
+def test_a_reference_is_used_as_the_model_under_audit_is(desk: Desk) -> None:
+    config, tokenizer = masked_bytes()
+    run = release(desk.root / "run", plan_for(COUNT), transformers.BertForMaskedLM(config), tokenizer)
+    release(desk.root / "other", plan_for(COUNT), transformers.BertLMHeadModel(config), tokenizer)
+    reference = str(desk.root / "other" / "release" / "model")
+    made = audit(run, desk.inputs(run, reference=reference), folder=desk.root / "audit", settings=FEW)
+    assert made.record["extraction"][0]["cells"][0]["reference"]["tried"] == COUNT
+    gpt2 = transformers.GPT2Config(vocab_size=config.vocab_size, n_positions=48, n_embd=8, n_layer=1, n_head=1)
+    release(desk.root / "causal", plan_for(COUNT), transformers.GPT2LMHeadModel(gpt2), tokenizer)
+    inputs = desk.inputs(run, reference=str(desk.root / "causal" / "release" / "model"))
+    with pytest.raises(InvalidInput, match="masked"):
+        audit(run, inputs, folder=desk.root / "refused", settings=FEW)
+
+
 def test_a_scan_says_where_secrets_stand(tmp_path: Path) -> None:
     texts = ["The key is sk-00aa11.", "Nothing here.", "Both sk-22bb33 and Acme.", "Acme again."]
     (tmp_path / "mail.txt").write_text("\n".join(texts) + "\n")

@@ -121,9 +121,9 @@ def test_a_run_may_be_moved_without_its_model_or_with_it(tmp_path: Path) -> None
     run, model = tmp_path / "moved" / "run", tmp_path / "moved" / "model"
     check_recipe(run, Recipe(model=str(model)), resume=True)
     (other := tmp_path / "moved" / "other").mkdir()
-    for changed in ({"model": str(other)}, {"model": "other"}, {"model": str(model), "warmup": 1}):
+    for changed in (Recipe(model=str(other)), Recipe(model="other"), Recipe(model=str(model), warmup=1)):
         with pytest.raises(InvalidInput, match="resume it as it began"):
-            check_recipe(run, Recipe(**changed), resume=True)
+            check_recipe(run, changed, resume=True)
 
 
 LENGTHS = st.lists(st.integers(0, 300), min_size=1, max_size=12)

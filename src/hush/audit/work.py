@@ -138,15 +138,16 @@ class Work:
         named = self.inputs.reference
         asked = self.settings.max_length or self.run.max_length
         room = min(subject.room, int(min(tokenizer.model_max_length, 10**9)))
+        masked = _is_masked(subject)
         return Models(
             subject=subject,
-            reference=None if named is None else self._reference(named, tokenizer),
+            reference=None if named is None else self._reference(named, tokenizer, masked=masked),
             tokenizer=tokenizer,
-            masked=default_loss(subject.model) is masked_lm_loss,
+            masked=masked,
             max_length=min(MOST_TOKENS, room) if asked is None else min(asked, room),
         )
 
-    def _reference(self, named: str, tokenizer: Any) -> Subject:
+    def _reference(self, named: str, tokenizer: Any, *, masked: bool) -> Subject:
         """A model that never saw the data: what it says too is held against nobody, so it must not be the same one."""
         if self.reference_id == self.run.digest:
             raise InvalidInput(
@@ -159,6 +160,8 @@ class Work:
                 f"the reference has another tokenizer, of {len(own)} tokens and not these {len(tokenizer)}; pass a "
                 "model with the same one"
             )
+        if _is_masked(reference) != masked:  # training may have made another use of it than its configuration says
+            reference, _ = load_subject(named, task="masked" if masked else "causal", device=self.settings.device)
         return reference
 
     @cached_property
@@ -227,3 +230,7 @@ class Work:
         said += f", and {', '.join(instead)} tried instead" if instead else ""
         if missing and said not in self.notices:
             self.notices.append(said)
+
+
+def _is_masked(subject: Subject) -> bool:
+    return default_loss(subject.model) is masked_lm_loss
