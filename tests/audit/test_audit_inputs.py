@@ -11,7 +11,7 @@ from memorising import byte_model
 
 from hush.audit.audited_run import AuditedRun
 from hush.audit.places import Places
-from hush.audit.run_audit import audit
+from hush.audit.run_audit import Audit, audit
 from hush.audit.work import AuditSettings
 from hush.corpus import read_corpus
 from hush.errors import InvalidInput
@@ -33,12 +33,17 @@ def test_without_places_whole_examples_are_tried_beside_held_out_ones(desk: Desk
     assert not rows_of(made, "extraction")  # a text is no secret with a prior
 
 
-def test_masked_models_fill_in(desk: Desk) -> None:
+def masked_audit(desk: Desk, name: str, reference: Any) -> Audit:
+    """Of a masked model beside this reference, with the same tokenizer."""
     config, tokenizer = masked_bytes()
-    run = release(desk.root / "run", plan_for(COUNT), transformers.BertForMaskedLM(config), tokenizer)
-    release(desk.root / "other", plan_for(COUNT), transformers.BertForMaskedLM(config), tokenizer)
-    reference = str(desk.root / "other" / "release" / "model")
-    made = audit(run, desk.inputs(run, reference=reference), folder=desk.root / "audit", settings=FEW)
+    run = release(desk.root / name / "run", plan_for(COUNT), transformers.BertForMaskedLM(config), tokenizer)
+    release(desk.root / name / "other", plan_for(COUNT), reference, tokenizer)
+    inputs = desk.inputs(run, reference=str(desk.root / name / "other" / "release" / "model"))
+    return audit(run, inputs, folder=desk.root / name / "audit", settings=FEW)
+
+
+def test_masked_models_fill_in(desk: Desk) -> None:
+    made = masked_audit(desk, "masked", transformers.BertForMaskedLM(masked_bytes()[0]))
     assert made.record["extraction"][0]["what"] == "fill-in"
     assert made.record["extraction"][0]["cells"][0]["tried"] == COUNT
     assert len(rows_of(made, "extraction")) == COUNT
@@ -46,17 +51,12 @@ def test_masked_models_fill_in(desk: Desk) -> None:
 
 
 def test_a_reference_is_used_as_the_model_under_audit_is(desk: Desk) -> None:
-    config, tokenizer = masked_bytes()
-    run = release(desk.root / "run", plan_for(COUNT), transformers.BertForMaskedLM(config), tokenizer)
-    release(desk.root / "other", plan_for(COUNT), transformers.BertLMHeadModel(config), tokenizer)
-    reference = str(desk.root / "other" / "release" / "model")
-    made = audit(run, desk.inputs(run, reference=reference), folder=desk.root / "audit", settings=FEW)
+    config, _ = masked_bytes()
+    made = masked_audit(desk, "bert", transformers.BertLMHeadModel(config))
     assert made.record["extraction"][0]["cells"][0]["reference"]["tried"] == COUNT
     gpt2 = transformers.GPT2Config(vocab_size=config.vocab_size, n_positions=48, n_embd=8, n_layer=1, n_head=1)
-    release(desk.root / "causal", plan_for(COUNT), transformers.GPT2LMHeadModel(gpt2), tokenizer)
-    inputs = desk.inputs(run, reference=str(desk.root / "causal" / "release" / "model"))
     with pytest.raises(InvalidInput, match="masked"):
-        audit(run, inputs, folder=desk.root / "refused", settings=FEW)
+        masked_audit(desk, "gpt2", transformers.GPT2LMHeadModel(gpt2))
 
 
 def test_a_scan_says_where_secrets_stand(tmp_path: Path) -> None:
