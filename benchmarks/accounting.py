@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 
 import hush
-from hush.accounting.bounds import kl_target
+from hush.accounting.divergences import kl_target
 
 ROUNDS, PRIOR = 2000, 1e-10
 

@@ -31,9 +31,8 @@ from typing import Any
 import torch
 import transformers
 
-from hush.audit.discoverable import discover
-from hush.audit.extraction import extract
-from hush.audit.generation import Subject, greedy_tokens
+from hush.audit.extraction import discover, extract
+from hush.audit.models import Subject, greedy_tokens
 from hush.audit.sequences import Sequences
 
 SHARES = (0.0, 0.5, 1.0)

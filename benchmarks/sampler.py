@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import hush
-from hush.train.draw import Draws
+from hush.train.sampler import Draws
 
 BATCH = 2048
 

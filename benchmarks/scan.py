@@ -46,8 +46,8 @@ def texts_of(path: Path, column: str) -> Iterator[str]:
 
 
 def words_by_hush(paths: list[Path], column: str, times: int, workers: int) -> dict[str, Any]:
-    from hush.corpus import read_corpus
-    from hush.scan.run import scan
+    from hush.data import read_corpus
+    from hush.scan.scanner import scan
 
     rule = {"name": "words", "find": "words", "documents": [LEAST * times, MOST * times]}
     rules = {"version": 1, "defaults": {"prior": 1e-10, "ceiling": 1e-3}, "rules": [rule]}
@@ -84,7 +84,7 @@ def some_literals(path: Path, column: str, kind: str) -> list[str]:
 
 
 def literals_by_hush(path: Path, column: str, kind: str) -> dict[str, Any]:
-    from hush.corpus.blocks import Block
+    from hush.data.parts import Block
     from hush.scan.finders import Literals
 
     finder = Literals(values=some_literals(path, column, kind))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hush.train.clipping import Clipper
-from hush.train.language import IGNORED, Loss, causal_lm_loss, masked_lm_loss
+from hush.train.language_models import IGNORED, Loss, causal_lm_loss, masked_lm_loss
 
 __all__ = ["Case", "accepted_by_opacus", "all_cases", "flops", "labelled_positions", "make_batches", "make_model"]
 

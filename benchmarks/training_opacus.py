@@ -10,7 +10,7 @@ from training_methods import CLIP_NORM, Method, autocast, moved
 from training_models import Batch, Case, accepted_by_opacus, make_batches, make_model
 
 from hush.train.clipping import MARGIN, Clipper
-from hush.train.language import IGNORED, token_losses
+from hush.train.language_models import IGNORED, token_losses
 
 
 def opacus(case: Case, device: str, *, ghost: bool, nearest: bool) -> Method:

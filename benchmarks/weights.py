@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 import hush
-from hush.accounting.bounds import kl_target
+from hush.accounting.divergences import kl_target
 from hush.weights import Program, Weights, solve_program, solve_several
-from hush.weights.certify import certify
+from hush.weights.linear_program import certify
 
 PRIOR = 1e-10
 

@@ -14,7 +14,7 @@ from theme import BLUE, EDGE, GREEN, INK, MUTED, PAPER, RED, chart
 
 import hush
 from hush.accounting.counts import count_law
-from hush.rounding import rounded_up
+from hush.numbers import rounded_up
 
 CEILING = 1e-3
 RATES = np.full(100, 2048 / 1_700_000)

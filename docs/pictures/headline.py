@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 import hush
-from hush.accounting.inputs import Bound
+from hush.accounting.arguments import Bound
 from hush.demo import run_noise_table
-from hush.report.frontier import frontier_figure
+from hush.report.figures import frontier_figure
 from hush.weights.choose import Capacity
 
 KINDS: tuple[tuple[Capacity, Bound], ...] = (

@@ -16,12 +16,11 @@ import numpy as np
 import hush
 from experiments.blowup_feasible.cases import RATE, ROUNDS, Point, Promise
 from experiments.blowup_feasible.measure import measured
+from hush.accounting.accountant import ACCURACY, count_tail
 from hush.accounting.blowup import LARGEST_SIZE, split
-from hush.accounting.compose import Composed, compose
+from hush.accounting.composition import Composed, choose_resolution, compose
 from hush.accounting.counts import count_law
 from hush.accounting.one_round import discretise, spread
-from hush.accounting.resolution import choose_resolution
-from hush.accounting.secret import ACCURACY, count_tail
 
 __all__ = ["ask", "least_noise", "masses", "simulate"]
 

@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 
 from experiments.code_base.prepared import Blocks, Prepared
 from experiments.code_base.training import Table
-from hush.audit.canaries import Canary
-from hush.audit.candidates import Candidates
-from hush.audit.comparison import excess_over_held_out
+from hush.audit.canaries import Canary, Candidates
 from hush.audit.exposure import rank_canary
 from hush.audit.extraction import extract
-from hush.audit.generation import Subject, matching_tokens, still
+from hush.audit.models import Subject, matching_tokens, still
 from hush.audit.sequences import Sequences
-from hush.audit.statistics import Success
-from hush.train.language import causal_lm_loss
+from hush.audit.statistics import Success, excess_over_held_out
+from hush.train.language_models import causal_lm_loss
 
 __all__ = ["Measures", "mean_loss", "says"]
 

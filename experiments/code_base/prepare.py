@@ -13,8 +13,7 @@ from experiments.code_base.arms import plans_of
 from experiments.code_base.company import PROMISES, Company, read_company
 from experiments.code_base.prepared import Blocks, Prepared
 from experiments.code_base.scales import Scale
-from hush.audit.canaries import Planted, Template, plant
-from hush.audit.candidates import Candidates
+from hush.audit.canaries import Candidates, Planted, Template, plant
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.protection import Protection

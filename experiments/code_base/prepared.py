@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.code_base.scales import Scale, Setting
-from hush.audit.canaries import Canary, Template
-from hush.audit.candidates import Candidates
+from hush.audit.canaries import Canary, Candidates, Template
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.plan import Plan

@@ -2,7 +2,7 @@
 
 All arms share one model object, whose weights are put back before each, and one compiled clipper for each choice of
 trained parameters: a program is compiled once, not once per arm. Hence the round is written out here, from the parts
-that :class:`hush.train.private.PrivateTraining` is made of; a test holds that both train the same model.
+that :class:`hush.train.private_training.PrivateTraining` is made of; a test holds that both train the same model.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from experiments.code_base.prepared import Blocks
 from experiments.code_base.scales import Scale, Setting, Trained
 from hush.plan import Plan
-from hush.train.batches import micro_batches
 from hush.train.clipping import Clipper
-from hush.train.draw import Draws
-from hush.train.language import IGNORED, causal_lm_loss
+from hush.train.language_models import IGNORED, causal_lm_loss
 from hush.train.noise import Noise
+from hush.train.round import micro_batches
+from hush.train.sampler import Draws
 
 __all__ = ["Learner", "Table", "make_model"]
 

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from hush.audit.extraction import extract
-from hush.audit.generation import Subject, still
+from hush.audit.models import Subject, still
 from hush.audit.sequences import Sequences
-from hush.train.language import causal_lm_loss
+from hush.train.language_models import causal_lm_loss
 
 __all__ = ["matched_tokens", "validation_loss"]
 

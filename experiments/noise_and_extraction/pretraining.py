@@ -18,7 +18,7 @@ from torch import Tensor
 
 from experiments.noise_and_extraction.scales import Scale, Size
 from hush.train.clipping import Clipper
-from hush.train.language import causal_lm_loss
+from hush.train.language_models import causal_lm_loss
 from hush.train.noise import Noise
 
 __all__ = ["Pretraining", "make_model"]

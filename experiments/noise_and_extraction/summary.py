@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from experiments.noise_and_extraction.kinds import KINDS
 from experiments.runs import RunLog
-from hush.audit.comparison import excess_over_reference
+from hush.audit.statistics import excess_over_reference
 
 __all__ = ["Row", "Summary"]
 

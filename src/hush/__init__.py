@@ -11,12 +11,10 @@ if TYPE_CHECKING:
     from hush.errors import CannotCertify, HushError, InfeasiblePlan, InvalidInput
     from hush.incidence import Incidence
     from hush.plan import Plan, make_plan
+    from hush.plan.verify import verify
     from hush.protection import Protection
     from hush.secret_table import Secrets
-    from hush.verification import verify
     from hush.weights import Frontier, Weights, frontier, solve_weights
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Calibration",
@@ -41,6 +39,10 @@ __all__ = [
     "verify",
 ]
 
+
+__version__ = "0.1.0"
+
+
 _HOME = {
     "Calibration": "hush.accounting",
     "CannotCertify": "hush.errors",
@@ -60,7 +62,7 @@ _HOME = {
     "posterior": "hush.accounting",
     "posteriors": "hush.accounting",
     "solve_weights": "hush.weights",
-    "verify": "hush.verification",
+    "verify": "hush.plan.verify",
 }
 
 

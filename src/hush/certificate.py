@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self, final
 
 from hush.errors import InvalidInput
-from hush.rounding import counted, is_number, rounded_down, rounded_up
+from hush.numbers import counted, is_number, rounded_down, rounded_up
 
 __all__ = ["ASSUMPTIONS", "DATA_FINGERPRINT", "NOT_COVERED", "Certificate"]
+
 
 DATA_FINGERPRINT = "data (keyed)"  # the one fingerprint of private content: it tells nothing without the owner's key
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.table import Column, Table
 from rich.text import Text
 
-from hush.rounding import counted, rounded_down, rounded_up
+from hush.numbers import counted, rounded_down, rounded_up
 
 __all__ = [
     "BOUND_NAMES",
@@ -28,6 +28,7 @@ __all__ = [
     "timed_bar",
     "times_less",
 ]
+
 
 BOUND_NAMES: Mapping[str, str] = {"kl": "KL (the paper)", "renyi": "Rényi", "blowup": "blow-up (tight)"}
 MOMENT = 0.5  # seconds before a progress bar is worth showing

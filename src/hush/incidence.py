@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hush.errors import InvalidInput
-from hush.indexing import checked_indices, checked_size, chosen_indices
+from hush.numbers import checked_indices, checked_size, chosen_indices
 from hush.storage import read_table, write_table
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 __all__ = ["Incidence"]
+
 
 MOST_EMPTY = 10**7  # secrets in no example: such a number may be a mere word in a file, and takes memory all the same
 

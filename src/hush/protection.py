@@ -14,6 +14,7 @@ from hush.errors import InvalidInput
 
 __all__ = ["Protection", "promise_arrays"]
 
+
 _RULE = "a promise needs 0 < prior <= ceiling < 1; lower the prior or raise the ceiling"
 
 

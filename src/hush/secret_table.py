@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hush.errors import InvalidInput
-from hush.indexing import chosen_indices
+from hush.numbers import chosen_indices
 from hush.protection import Protection
 from hush.storage import read_table, write_table
 
 __all__ = ["Secrets"]
+
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

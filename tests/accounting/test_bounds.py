@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hush.accounting.bounds import kl_posterior, kl_target, renyi_posterior
+from hush.accounting.divergences import kl_posterior, kl_target, renyi_posterior
 
 few = settings(max_examples=60, deadline=None)
 priors = st.one_of(

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
 import hush
-from hush.accounting.bounds import kl_posterior, kl_target, renyi_posterior
+from hush.accounting.divergences import kl_posterior, kl_target, renyi_posterior
 
 CASES = [
     ([0.3, 0.3], 1.0),

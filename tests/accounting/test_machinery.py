@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 import hush
-from hush.accounting import secret
-from hush.accounting.attack import blowup_lower
-from hush.accounting.blowup import blowup_upper, split
-from hush.accounting.compose import Composed, compose
+from hush.accounting import accountant
+from hush.accounting.accountant import Crowd
+from hush.accounting.blowup import blowup_lower, blowup_upper, split
+from hush.accounting.calibration import least_safe
+from hush.accounting.composition import Composed, compose
 from hush.accounting.counts import count_law
 from hush.accounting.divergences import excess_entropy
-from hush.accounting.groups import Crowd
 from hush.accounting.one_round import _spread, discretise, gives_away, right_end, spread, spread_from_one
-from hush.accounting.search import least_safe
 
 
 @given(
@@ -131,10 +130,10 @@ def test_where_no_bound_is_found_the_noiseless_limit_stands(monkeypatch: pytest.
     def lost(*_: object, **__: object) -> np.ndarray:
         return np.array([np.nan])
 
-    monkeypatch.setattr(secret, "kl_upper", lost)
+    monkeypatch.setattr(accountant, "kl_upper", lost)
     settings = {"rounds": 10, "prior": 1e-6}
-    limit = secret.posterior([0.1], noise_multiplier=0.0, **settings)
-    assert secret.posterior([0.1], noise_multiplier=1.0, **settings, bound="kl") == limit
+    limit = accountant.posterior([0.1], noise_multiplier=0.0, **settings)
+    assert accountant.posterior([0.1], noise_multiplier=1.0, **settings, bound="kl") == limit
 
 
 @given(seed=st.integers(0, 2**31), small=st.integers(1, 20_000), rounds=st.sampled_from([1, 3]))

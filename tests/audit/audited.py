@@ -17,12 +17,11 @@ from memorising import HEAD, SECRET, byte_tokenizer, planted, trained_plainly
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import hush
-from hush.audit.audited_run import AuditedRun
-from hush.audit.places import Places
-from hush.audit.run_audit import Audit
+from hush.audit.auditor import Audit
+from hush.audit.folders import AuditedRun, Places
+from hush.audit.session import AuditInputs, AuditSettings
 from hush.audit.verdict import Row
-from hush.audit.work import AuditInputs, AuditSettings
-from hush.corpus import read_corpus
+from hush.data import read_corpus
 from hush.storage import folder_digest
 
 TOKENIZER = byte_tokenizer()

@@ -16,13 +16,10 @@ import torch
 from torch import Tensor, nn
 
 import hush
-from hush.audit.scenario import Scenario
-from hush.audit.small_runs import train_small_runs
-from hush.audit.transcripts import Transcripts
-from hush.audit.watched_runs import train_watched_runs
-from hush.train import private as training_loop
-from hush.train.draw import Draws
+from hush.audit.reconstruction import Scenario, Transcripts, train_small_runs, train_watched_runs
+from hush.train import private_training as training_loop
 from hush.train.noise import Noise
+from hush.train.sampler import Draws
 
 INPUTS, OTHERS, LENGTH = 4, 6, 20.0
 

@@ -11,7 +11,7 @@ import torch
 if TYPE_CHECKING:
     from audited import Desk
 
-    from hush.audit.audited_run import AuditedRun
+    from hush.audit.folders import AuditedRun
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)

@@ -16,17 +16,14 @@ from memorising import byte_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers import processors as post
 
-from hush.audit.canaries import Canary, Template
-from hush.audit.canary_files import Planting
-from hush.audit.canary_frames import frame_of, framed
-from hush.audit.candidates import Candidates
-from hush.audit.exposure import rank_canary
-from hush.audit.generation import Subject
-from hush.audit.places import Places
-from hush.audit.run_audit import audit
+from hush.audit.auditor import audit
+from hush.audit.canaries import Canary, Candidates, Planting, Template
+from hush.audit.exposure import frame_of, framed, rank_canary
+from hush.audit.folders import Places
+from hush.audit.models import Subject
 from hush.audit.sequences import secret_sequences
+from hush.audit.session import AuditInputs
 from hush.audit.verdict import Together
-from hush.audit.work import AuditInputs
 
 
 def test_a_rank_does_not_depend_on_where_the_true_candidate_stands() -> None:

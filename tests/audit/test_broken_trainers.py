@@ -18,11 +18,8 @@ from broken_trainers import (
     without_noise,
 )
 
-from hush.audit.reconstruction import attack_runs
-from hush.audit.scenario import Scenario
-from hush.audit.small_runs import train_small_runs
+from hush.audit.reconstruction import Scenario, Transcripts, attack_runs, train_small_runs
 from hush.audit.statistics import Success, exceeded
-from hush.audit.transcripts import Transcripts
 
 Trainer = Callable[[Scenario, int, torch.Generator], Transcripts]
 

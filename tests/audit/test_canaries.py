@@ -16,12 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memorising import byte_model, byte_tokenizer
 
-from hush.audit.canaries import Canary, Planted, Template, plant, templates_from
-from hush.audit.canary_files import read_canaries, save_planted
-from hush.audit.candidates import ALPHABETS, Candidates
+from hush.audit.canaries import (
+    ALPHABETS,
+    Canary,
+    Candidates,
+    Planted,
+    Template,
+    plant,
+    read_canaries,
+    save_planted,
+    templates_from,
+)
 from hush.audit.exposure import BY_CHANCE, Ranked, by_chance, chance_of_ranks, rank_canary
-from hush.audit.generation import Subject
-from hush.corpus import read_corpus
+from hush.audit.models import Subject
+from hush.data import read_corpus
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.protection import Protection

@@ -13,18 +13,13 @@ from memorising import byte_model, byte_tokenizer, trained_plainly
 from tokenizers import normalizers
 
 import hush
-from hush.audit.attempts import NamedRun
-from hush.audit.audit_files import read_named_run
-from hush.audit.audited_run import AuditedRun
-from hush.audit.canaries import Canary, Template, plant
-from hush.audit.canary_files import Planting, read_canaries, save_planted
-from hush.audit.candidates import Candidates
-from hush.audit.places import Places
-from hush.audit.run_audit import audit
+from hush.audit.auditor import audit
+from hush.audit.canaries import Canary, Candidates, Planting, Template, plant, read_canaries, save_planted
+from hush.audit.folders import AuditedRun, Places
+from hush.audit.session import AuditInputs, AuditSettings, read_named_run
 from hush.audit.statistics import Success
-from hush.audit.verdict import Together
-from hush.audit.work import AuditInputs, AuditSettings
-from hush.corpus import read_corpus
+from hush.audit.verdict import NamedRun, Together
+from hush.data import read_corpus
 from hush.errors import InvalidInput
 
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memorising import SECRET, byte_model, tiny
 
-from hush.audit.discoverable import (
+from hush.audit.extraction import (
     Discovery,
     Sampling,
     discover,
@@ -19,9 +19,8 @@ from hush.audit.discoverable import (
     log_samples_needed,
     samples_needed,
 )
-from hush.audit.generation import Subject, greedy_tokens
-from hush.audit.grid import Continuation
-from hush.audit.sequences import Sequences
+from hush.audit.models import Subject, greedy_tokens
+from hush.audit.sequences import Continuation, Sequences
 from hush.errors import InvalidInput
 
 SCHEMES = [Sampling(), Sampling(temperature=0.6, top_k=5), Sampling(temperature=2.0), Sampling(top_k=97)]

@@ -19,9 +19,8 @@ from memorising import (
 )
 
 from hush.audit.extraction import Extraction, edit_distances, extract, extract_batches
-from hush.audit.generation import Subject, greedy_tokens, load_subject, matching_tokens, still
-from hush.audit.grid import Continuation, Grid
-from hush.audit.sequences import Sequences, secret_sequences
+from hush.audit.models import Subject, greedy_tokens, load_subject, matching_tokens, still
+from hush.audit.sequences import Continuation, Grid, Sequences, secret_sequences
 from hush.errors import InvalidInput
 
 TOKENIZER = byte_tokenizer()

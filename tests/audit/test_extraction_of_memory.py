@@ -18,11 +18,10 @@ from memorising import (
 
 import hush
 from hush.audit.extraction import extract
-from hush.audit.generation import Subject, load_subject
+from hush.audit.models import Subject, load_subject
 from hush.audit.sequences import Sequences, secret_sequences
-from hush.train.collate import CausalCollator
-from hush.train.language import causal_lm_loss
-from hush.train.private import PrivateTraining
+from hush.train.language_models import CausalCollator, causal_lm_loss
+from hush.train.private_training import PrivateTraining
 
 TOKENIZER = byte_tokenizer()
 COUNT = 12

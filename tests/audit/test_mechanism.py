@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.special import logsumexp, ndtr, ndtri
 
 import hush
-from hush.accounting.inputs import Side
+from hush.accounting.arguments import Side
 from hush.audit.mechanism import MechanismAttack, attack_mechanism, log_ratios
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput

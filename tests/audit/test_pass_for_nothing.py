@@ -13,16 +13,14 @@ from memorising import byte_model, trained_plainly
 from tokenizers import Tokenizer, models
 
 import hush
-from hush.audit.audited_run import AuditedRun
-from hush.audit.canaries import Canary, Template
-from hush.audit.canary_files import Planting
-from hush.audit.candidates import Candidates
+from hush.audit.auditor import audit
+from hush.audit.canaries import Canary, Candidates, Planting, Template
+from hush.audit.folders import AuditedRun
 from hush.audit.headline import headline
-from hush.audit.run_audit import audit
-from hush.audit.work import AuditInputs
+from hush.audit.session import AuditInputs
 from hush.certificate import DATA_FINGERPRINT
 from hush.errors import InvalidInput
-from hush.keyed import DataKey
+from hush.keys import DataKey
 
 
 def test_a_model_is_no_reference_for_itself(run: AuditedRun, tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers import processors as post
 
 import hush
-from hush.audit.audited_run import AuditedRun
+from hush.audit.auditor import audit
 from hush.audit.extraction import extract
-from hush.audit.generation import Subject
-from hush.audit.run_audit import audit
+from hush.audit.folders import AuditedRun
+from hush.audit.models import Subject
 from hush.audit.sequences import secret_sequences
-from hush.audit.work import AuditInputs
+from hush.audit.session import AuditInputs
 
 
 @given(st.lists(st.sampled_from(["Ann", "Bo", "and", "saw"]), min_size=1, max_size=8))

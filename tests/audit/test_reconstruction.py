@@ -12,13 +12,10 @@ from scipy.special import logsumexp, ndtr
 from scipy.stats import chi2, multivariate_normal
 from torch import nn
 
-from hush.audit.reconstruction import attack_runs, candidate_scores
-from hush.audit.scenario import Scenario, flat_parameters
-from hush.audit.small_runs import train_small_runs
+from hush.audit.reconstruction import Scenario, attack_runs, candidate_scores, flat_parameters, train_small_runs, watch
 from hush.audit.statistics import Success
-from hush.audit.watched_runs import watch
 from hush.errors import InvalidInput
-from hush.train.private import PrivateTraining
+from hush.train.private_training import PrivateTraining
 
 LEVEL = 0.01
 

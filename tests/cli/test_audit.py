@@ -17,9 +17,9 @@ from rich.console import Console
 
 import hush
 from command_line import message, refused, run, run_json
-from hush.cli.audit_results import show_audit
+from hush.cli.results.audit import show_audit
 from hush.console import rounded_down, rounded_up
-from hush.keyed import DataKey
+from hush.keys import DataKey
 
 sys.path.append(str(Path(__file__).parents[1] / "audit"))
 _audited: Any = import_module("audited")

@@ -11,8 +11,8 @@ from rich.console import Console
 
 import hush
 from command_line import run, run_json
-from hush.cli.cautions import graph_cautions, plan_cautions
-from hush.cli.run_results import show_outcome
+from hush.cli.results.cautions import graph_cautions, plan_cautions
+from hush.cli.results.run import show_outcome
 
 RULES = "defaults: {prior: 1e-6, ceiling: 0.05}\nrules:\n  - {name: names, find: literals, values: VALUES}\n"
 

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from command_line import message, refused, run
 from hush.cli import app
 from hush.cli.messages import command
-from hush.config.sections import AuditSection, CanariesSection, LoraSection, PlanSection, PublicSection, TrainingSection
 from hush.errors import InvalidInput
+from hush.run.sections import AuditSection, CanariesSection, LoraSection, PlanSection, PublicSection, TrainingSection
 
 FUNCTIONS: dict[str, Any] = {
     one.callback.__name__: one.callback for one in app.registered_commands if one.callback is not None
@@ -146,9 +146,9 @@ def test_an_option_is_called_as_the_key_of_the_config(name: str) -> None:
 
 
 def test_what_an_option_of_choices_takes_is_what_the_library_takes() -> None:
-    from hush.audit.candidates import ALPHABETS
-    from hush.audit.work import ATTACKS
-    from hush.pipeline.record import StageName
+    from hush.audit.canaries import ALPHABETS
+    from hush.audit.session import ATTACKS
+    from hush.run.folder import StageName
 
     for option, known in (
         (options_of("audit")["--attack"], ATTACKS),
@@ -260,7 +260,7 @@ def test_memory_that_runs_out_is_no_traceback(tmp_path: Path) -> None:
 def test_a_program_that_read_a_table_ends_as_it_should(tmp_path: Path) -> None:
     """Arrow's threads once aborted a third of such programs while Python ended."""
     pq.write_table(pa.table({"rate": [0.5] * 10}), tmp_path / "rates.parquet")
-    program = "import sys, pathlib, hush.cli.files as f; f.read_rates(pathlib.Path(sys.argv[1]))"
+    program = "import sys, pathlib, hush.cli.inputs as f; f.read_rates(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", program, str(tmp_path / "rates.parquet")]
     for _ in range(5):
         pair = [subprocess.Popen(command) for _ in range(2)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import message, run
-from hush.interrupt import Interrupt, remembered
+from hush.cli.interrupt import Interrupt, remembered
 
 
 def swallowed() -> None:
@@ -69,7 +69,7 @@ def test_a_command_may_be_called_from_a_thread(tmp_path: Path) -> None:
 
 def test_a_command_says_that_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hush.config.template", lambda _: turned())
+    monkeypatch.setattr("hush.run.config.template", lambda _: turned())
     stopped = run("init")
     assert (stopped.exit_code, stopped.stdout) == (130, "")
     assert message(stopped) == "Stopped; no result was written. The same command begins anew."

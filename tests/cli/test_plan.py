@@ -13,9 +13,9 @@ import pytest
 
 import hush
 from command_line import refused, run, run_json
-from hush.keyed import DataKey
+from hush.keys import DataKey
 from hush.plan import noise_without_forcing
-from hush.plan.held_out import held_out_examples
+from hush.plan.make import held_out_examples
 from limits import no_file_above
 
 SIZES = [3, 25, 30, 1, 12]

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from command_line import message, run
-from hush.cli.run_results import show_outcome
+from hush.cli.results.run import show_outcome
 from hush.console import counted
 
 THINGS = "secret|example|round|row|column|canarie|candidate|reason|file|field|sequence|text|token|promise|parameter"

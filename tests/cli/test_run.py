@@ -16,9 +16,9 @@ import yaml
 
 import hush
 from command_line import message, refused, run, run_json
-from hush.interrupt import GOES_ON
-from hush.pipeline.job import Job
-from hush.pipeline.stage_plan import PlanStage
+from hush.cli.interrupt import GOES_ON
+from hush.run.job import Job
+from hush.run.stages import PlanStage
 
 
 @pytest.fixture
@@ -104,9 +104,9 @@ def test_an_absurd_learning_rate_is_refused_before_any_work(config: Path, rate: 
 @pytest.mark.parametrize(
     ("command", "loading"),
     [
-        ("run hush.yaml", "hush.config.load_config"),
-        ("run hush.yaml", "hush.pipeline.run.run_pipeline"),
-        ("audit hush-run", "hush.pipeline.inside.training_inside"),
+        ("run hush.yaml", "hush.run.config.load_config"),
+        ("run hush.yaml", "hush.run.pipeline.run_pipeline"),
+        ("audit hush-run", "hush.run.folder.training_inside"),
     ],
 )
 def test_ctrl_c_while_a_command_loads_does_not_say_that_it_begins_anew(

@@ -15,8 +15,8 @@ from some_mail import RULES, SCAN, TOKEN, content_below
 
 import hush
 from command_line import refused, run, run_json
-from hush.corpus import read_corpus, shards
-from hush.scan.engines.local import LocalEngine
+from hush.data import read_corpus, shards
+from hush.scan.engines import LocalEngine
 from hush.scan.result import Scan
 
 
@@ -135,7 +135,7 @@ def test_a_cluster_is_reached_by_its_address(mail: Path, monkeypatch: pytest.Mon
         asked.append(settings)
         return LocalEngine(workers=1)
 
-    monkeypatch.setattr("hush.scan.engines.ray.RayEngine", cluster)
+    monkeypatch.setattr("hush.scan.engine_ray.RayEngine", cluster)
     record = run_json(*SCAN, "--engine", "ray", "--ray-address", "10.0.0.1:6379", "--workers", "3")
     assert asked == [{"address": "10.0.0.1:6379", "workers": 3}]
     assert record["pairs"] == run_json(*SCAN, "--force")["pairs"]
@@ -153,7 +153,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(
     def read(*_: object, **__: object) -> None:
         raise AssertionError("the work has begun")
 
-    monkeypatch.setattr("hush.scan.run.scan", read)
+    monkeypatch.setattr("hush.scan.scanner.scan", read)
     scan = SCAN[: SCAN.index("--output")]
     below = refused(2, *scan, "--output", "rules.yaml/found")
     assert "--output=rules.yaml/found: " in below

@@ -14,8 +14,8 @@ from training_desk import EXAMPLES, LENGTH, ROUNDS, SECRETS, Desk, weights
 
 import hush
 from command_line import message, run
-from hush.keyed import DataKey
-from hush.train.run_log import RunLog
+from hush.keys import DataKey
+from hush.train.run_folder import RunLog
 
 
 def refused(*arguments: object, code: int = 2) -> str:

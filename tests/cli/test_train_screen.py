@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hush.cli.train_results import TrainingBar, live_line
-from hush.train.rounds import LiveNumbers
+from hush.cli.results.train import TrainingBar, live_line
+from hush.train.round import LiveNumbers
 
 
 def numbers(**changes: Any) -> LiveNumbers:

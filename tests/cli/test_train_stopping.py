@@ -13,9 +13,9 @@ import torch
 from training_desk import Desk, weights
 
 from command_line import run
-from hush.cli.train_results import TrainingBar
-from hush.train.rounds import LiveNumbers
-from hush.train.run_log import RunLog
+from hush.cli.results.train import TrainingBar
+from hush.train.round import LiveNumbers
+from hush.train.run_folder import RunLog
 
 
 def test_killed_at_any_moment_the_same_command_goes_on_and_ends_as_if_nothing_had_happened(

@@ -191,7 +191,7 @@ def test_report_refuses_a_certificate_that_contradicts_its_plan_or_model(share: 
 
 
 def test_verify_works_from_inside_as_the_readme_of_a_release_says(share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hush.pipeline.share import README
+    from hush.run.folder import README
 
     assert "`hush verify .`" in README
     monkeypatch.chdir(share)

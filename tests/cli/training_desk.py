@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import hush
 from command_line import run
-from hush.keyed import DataKey
+from hush.keys import DataKey
 
 EXAMPLES, ROUNDS, LENGTH = 60, 6, 48
 SECRETS = ["the vault opens with 7401-QX", "Project Halcyon buys Norrland AB"]

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hush.demo.company import chosen_files, standard_library, write_company
-from hush.demo.sizes import FULL, PROJECTS, QUICK
+from hush.demo.company import FULL, PROJECTS, QUICK, chosen_files, standard_library, write_company
 from hush.errors import InvalidInput
-from hush.scan.code.globs import Globs
-from hush.scan.code.repository import Repository
+from hush.scan.code.repository import Globs, Repository
 from hush.scan.code.settings import CodeSecret, CodeSettings, Imports
 from hush.scan.code.spread import containment
 

@@ -17,15 +17,14 @@ from rich.console import Console
 
 import hush
 from command_line import refused
-from hush.audit.canary_files import read_canaries
+from hush.audit.canaries import read_canaries
 from hush.demo import run as demo_run
 from hush.demo.arms import ARMS, HUSH, NONE, OTHERS, plan_of
-from hush.demo.run import MARK, NAMES, run_demo
-from hush.demo.sizes import FULL, PROJECTS, QUICK, config_of
-from hush.demo.story import COLUMNS
+from hush.demo.company import FULL, PROJECTS, QUICK, config_of
+from hush.demo.run import COLUMNS, MARK, NAMES, run_demo
 from hush.errors import HushError
 from hush.plan import Plan
-from hush.plan.held_out import held_out_examples
+from hush.plan.make import held_out_examples
 
 pytest.importorskip("transformers")
 

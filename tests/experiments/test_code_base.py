@@ -21,8 +21,8 @@ from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.plan import make_plan
 from hush.scan.code.imports import ImportGraph
-from hush.train.language import causal_lm_loss
-from hush.train.private import PrivateTraining
+from hush.train.language_models import causal_lm_loss
+from hush.train.private_training import PrivateTraining
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("__main__", "arms", "company", "figures", "prepare", "prepared", "scales", "study", "tables", "training")

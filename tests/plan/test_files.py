@@ -17,7 +17,7 @@ from plan_instances import Instance, instances
 
 import hush
 from hush import storage
-from hush.keyed import DataKey
+from hush.keys import DataKey
 from hush.plan import files
 from hush.plan.files import record_digest
 

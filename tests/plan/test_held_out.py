@@ -11,7 +11,7 @@ import hush
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.plan import make_plan
-from hush.plan.held_out import choose_held_out, graph_of_training, held_out_examples, make_plan_holding_out
+from hush.plan.make import choose_held_out, graph_of_training, held_out_examples, make_plan_holding_out
 
 PROMISE = {"prior": 1e-8, "ceiling": 1e-3, "batch_size": 12, "rounds": 20, "keep": 0.6}
 

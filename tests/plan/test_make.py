@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plan_instances import Instance, instances, office
 
 import hush
-from hush.keyed import DataKey
+from hush.keys import DataKey
 from hush.plan import noise_without_forcing
 from hush.weights import choose
 from hush.weights.frontier import make_chooser

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 import hush
 from hush.certificate import DATA_FINGERPRINT, Certificate
-from hush.keyed import DataKey
-from hush.plan.files import FILES
-from hush.signature import create_keys, is_release, sign
+from hush.keys import DataKey
+from hush.plan.files import FILES, create_keys, is_release, sign
 from hush.storage import file_digest, record_digest
 from releases import WEIGHTS, certify, make_release, write_certificate
 

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
 import hush
-from hush.signature import create_keys, sign
+from hush.plan.files import create_keys, sign
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from plan_instances import Instance, instances, office
 
 import hush
 from hush.certificate import Certificate
-from hush.keyed import DataKey
+from hush.keys import DataKey
 from hush.plan.files import FILES
-from hush.plan.held_out import make_plan_holding_out
+from hush.plan.make import make_plan_holding_out
 from hush.storage import file_digest, record_digest
 
 Path_ = tuple[Any, ...]
@@ -279,10 +279,10 @@ def test_progress_counts_every_secret(folder: Path) -> None:
 
 
 def test_verify_is_a_function_whatever_was_imported_before() -> None:
-    import hush.verification
+    import hush.plan.verify
 
     assert callable(hush.verify)
-    assert hush.verify is hush.verification.verify
+    assert hush.verify is hush.plan.verify.verify
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import pytest
 from chromium import Tab, chromium
 from made_plans import AUDIT, LARGE, TRAINING, large_plan, small_plan
 
+from hush.numbers import rounded_up
 from hush.plan import Plan
 from hush.protection import Protection
 from hush.report.markup import at_least, at_most
-from hush.report.methods import MethodNoise
+from hush.report.numbers import MethodNoise
 from hush.report.report import Report
-from hush.rounding import rounded_up
 from hush.scan.result import Scan
 from hush.secret_table import Secrets
 

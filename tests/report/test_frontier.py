@@ -1,6 +1,6 @@
 """The picture of a frontier claims no more than its points show."""
 
-from hush.report.frontier import frontier_figure
+from hush.report.figures import frontier_figure
 from hush.weights.frontier import Frontier, FrontierRow
 
 

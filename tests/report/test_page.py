@@ -24,13 +24,13 @@ from made_plans import AUDIT, LARGE, TRAINING, large_plan, small_plan
 from hush.audit.statistics import Success
 from hush.audit.verdict import Attempt, judge
 from hush.errors import InvalidInput
+from hush.numbers import rounded_down
 from hush.protection import Protection
 from hush.report import page as page_module
 from hush.report.markup import at_most
-from hush.report.methods import MethodNoise
+from hush.report.numbers import MethodNoise
 from hush.report.report import Report
-from hush.rounding import rounded_down
-from hush.scan.owner import OwnerFiles
+from hush.scan.reasons import OwnerFiles
 from hush.scan.result import Scan
 from hush.secret_table import Secrets
 from hush.weights import frontier

@@ -23,17 +23,17 @@ from typer.testing import CliRunner
 
 import hush
 from hush.cli import app
-from hush.corpus import lines, read_corpus
-from hush.corpus.filling import Gathering
+from hush.data import read_corpus, text_readers
+from hush.data.shards import Gathering
 from hush.incidence import Incidence
-from hush.keyed import DataKey
+from hush.keys import DataKey
 from hush.protection import Protection
 from hush.scan import scan
-from hush.scan.engines.local import LocalEngine
-from hush.scan.finders.characters import caseless
+from hush.scan.assemble import run_scan
+from hush.scan.collect import Unordered, public_order, secret_table
+from hush.scan.engines import LocalEngine
 from hush.scan.finders.literals import Literals
-from hush.scan.numbering import Unordered, public_order, secret_table
-from hush.scan.pipeline import run_scan
+from hush.scan.finders.unicode import caseless
 from hush.scan.result import Scan
 from hush.scan.rules import Rules, load_rules
 
@@ -180,7 +180,7 @@ def test_the_public_side_is_the_same_whatever_the_texts_and_the_order_of_any_lis
             for (which, _), tags in zip(rows, tags_of, strict=True)
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lines, "SPAN_BYTES", span)
+            patch.setattr(text_readers, "SPAN_BYTES", span)
             found = scan(json_lines(folder / "data.jsonl", *records), {"defaults": PROMISES, "rules": rules})
         found.save(folder / str(number))
         files.append([path.read_bytes() for path in sorted((folder / str(number) / "public").iterdir())])
@@ -320,7 +320,7 @@ def test_a_scan_does_not_replace_what_it_reads(tmp_path: Path) -> None:
 
 STUCK = """
 import time
-from hush.scan.engines.local import LocalEngine
+from hush.scan.engines import LocalEngine
 
 if __name__ == "__main__":
     next(iter(LocalEngine(workers=2).map(time.sleep, [600.0, 600.0])))

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from hush.corpus import read_corpus
+from hush.data import read_corpus
 from hush.errors import HushError, InvalidInput
 from hush.protection import Protection
+from hush.scan import engine_ray as ray_engine
 from hush.scan import scan
-from hush.scan.engines import ray as ray_engine
-from hush.scan.engines.local import LocalEngine
-from hush.scan.engines.ray import RayEngine
+from hush.scan.engine_ray import RayEngine
+from hush.scan.engines import LocalEngine
 
 ray = pytest.importorskip("ray")
 
@@ -110,7 +110,7 @@ def test_closing_the_iterator_stops_the_work_and_leaves_the_cluster() -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_a_scan_finds_the_same_on_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hush.corpus.shards.TOGETHER", 1)  # a shard for each file, however small
+    monkeypatch.setattr("hush.data.shards.TOGETHER", 1)  # a shard for each file, however small
     rng = random.Random(0)
     words = [f"{a}{b}" for a in "bcdfghklmnpr" for b in ("ane", "ilo", "urt", "ess")]
     texts = [" ".join(rng.choices(words, k=40)) + f" key-{rng.randrange(30):04d}" for _ in range(60)]

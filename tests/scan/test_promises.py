@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hush
-from hush.accounting.inputs import LEAST_PRIOR as ACCOUNTED
+from hush.accounting.arguments import LEAST_PRIOR as ACCOUNTED
 from hush.errors import InvalidInput
 from hush.protection import Protection
-from hush.scan.promises import Format, Promise, protection_of
-from hush.scan.public_formats import ALPHABETS, GENERATORS, LEAST_PRIOR, prior_among
+from hush.scan.rules.promises import ALPHABETS, GENERATORS, LEAST_PRIOR, Format, Promise, prior_among, protection_of
 
 probabilities = st.floats(1e-300, 1.0, exclude_max=True)
 

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from toys import Capitals, Memory, Rare, Teams, content, prepared
 
 import hush
-from hush.corpus import read_corpus
-from hush.keyed import DataKey
-from hush.scan import owner as owner_files
-from hush.scan.engines.local import LocalEngine
-from hush.scan.pipeline import run_scan
+from hush.data import read_corpus
+from hush.keys import DataKey
+from hush.scan import reasons as owner_files
+from hush.scan.assemble import inherited, run_scan
+from hush.scan.engines import LocalEngine
 from hush.scan.result import Scan
-from hush.scan.spreading import inherited
 
 HERE = LocalEngine(workers=1)
 KEY = DataKey(bytes(range(32)))

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush.errors import InvalidInput
-from hush.plan.remarks import CANARY
+from hush.plan.plan import CANARY
 from hush.protection import Protection
-from hush.scan.rule_code import CodeRule
 from hush.scan.rules import CANARIES, Rules, load_rules
+from hush.scan.rules.schema import CodeRule
 
 TOKEN = "hunter2-Zq81x"  # stands for a secret; no message may hold it
 DEFAULTS = {"prior": 1e-10, "ceiling": 1e-3}

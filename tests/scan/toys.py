@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hush.corpus.blocks import Block
+from hush.data.parts import Block
 from hush.errors import InvalidInput
 from hush.protection import Protection
-from hush.scan.finder import Declared, Prepared
-from hush.scan.hits import Hits
+from hush.scan.hits import Declared, Hits, Prepared
 from hush.scan.result import Scan
 
 PROMISE = Protection(1e-10, 1e-3)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from hush.train.clipping import Clipper
+from hush.train.preconditions import refuse_coupled
 from hush.train.probes import probe
-from hush.train.refusals import refuse_coupled
 
 
 def all_real(size: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from reference import cross_entropy, small_data, small_model, small_plan
 from torch import nn
 
-from hush.train.private import PrivateTraining
+from hush.train.private_training import PrivateTraining
 
 PLAN = small_plan()
 DATA = small_data()

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import hush
-from hush.train.batches import MicroBatch
 from hush.train.clipping import MARGIN, Clipper
-from hush.train.private import PrivateTraining
+from hush.train.private_training import PrivateTraining
+from hush.train.round import MicroBatch
 
 Loss = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 

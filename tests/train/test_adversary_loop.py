@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
-from hush.train.language import causal_lm_loss, masked_lm_loss
-from hush.train.private import PrivateTraining
+from hush.train.language_models import causal_lm_loss, masked_lm_loss
+from hush.train.private_training import PrivateTraining
 from hush.train.probes import probe
-from hush.train.public import PublicStream
+from hush.train.public_stream import PublicStream
 
 
 def test_examples_without_a_gradient_do_not_end_the_probing() -> None:

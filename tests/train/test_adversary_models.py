@@ -10,7 +10,7 @@ from reference import check
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hush.train.language import causal_lm_loss, default_loss, masked_lm_loss, token_losses
+from hush.train.language_models import causal_lm_loss, default_loss, masked_lm_loss, token_losses
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 

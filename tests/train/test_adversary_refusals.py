@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
-from hush.train.language import token_losses
-from hush.train.refusals import refuse_coupled
+from hush.train.language_models import token_losses
+from hush.train.preconditions import refuse_coupled
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hush.errors import InvalidInput
 from hush.train.clipping import MARGIN, Clipper
-from hush.train.language import causal_lm_loss, default_loss
+from hush.train.language_models import causal_lm_loss, default_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 

@@ -14,12 +14,11 @@ from reference import small_data, small_model
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
-from hush.train.batches import micro_batches
 from hush.train.clipping import Clipper
-from hush.train.distributed import Ranks, bare
-from hush.train.language import causal_lm_loss
-from hush.train.layout import buckets, laid_out, through_flat, whole
+from hush.train.distributed import Ranks, bare, buckets, laid_out, through_flat, whole
+from hush.train.language_models import causal_lm_loss
 from hush.train.noise import Noise
+from hush.train.round import micro_batches
 
 ALONE = Ranks(rank=0, world=1)
 JOINED = [first + second for first, second in two_ranks.DRAWS]
@@ -239,7 +238,7 @@ def test_processes_that_were_not_connected_are_refused(monkeypatch: pytest.Monke
 
 
 def test_buckets_hold_every_tensor_once_and_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hush.train.layout.BUCKET", 10)
+    monkeypatch.setattr("hush.train.distributed.BUCKET", 10)
     tensors = {name: torch.zeros(size) for name, size in zip("abcdef", (4, 6, 1, 25, 0, 9), strict=True)}
     cut = list(buckets(tensors))
     assert [name for names in cut for name in names] == list(tensors)

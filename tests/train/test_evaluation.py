@@ -13,10 +13,10 @@ from reference import EXAMPLES, cross_entropy, rows, small_data, small_model, tr
 
 import hush
 from hush.errors import InvalidInput
-from hush.plan.held_out import held_out_examples, make_plan_holding_out
-from hush.train.evaluation import LOSS, Evaluation
-from hush.train.private import PrivateTraining
-from hush.train.public import PublicStream
+from hush.plan.make import held_out_examples, make_plan_holding_out
+from hush.train.fit import LOSS, Evaluation
+from hush.train.private_training import PrivateTraining
+from hush.train.public_stream import PublicStream
 
 ROUNDS = 6
 DATA = small_data()

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hush.corpus import read_corpus
+from hush.data import read_corpus
 from hush.errors import InvalidInput
-from hush.keyed import DataKey
-from hush.train import fit_data
-from hush.train.collate import CausalCollator, Corpus, MaskedCollator
-from hush.train.fit_data import Batches, tokenised
+from hush.keys import DataKey
+from hush.train import fit
+from hush.train.fit import Batches, tokenised
+from hush.train.language_models import CausalCollator, Corpus, MaskedCollator
 from hush.train.pretrained import Lora, Pretrained, blocks_of
 from hush.train.recipe import Recipe, check_recipe, store_recipe
 
@@ -171,7 +171,7 @@ def test_tokens_and_fingerprint_are_of_one_and_the_same_reading(
     texts = ["one", "", "three", "four four", "é"]
     (tmp_path / "data.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     corpus = read_corpus(tmp_path / "data.txt")
-    monkeypatch.setattr(fit_data, "CHUNK", chunk)
+    monkeypatch.setattr(fit, "CHUNK", chunk)
     model = Pretrained(model=torch.nn.Linear(1, 1), tokenizer=letters, task="causal", max_length=6)
     counted: list[tuple[int, int]] = []
     tokens, fingerprint = tokenised(corpus, model, key, lambda done, total: counted.append((done, total)))

@@ -22,13 +22,13 @@ from typer.testing import CliRunner, Result
 
 import hush
 from hush.cli import app, messages
+from hush.cli.interrupt import Interrupt
 from hush.errors import InvalidInput
-from hush.interrupt import Interrupt
-from hush.keyed import DataKey
-from hush.plan.held_out import choose_held_out, make_plan_holding_out
+from hush.keys import DataKey
+from hush.plan.make import choose_held_out, make_plan_holding_out
 from hush.train import launch
 from hush.train.noise import Noise
-from hush.train.run_log import RoundLines, RunLog
+from hush.train.run_folder import RoundLines, RunLog
 
 EXAMPLES, ROUNDS, STOP, SEED = 40, 5, 2, 11
 TOLERANCE = 2e-6

@@ -34,7 +34,7 @@ def run(*arguments: str) -> str:
 
 
 def check_complete(folder: Path, rounds: int, releases: tuple[int, ...]) -> None:
-    from hush.train.run_log import RunLog
+    from hush.train.run_folder import RunLog
 
     ledger = json.loads((folder / "owner" / "run.json").read_text())
     assert ledger["released"] == [*releases, rounds]
@@ -189,7 +189,7 @@ def whole_run(folder: Path, plan: hush.Plan, *, save_every: int, releases: tuple
 def training(folder: Path, plan: hush.Plan, *, save_every: int) -> Any:
     import torch
 
-    from hush.train.private import PrivateTraining
+    from hush.train.private_training import PrivateTraining
 
     model = small_model(dropout=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

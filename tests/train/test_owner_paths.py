@@ -11,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hush
-from hush.audit.generation import load_subject
-from hush.config.sections import SmallModel
-from hush.corpus import read_corpus
+from hush.audit.models import load_subject
+from hush.data import read_corpus
 from hush.errors import InvalidInput
-from hush.pipeline.base_model import base_model
+from hush.run.sections import SmallModel
+from hush.run.stage_train import base_model
 from hush.train.fit import fit
-from hush.train.owner_paths import LOCAL_BASE, without_owner_paths
 from hush.train.pretrained import Lora, load_pretrained
 from hush.train.recipe import Recipe, Runtime
-from hush.train.release import local_base_of
+from hush.train.run_folder import LOCAL_BASE, local_base_of, without_owner_paths
 
 TEXTS = [f"text {number} of a few" for number in range(12)]
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, PreTrainedTokenizerFast
 
 from hush.errors import InvalidInput
-from hush.train.described import describe
-from hush.train.language import causal_lm_loss
-from hush.train.positions import most_positions, positions_of
-from hush.train.private import PrivateTraining
+from hush.train.language_models import causal_lm_loss
+from hush.train.preconditions import most_positions, positions_of
+from hush.train.pretrained import describe
+from hush.train.private_training import PrivateTraining
 
 LIMIT = 16
 SHAPE: dict[str, Any] = {

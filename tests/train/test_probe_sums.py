@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
-from hush.train.language import default_loss
+from hush.train.language_models import default_loss
 from hush.train.probes import probe
 
 

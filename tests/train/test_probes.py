@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
-from hush.train.language import causal_lm_loss
+from hush.train.language_models import causal_lm_loss
 from hush.train.probes import Probed, probe
 
 

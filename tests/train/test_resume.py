@@ -10,8 +10,8 @@ from reference import cross_entropy, small_model, small_plan, train
 from torch import nn
 
 from hush.errors import InvalidInput
-from hush.train.private import PrivateTraining
-from hush.train.run_log import RunLog
+from hush.train.private_training import PrivateTraining
+from hush.train.run_folder import RunLog
 
 
 @pytest.mark.parametrize("stops", [[5], [1, 2, 9], [4, 8, 12]])

@@ -18,9 +18,8 @@ from safetensors.torch import load_file
 import hush
 from hush.certificate import Certificate
 from hush.errors import InvalidInput
-from hush.train.lock import FolderLock
-from hush.train.release import tensors_of
-from hush.train.run_log import RunLog
+from hush.storage import FolderLock
+from hush.train.run_folder import RunLog, tensors_of
 from limits import no_file_above
 
 # --- the ledger
@@ -140,7 +139,7 @@ def test_a_folder_belongs_to_one_training_at_a_time(tmp_path: Path) -> None:
     private = training(tmp_path)
     with pytest.raises(InvalidInput, match="this process already has"):
         training(tmp_path)
-    code = "import sys, pathlib, hush.train.lock as lock; lock.FolderLock(pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib, hush.storage as lock; lock.FolderLock(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", code, str(tmp_path / "owner" / "lock")]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "another process has" in refused.stderr
@@ -156,7 +155,7 @@ def test_a_copy_made_by_the_process_itself_lets_nobody_in_unseen(tmp_path: Path)
     command = [
         sys.executable,
         "-c",
-        "import pathlib, sys; from hush.train.lock import FolderLock; FolderLock(pathlib.Path(sys.argv[1]))",
+        "import pathlib, sys; from hush.storage import FolderLock; FolderLock(pathlib.Path(sys.argv[1]))",
         str(tmp_path / "run" / "owner" / "lock"),
     ]
     private = training(tmp_path / "run")

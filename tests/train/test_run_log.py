@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hush.errors import InvalidInput
-from hush.train.run_log import RoundRecord, RunLog
+from hush.train.run_folder import RoundRecord, RunLog
 
 
 def record(round: int, *, loss: float = 1.0) -> RoundRecord:

@@ -10,8 +10,8 @@ from torch import nn
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 import hush
-from hush.train.collate import CausalCollator, Collator, Corpus, MaskedCollator
-from hush.train.trainer import HushTrainer
+from hush.train.hf_trainer import HushTrainer
+from hush.train.language_models import CausalCollator, Collator, Corpus, MaskedCollator
 
 EXAMPLES, ROUNDS = 40, 6
 

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, GPT2LMHeadModel, PreTrainedTokeni
 import hush.train.fit
 import hush.train.launch  # noqa: F401
 from hush.cli import main
-from hush.train.private import PrivateTraining
+from hush.train.private_training import PrivateTraining
 
 
 def command(rank: int, scenario: dict, out: Path) -> NoReturn:

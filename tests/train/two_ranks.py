@@ -21,14 +21,21 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hush.errors import InvalidInput
-from hush.train.batches import MicroBatch, micro_batches
 from hush.train.clipping import Clipper
-from hush.train.distributed import Ranks, bare
-from hush.train.language import causal_lm_loss
-from hush.train.layout import check_layout, gradients_of, optimizer_state_laid_out, standing_whole, whole
+from hush.train.distributed import (
+    Ranks,
+    bare,
+    check_layout,
+    gradients_of,
+    optimizer_state_laid_out,
+    standing_whole,
+    whole,
+)
+from hush.train.language_models import causal_lm_loss
 from hush.train.noise import Noise
-from hush.train.private import PrivateTraining
+from hush.train.private_training import PrivateTraining
 from hush.train.probes import probe
+from hush.train.round import MicroBatch, micro_batches
 
 WORDS, LENGTH, SLOTS, CLIP_NORM = 11, 5, 4, 0.5
 # By round, what each of two ranks draws: unequal numbers of micro-batches, an empty draw on either, on both.

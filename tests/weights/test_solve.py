@@ -10,7 +10,7 @@ from weights_instances import assert_certified, optimum, paper_like, problems
 
 import hush
 from hush.weights import Program, Weights, solve_program, solve_weights
-from hush.weights.solvers import SOLVERS, Task
+from hush.weights.solve import SOLVERS, Task
 
 
 @given(problems(), st.sampled_from([None, *SOLVERS]))

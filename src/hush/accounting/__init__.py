@@ -5,9 +5,7 @@ counts -> one_round -> compose -> blowup (upper bound), attack (lower bound)
 secret: one secret; calibration: all of them at once; capacity: how often a secret may be drawn.
 """
 
-from hush.accounting.calibration import Calibration, calibrate
-from hush.accounting.capacity import capacity
-from hush.accounting.evaluate import posteriors
-from hush.accounting.secret import posterior
+from hush.accounting.accountant import posterior, posteriors
+from hush.accounting.calibration import Calibration, calibrate, capacity
 
 __all__ = ["Calibration", "calibrate", "capacity", "posterior", "posteriors"]

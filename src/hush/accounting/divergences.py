@@ -4,16 +4,147 @@ Both are sums over the atoms of `spread`, which dominate the round, so they err 
 fine enough that they do so by less than 1e-3. Rounds add up: T rounds have T times the KL, and T times the
 log-moment, of one. What lies beyond the table is granted to the adversary, and the divergences are those of the rest,
 conditioned on staying inside (docs/proofs, "Conceding a tail").
+
+From a divergence to a posterior and back: the reference lemma for KL and for the alpha-divergences.
+
+Lemma (docs/proofs, "Reference lemma"): if the run's law P under every candidate has F(P || Q) <= F(Bern(r) || Bern(p))
+for one fixed Q, then nobody who gives each candidate a prior of at most p names the right one with probability above
+r. `…_target` gives the right-hand side, rounded down; `…_posterior` the largest r for a divergence, rounded up.
+Formulas work with the rise r - p and in logarithms, so priors down to 1e-300 and ceilings up to 1 - 1e-12 keep their
+digits. All functions take arrays and broadcast.
 """
 
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from hush.accounting.bounds import kl_posterior, renyi_posterior
 from hush.accounting.counts import EPS, Array, CountLaw
 from hush.accounting.one_round import Round, discretise, gives_away, right_end, spread, spread_from_one
+
+SAFETY = 1 + 64 * EPS  # covers the rounding of the formulas for KL
+RENYI_SAFETY = 1 + 1e-10  # and for orders of at least 1.001, where terms of the moment cancel
+NEWTON_STEPS = 60  # each function is convex in r, so Newton's steps from above stay above: any number is safe
+
+
+def kl_target(prior: ArrayLike, ceiling: ArrayLike) -> Array:
+    """Largest KL divergence that still keeps the promise: KL(Bern(ceiling) || Bern(prior)), rounded down.
+
+    >>> round(float(kl_target(1e-10, 1e-3)), 6)
+    0.015119
+    """
+    p, r = np.asarray(prior, dtype=np.float64), np.asarray(ceiling, dtype=np.float64)
+    return _kl(p, r - p) * (1 - 64 * EPS)
+
+
+def kl_posterior(divergence: ArrayLike, prior: ArrayLike) -> Array:
+    """Largest r with KL(Bern(r) || Bern(prior)) <= divergence, rounded up; 1 if no r < 1 reaches it.
+
+    >>> round(float(kl_posterior(0.015118586, 1e-10)), 6)
+    0.001
+    """
+    p, level = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (prior, divergence)))
+    level = level * SAFETY
+    # Above the root, since KL >= rise^2 / (2 (p + rise)); square roots apart, since their product may underflow.
+    rise = level + np.hypot(level, np.sqrt(2 * p) * np.sqrt(level))
+    for _ in range(NEWTON_STEPS):
+        rise = np.minimum(rise, 1 - p)
+        slope = np.log1p(rise / p) - _log1m(rise / (1 - p))
+        step = np.maximum(_kl(p, rise) - level, 0.0) / np.maximum(slope, 1e-300)
+        rise = rise - step
+        if np.all(step <= 1e-14 * rise):
+            break
+    return _above(p, rise, _kl(p, 1 - p) <= level)
+
+
+def renyi_posterior(log_moment: ArrayLike, prior: ArrayLike, order: ArrayLike) -> Array:
+    """Largest r whose binary log-moment of this order is at most `log_moment`, rounded up."""
+    p, level, alpha = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (prior, log_moment, order)))
+    level = level * RENYI_SAFETY
+    rise = _renyi_start(alpha, p, level)
+    for _ in range(NEWTON_STEPS):
+        rise = np.minimum(rise, 1 - p)
+        up, down = np.log1p(rise / p), _log1m(rise / (1 - p))
+        here = _log_moment_of_bernoullis(alpha, p, rise)
+        # moment / slope, with the common factor (r / p)^(alpha - 1) taken out so that nothing overflows
+        slope = np.maximum(-np.expm1((alpha - 1) * (down - up)), 1e-300)  # 0 only where nothing is left to gain
+        reach = np.exp(here - (alpha - 1) * up) / (alpha * slope)
+        step = -np.expm1(np.minimum(level - here, 0.0)) * reach
+        rise = rise - np.minimum(step, 0.999 * rise)
+        if np.all(step <= 1e-14 * rise):
+            break
+    return _above(p, rise, _log_moment_of_bernoullis(alpha, p, 1 - p) <= level)
+
+
+def _renyi_start(alpha: Array, p: Array, level: Array) -> Array:
+    """A rise above the root of the log-moment, close enough for Newton: the least of three upper bounds.
+
+    With d = rise / p and E = exp(level) - 1, each follows from dropping a non-negative part of the moment:
+    (p + rise)^alpha p^(1 - alpha) <= exp(level); and E / p >= (1 + d)^alpha - 1 - alpha d, which is at least
+    alpha (alpha - 1) / 2 * d^2 / (1 + d), and for d >= 1 at least d^alpha * min(1, 0.386 (alpha - 1)).
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        log_excess = level + np.log(-np.expm1(-level)) - np.log(p)
+        whole = np.expm1(np.minimum((level - np.log(p)) / alpha, 700.0))
+        e = np.exp(np.minimum(log_excess - np.log(alpha * (alpha - 1) / 2), 700.0))
+        quadratic = 0.5 * (e + np.sqrt(e) * np.sqrt(e + 4))
+        power = np.exp(np.minimum((log_excess - np.log(np.minimum(1.0, 0.386 * (alpha - 1)))) / alpha, 700.0))
+        d = np.minimum(np.minimum(whole, quadratic), np.maximum(power, 1.0))
+        for _ in range(4):  # (1 + d)^alpha <= 1 + alpha d + E / p, used with the d so far on the right
+            d = np.minimum(d, np.expm1(np.logaddexp(log_excess, np.log1p(alpha * d)) / alpha))
+    return p * d * (1 + 1e-9)
+
+
+def _above(p: Array, rise: Array, always: NDArray[np.bool_]) -> Array:
+    """p + rise with a margin above the last Newton step; 1 where every r is allowed, or nothing is known (NaN)."""
+    return np.where(always | np.isnan(rise), 1.0, np.minimum(1.0, p + rise * (1 + 1e-12) + p * EPS))
+
+
+def _kl(p: Array, rise: Array) -> Array:
+    """KL(Bern(p + rise) || Bern(p)) as a sum of two non-negative parts, so nothing cancels."""
+    return p * _entropy_excess(rise / p) + (1 - p) * _entropy_excess(-rise / (1 - p))
+
+
+def _entropy_excess(d: Array) -> Array:
+    """(1 + d) log(1 + d) - d for d >= -1; by its series where that would cancel."""
+    small = np.abs(d) < 0.1
+    s = np.where(small, d, 0.0)
+    series = np.zeros_like(s)
+    for n in range(18, 1, -1):  # sum of (-1)^n d^n / (n (n - 1)), from the smallest term up
+        series = s * series + (-1) ** n / (n * (n - 1))
+    e = np.where(small, 1.0, np.maximum(d, -1.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        direct = np.where(e > -1, (1 + e) * np.log1p(e) - e, 1.0)
+    return np.where(small, s * s * series, direct)
+
+
+def _log_moment_of_bernoullis(alpha: Array, p: Array, rise: Array) -> Array:
+    """log of r^alpha p^(1 - alpha) + (1 - r)^alpha (1 - p)^(1 - alpha) at r = p + rise."""
+    d, e = rise / p, rise / (1 - p)
+    up, down = np.log1p(d), _log1m(e)
+    excess = p * _power_excess(alpha, d, up) + (1 - p) * _power_excess(alpha, -e, down)
+    far = alpha * up > 30.0  # where the moment may overflow, and nothing cancels
+    log_far = np.logaddexp(alpha * up + np.log(p), alpha * down + np.log1p(-p))
+    return np.where(far, np.maximum(log_far, 0.0), np.log1p(np.where(far, 0.0, excess)))
+
+
+def _power_excess(alpha: Array, d: Array, log1p_d: Array) -> Array:
+    """(1 + d)^alpha - 1 - alpha d, never negative; by its series where that would cancel."""
+    small = np.abs(alpha * d) < 0.1
+    s = np.where(small, d, 0.0)
+    term = alpha * (alpha - 1) / 2 * s * s
+    series = term
+    for n in range(3, 15):
+        term = term * (alpha - n + 1) / n * s
+        series = series + term
+    exponent = np.minimum(alpha * log1p_d, 40.0)  # larger ones are not used
+    return np.where(small, series, np.expm1(exponent) - alpha * d)
+
+
+def _log1m(x: Array) -> Array:
+    """log(1 - x) for x up to 1, kept finite."""
+    return np.log1p(-np.minimum(x, 1 - EPS / 2))
+
 
 CELLS, MOST_CELLS = 2048, 1 << 15  # the former at an accuracy of 1e-3
 KL_SERIES = [(n - 1) / math.factorial(n) for n in range(2, 23)]  # of (R log R - R + 1) / v², R = e^v; the rest: 1e-21

@@ -11,15 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hush.audit.auditor import audit
     from hush.audit.canaries import Template, plant
-    from hush.audit.comparison import excess_over_held_out, excess_over_reference
-    from hush.audit.discoverable import discover
-    from hush.audit.extraction import extract
-    from hush.audit.masked import fill_in
+    from hush.audit.extraction import discover, extract
+    from hush.audit.fill_in import fill_in
     from hush.audit.mechanism import MechanismAttack, attack_mechanism
     from hush.audit.reconstruction import attack_runs
-    from hush.audit.run_audit import audit
-    from hush.audit.statistics import Success, exceeded, holm_adjusted
+    from hush.audit.statistics import Success, exceeded, excess_over_held_out, excess_over_reference, holm_adjusted
     from hush.audit.verdict import Verdict, judge
 
 __all__ = [
@@ -41,6 +39,7 @@ __all__ = [
     "plant",
 ]
 
+
 _HOME = {
     "MechanismAttack": "hush.audit.mechanism",
     "Success": "hush.audit.statistics",
@@ -48,13 +47,13 @@ _HOME = {
     "Verdict": "hush.audit.verdict",
     "attack_mechanism": "hush.audit.mechanism",
     "attack_runs": "hush.audit.reconstruction",
-    "audit": "hush.audit.run_audit",
-    "discover": "hush.audit.discoverable",
+    "audit": "hush.audit.auditor",
+    "discover": "hush.audit.extraction",
     "exceeded": "hush.audit.statistics",
-    "excess_over_held_out": "hush.audit.comparison",
-    "excess_over_reference": "hush.audit.comparison",
+    "excess_over_held_out": "hush.audit.statistics",
+    "excess_over_reference": "hush.audit.statistics",
     "extract": "hush.audit.extraction",
-    "fill_in": "hush.audit.masked",
+    "fill_in": "hush.audit.fill_in",
     "holm_adjusted": "hush.audit.statistics",
     "judge": "hush.audit.verdict",
     "plant": "hush.audit.canaries",

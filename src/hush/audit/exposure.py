@@ -6,11 +6,23 @@ canary, the more candidates the closer. Canaries of one run share its model, so 
 beforehand, counts as a run; the others describe. A model that never saw them ranks each independently of the others.
 
 Shapes: S candidates.
+
+The tokens around a canary that are the same whatever it is: all that its prompt may show.
+
+A tokenizer may merge the letter before a slot with the first letter of some candidates, and not of others. A prompt
+that ends where the true candidate's tokens begin would tell which kind it is, and a model with an answer for each kind
+would be right more often than the prior says. So the prompt ends with the last token that candidates share, and what
+the model has to say begins there. A canary whose tokens fall otherwise counts as no hit. Every candidate that counts is
+then asked for in the same way.
+
+What candidates share is read off some of them, which do not depend on the true one.
+
+Shapes: N candidates, the true one last.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random, SystemRandom
 from typing import Any, final
 
@@ -18,15 +30,25 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc
 
-from hush.audit.canaries import Canary
-from hush.audit.candidates import Candidates
-from hush.audit.discoverable import discover
-from hush.audit.generation import Subject
-from hush.audit.sequences import Sequences
+from hush.audit.canaries import Canary, Candidates
+from hush.audit.extraction import discover
+from hush.audit.models import Subject
+from hush.audit.sequences import Sequences, secret_sequences
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 
-__all__ = ["BY_CHANCE", "Ranked", "by_chance", "chance_of_ranks", "log_likelihoods", "rank_canary"]
+__all__ = [
+    "BY_CHANCE",
+    "Frame",
+    "Ranked",
+    "by_chance",
+    "chance_of_ranks",
+    "frame_of",
+    "framed",
+    "log_likelihoods",
+    "rank_canary",
+]
+
 
 MOST = 1000  # candidates that are ranked, unless told otherwise
 BY_CHANCE = math.log2(math.e)  # mean exposure where every rank is as likely, and there are many
@@ -162,3 +184,84 @@ def log_likelihoods(
     shared = max(1, min(shared, shortest - 1))  # what a model says first it says after one token at least
     found = discover(subject, Sequences.of(rows, begin=shared), prompts=[shared], batch_size=batch_size)
     return found.log_q(shared)
+
+
+COMPARED = 256  # candidates whose tokens are compared
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Frame:
+    """Tokens of a canary's text, and where in them its target begins and ends.
+
+    more: tokens that are hidden beside those of a candidate, at most; 0 where nothing is shown behind it. shared:
+    whether the true candidate has around it what the others have.
+    """
+
+    tokens: NDArray[np.int32]
+    begin: int
+    end: int
+    more: int
+    shared: bool
+
+    def __repr__(self) -> str:
+        return f"Frame(shared={self.shared})"
+
+
+def frame_of(canary: Canary, candidates: Candidates, tokenizer: Any, *, both_sides: bool) -> Frame | None:
+    """The frame of a canary; None where no tokens stand for it. both_sides: what follows it is shown as well."""
+    numbers = candidates.some(COMPARED, Random(0))  # the same ones whatever is true
+    texts = [candidates.text(number) for number in (*numbers, canary.truth)]
+    first = len(canary.template.before)
+    made = secret_sequences(
+        map(canary.template.filled, texts),
+        tokenizer,
+        example=range(len(texts)),
+        secret=range(len(texts)),
+        begin=[first] * len(texts),
+        end=[first + len(text) for text in texts],
+    )
+    if len(made) < 2 or made.example_N[-1] != len(numbers):
+        return None
+    *others, tokens = made.tokens
+    begin_N, end_N = made.begin_N, made.end_N
+    before = min(_alike(others), int(begin_N[:-1].min()))
+    shared = before <= begin_N[-1] and np.array_equal(tokens[:before], others[0][:before])
+    if not both_sides:
+        return Frame(tokens=tokens, begin=before, end=int(end_N[-1]), more=0, shared=bool(shared))
+    behind_N = made.length_N - end_N
+    after = min(_alike([row[::-1] for row in others]), int(behind_N[:-1].min()))
+    last_N = made.length_N - after
+    more_N = begin_N - before + last_N - end_N
+    more = int(more_N[:-1].max())
+    shared = shared and after <= behind_N[-1] and np.array_equal(tokens[last_N[-1] :], others[0][last_N[0] :])
+    # More hidden tokens than with any other that was compared would be a number without an answer in the prior.
+    return Frame(
+        tokens=tokens, begin=before, end=int(last_N[-1]), more=more, shared=bool(shared and more_N[-1] <= more)
+    )
+
+
+def framed(sequences: Sequences, frames: Mapping[int, Frame | None]) -> tuple[Sequences, NDArray[np.bool_]]:
+    """The sequences with the targets of canaries moved into their frames, and which of all sequences can be a hit.
+
+    frames: of each secret that is a canary. Where training cut off a part of the target, it cannot.
+    """
+    begin_N, end_N = sequences.begin_N.copy(), sequences.end_N.copy()
+    counts_N = np.ones(len(sequences), dtype=bool)
+    for row in np.flatnonzero(np.isin(sequences.secret_N, list(frames))):
+        frame = frames[int(sequences.secret_N[row])]
+        counts_N[row] = (
+            frame is not None
+            and frame.shared
+            and np.array_equal(sequences.tokens[row][: frame.end], frame.tokens[: frame.end])
+        )
+        if frame is not None and counts_N[row]:
+            begin_N[row], end_N[row] = frame.begin, frame.end
+    return replace(sequences, begin_N=begin_N, end_N=end_N), counts_N
+
+
+def _alike(rows: list[NDArray[np.int32]]) -> int:
+    """With how many tokens all of these begin."""
+    shortest = min(len(row) for row in rows)
+    same_T = (np.stack([row[:shortest] for row in rows]) == rows[0][:shortest]).all(axis=0)
+    return shortest if same_T.all() else int(same_T.argmin())

@@ -8,6 +8,17 @@ The limits of a fraction treat sequences as drawn at random from all that might 
 say nothing of other runs of the training: for that, attack independent runs.
 
 Shapes: N sequences, K lengths of prompts, M lengths of continuations, B rows of a batch, W tokens of a target.
+
+(n, p)-discoverable extraction: the probability that n samples hold the secret, from one pass without sampling.
+
+A sequence is (n, p)-discoverable if of n continuations drawn from the model at least one says it, with probability at
+least p [Hayes24]. The chance q of one draw is the product of its tokens' probabilities, so a teacher-forced pass gives
+it, and with it 1 − (1 − q)ⁿ. The sampling scheme is temperature and top-k in that order, as Transformers draws: logits
+by the temperature, then all below the k-th largest left out (those that tie with it stay), then the softmax.
+
+Everything is kept as logarithms: q of a whole secret is often far below the smallest float.
+
+Shapes: N sequences, K lengths of prompts, M lengths of continuations, B rows of a batch, W tokens of a target.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,15 +26,31 @@ from dataclasses import dataclass, replace
 from typing import Self, final
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
-from hush.audit.generation import Subject, greedy_tokens, matching_tokens
-from hush.audit.grid import Cell, Continuation, Grid, Job, Progress, run_jobs
-from hush.audit.sequences import Sequences
+from hush.audit.models import Subject, along_targets, greedy_tokens, matching_tokens
+from hush.audit.sequences import Cell, Continuation, Grid, Job, Progress, Sequences, run_jobs
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 
-__all__ = ["Extracted", "Extraction", "edit_distances", "extract", "extract_batches"]
+__all__ = [
+    "Discovered",
+    "Discovery",
+    "Extracted",
+    "Extraction",
+    "Sampling",
+    "discover",
+    "discover_batches",
+    "edit_distances",
+    "extract",
+    "extract_batches",
+    "log_chance",
+    "log_samples_needed",
+    "samples_needed",
+]
+
 
 Integers = NDArray[np.int64]
 
@@ -197,3 +224,208 @@ def _stop(token_BW: Integers, end_tokens: Sequence[int]) -> Integers:
     """How many tokens are said up to the first that ends the text, that one included."""
     ends_BW = np.isin(token_BW, list(end_tokens))
     return np.where(ends_BW.any(axis=1), ends_BW.argmax(axis=1) + 1, token_BW.shape[1])
+
+
+Reals = NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How continuations are drawn; top_k=None leaves every token in."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf") or (self.top_k is not None and self.top_k < 1):
+            raise InvalidInput(
+                f"temperature={self.temperature!r}, top_k={self.top_k!r}; pass a temperature above 0 and a top_k from "
+                "1; greedy decoding is tried by extract"
+            )
+
+    def log_probabilities(self, logits_BCV: Tensor, target_BC: Tensor) -> Tensor:
+        """log of the probability that each target is drawn; −∞ where top-k leaves it out. In float32 or better."""
+        precise_BCV = logits_BCV if logits_BCV.dtype == torch.float64 else logits_BCV.float()
+        scaled_BCV = precise_BCV / self.temperature
+        if self.top_k is not None and self.top_k < scaled_BCV.shape[-1]:
+            least_BC1 = scaled_BCV.topk(self.top_k, dim=-1).values[..., -1:]
+            scaled_BCV = scaled_BCV.masked_fill(scaled_BCV < least_BC1, -torch.inf)
+        chosen_BC = scaled_BCV.gather(-1, target_BC[..., None]).squeeze(-1)
+        return (chosen_BC.double() - scaled_BCV.logsumexp(dim=-1)).clamp(max=0.0)  # rounding may put it above
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Discovered:
+    """What one batch showed: log q of each row and continuation; NaN where the row is too short for it."""
+
+    prompt: int
+    rows: NDArray[np.int64]
+    log_q_BM: Reals
+
+    def __repr__(self) -> str:
+        return f"Discovered(prompt={self.prompt}, {len(self.rows)} sequences)"
+
+
+def discover_batches(
+    subject: Subject,
+    grid: Grid,
+    *,
+    sampling: Sampling,
+    done: Iterable[Discovered] = (),
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Discovered]:
+    """Every batch as soon as it is tried; those in ``done``, from an earlier try, are not tried again."""
+
+    def work(job: Job) -> Discovered:
+        target_BW = job.target_BW.to(subject.device)
+        log_BW = torch.full(target_BW.shape, -torch.inf, dtype=torch.float64, device=subject.device)
+
+        def judge(rows: Tensor, first: int, logits_BCV: Tensor) -> Tensor:
+            part_BC = target_BW[rows, first : first + logits_BCV.shape[1]]
+            found_BC = sampling.log_probabilities(logits_BCV, part_BC.clamp(min=0))
+            log_BW[rows, first : first + logits_BCV.shape[1]] = found_BC
+            # A token that cannot be drawn, or the target's end, settles the row.
+            return (part_BC[:, -1] >= 0) & found_BC.isfinite().all(dim=1)
+
+        along_targets(subject, job.prompt_BK, job.target_BW, judge)
+        total_BW = log_BW.cumsum(dim=1).cpu().numpy()
+        fits_BM = grid.fits_NKM[job.rows, grid.prompts.index(job.prompt)]
+        last_BM = np.where(fits_BM, grid.width_NM[job.rows], 1) - 1
+        log_q_BM = np.where(fits_BM, np.take_along_axis(total_BW, last_BM, axis=1), np.nan)
+        return Discovered(prompt=job.prompt, rows=job.rows, log_q_BM=log_q_BM)
+
+    tried = [(one.prompt, one.rows) for one in done]
+    yield from run_jobs(grid, subject, work, done=tried, batch_size=batch_size, progress=progress)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Discovery:
+    """log q of every sequence, prompt and continuation under one sampling scheme; NaN where too short to try."""
+
+    grid: Grid
+    sampling: Sampling
+    log_q_NKM: Reals
+
+    @classmethod
+    def gather(cls, grid: Grid, sampling: Sampling, batches: Iterable[Discovered]) -> Self:
+        """All batches as one table; every sequence that can be tried must be in one of them."""
+        log_q_NKM = np.full(grid.fits_NKM.shape, np.nan)
+        for one in batches:
+            log_q_NKM[one.rows, grid.column(one.prompt, grid.continuations[0])[0]] = one.log_q_BM
+        missing = int((grid.fits_NKM & np.isnan(log_q_NKM)).sum())
+        if missing:
+            raise InvalidInput(f"{missing} chances are missing or no numbers; pass all batches, of a model without NaN")
+        return cls(grid=grid, sampling=sampling, log_q_NKM=log_q_NKM)
+
+    def log_q(self, prompt: int, continuation: Continuation = "secret") -> Reals:
+        """log of the probability that one draw says each sequence; NaN for those too short to try."""
+        return self.log_q_NKM[:, *self.grid.column(prompt, continuation)]
+
+    def hits(self, prompt: int, continuation: Continuation = "secret", *, n: float, p: float) -> NDArray[np.bool_]:
+        """Which sequences are (n, p)-discoverable; False for those too short to try."""
+        _checked_chance(p)
+        return _reaches(self.log_q(prompt, continuation), n, p)
+
+    def cell(self, prompt: int, continuation: Continuation = "secret", *, n: float, p: float) -> Cell:
+        """The fraction of (n, p)-discoverable ones over all sequences that are long enough."""
+        return self.grid.cell(prompt, continuation, self.hits(prompt, continuation, n=n, p=p))
+
+    def by_secret(
+        self, prompt: int, continuation: Continuation = "secret", *, n: float, p: float
+    ) -> dict[int, Success | None]:
+        """The fraction over each secret's own sequences; None where all of them are too short."""
+        return self.grid.by_secret(prompt, continuation, self.hits(prompt, continuation, n=n, p=p))
+
+    def __repr__(self) -> str:
+        return f"Discovery({len(self.grid.sequences)} sequences, prompts of {self.grid.prompts} tokens)"
+
+
+def discover(
+    subject: Subject,
+    sequences: Sequences,
+    *,
+    prompts: Sequence[int],
+    continuations: Sequence[Continuation] = ("secret",),
+    sampling: Sampling | None = None,
+    lead: Sequence[int] = (),
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Discovery:
+    """The probability that a sample says each secret, from a pass along it; by default at temperature 1, no top-k."""
+    grid = Grid.of(sequences, subject, prompts=prompts, continuations=continuations, lead=lead)
+    scheme = Sampling() if sampling is None else sampling
+    batches = discover_batches(subject, grid, sampling=scheme, batch_size=batch_size, progress=progress)
+    return Discovery.gather(grid, scheme, batches)
+
+
+def log_chance(log_q: ArrayLike, n: ArrayLike) -> Reals:
+    """log(1 − (1 − q)ⁿ): that at least one of n independent draws says it. Accurate for any q and n, NaN stays NaN.
+
+    >>> float(np.exp(log_chance(np.log(0.5), 3)).round(6))
+    0.875
+    >>> float(log_chance(-2000.0, 1000).round(3))  # q itself is below the smallest float
+    -1993.092
+    """
+    log_q_N, samples = _logs(log_q), np.asarray(n, dtype=np.float64)
+    if not ((samples >= 1) & (samples < np.inf)).all():
+        raise InvalidInput(f"n={n!r}; pass a finite number of samples, at least 1")
+    with np.errstate(divide="ignore", over="ignore"):
+        # Where n q is below e^-40, 1 − (1 − q)ⁿ is n q but for a relative error as small.
+        few_N = np.log(samples) + log_q_N
+        none_N = -np.exp(np.log(samples) + _log_rate(log_q_N))  # the logarithm of (1 − q)ⁿ
+        return np.where(few_N < -40, few_N, np.log(-np.expm1(none_N)))
+
+
+def log_samples_needed(log_q: ArrayLike, p: float) -> Reals:
+    """log of the smallest real n with 1 − (1 − q)ⁿ ≥ p; ∞ where q is 0. Never overflows.
+
+    >>> float(log_samples_needed(-2000.0, 0.5).round(3))
+    1999.633
+    """
+    _checked_chance(p)
+    log_q_N = _logs(log_q)
+    return np.log(-np.log1p(-p)) - _log_rate(log_q_N)
+
+
+def samples_needed(log_q: ArrayLike, p: float) -> Reals:
+    """The smallest whole number of samples, at least 1, that say it with probability at least p.
+
+    Above 2⁵³ it is rounded to a float; ∞ where it is larger than any float, or where q is 0.
+
+    >>> samples_needed(np.log([0.5, 0.01, 1e-300]), 0.5).tolist()[:2]
+    [1.0, 69.0]
+    """
+    log_needed = log_samples_needed(log_q, p)
+    with np.errstate(over="ignore"):
+        n = np.maximum(1.0, np.ceil(np.exp(log_needed)))
+    # Rounding may put it off by one.
+    finite = np.where(np.isfinite(n), n, 1.0)
+    n = np.where(_reaches(log_q, finite, p) | np.isinf(n), n, n + 1)
+    return np.where((finite > 1) & _reaches(log_q, np.maximum(finite - 1, 1.0), p) & np.isfinite(n), n - 1, n)
+
+
+def _reaches(log_q: ArrayLike, n: ArrayLike, p: float) -> NDArray[np.bool_]:
+    """Whether n samples say it with probability at least p; within rounding counts as reached: the attack's side."""
+    return log_chance(log_q, n) >= np.log(p) - 1e-13
+
+
+def _log_rate(log_q_N: Reals) -> Reals:
+    """log(−log(1 − q)): the rate of a single draw; log q itself where q is so small that both are the same."""
+    with np.errstate(divide="ignore"):
+        return np.where(log_q_N < -40, log_q_N, np.log(-np.log1p(-np.exp(log_q_N))))
+
+
+def _logs(log_q: ArrayLike) -> Reals:
+    log_q_N = np.asarray(log_q, dtype=np.float64)
+    if (log_q_N > 1e-9).any():
+        raise InvalidInput(f"log_q={log_q_N.max()} is the logarithm of more than 1; pass logarithms of probabilities")
+    return np.minimum(log_q_N, 0.0)
+
+
+def _checked_chance(p: float) -> None:
+    if not 0 < p < 1:
+        raise InvalidInput(f"p={p!r}; pass a probability between 0 and 1")

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hush.rounding import counted, is_number
+from hush.numbers import counted, is_number
 
 __all__ = ["STYLES", "headline", "what_counts"]
+
 
 STYLES = {"failed": "bold white on red", "kept": "green"}  # on a terminal; every other verdict is a caution
 COUNTS = ("kept", "failed")  # rows that could have failed

@@ -24,11 +24,12 @@ from typing import Self, SupportsIndex, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hush.accounting.inputs import checked_noise, checked_priors, checked_rates, checked_rounds
+from hush.accounting.arguments import checked_noise, checked_priors, checked_rates, checked_rounds
 from hush.audit.statistics import LEVEL, Success, checked_level
 from hush.errors import InvalidInput
 
 __all__ = ["MechanismAttack", "attack_mechanism", "log_ratios"]
+
 
 Array = NDArray[np.float64]
 

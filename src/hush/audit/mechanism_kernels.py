@@ -3,10 +3,10 @@
 Import only inside functions: loading the compiler is slow.
 """
 
-# pyright: basic
-
 import numpy as np
 from numba import njit
+
+# pyright: basic
 
 
 @njit(cache=True, nogil=True)

@@ -11,23 +11,247 @@ Any way of scoring makes a valid attack: its success is a lower bound on what th
 depends on the score.
 
 Legend: R runs, M candidates, N examples with the secret, D parameters, S subsets of the N examples.
+
+One secret as an attacker meets it: what it may be, where it stands, and how the model is trained.
+
+Legend: R runs, M candidates, N examples with the secret, O other examples, D trained parameters, T rounds, … the shape
+of one example.
+
+What an attacker sees of many runs, and what only the judge knows: iterates, and which candidate was the true one.
+
+Many independent trainings of a small model at once: the very update of a round, with the runs as one more dimension.
+
+Per-example gradients by ``torch.func``; nothing is shared with the training stage, so that it serves as a second
+implementation of the round as well.
+
+Real trainings, watched: the loop of ``hush.train`` with every iterate kept, for attacks on the trainer itself.
 """
 
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Self, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
-from hush.accounting.inputs import checked_choice
-from hush.audit.scenario import Scenario
+from hush.accounting import posterior
+from hush.accounting.arguments import checked_choice, checked_noise, checked_rates, checked_rounds
 from hush.audit.statistics import Success
-from hush.audit.transcripts import Transcripts
 from hush.errors import InvalidInput
+from hush.plan import Plan
+from hush.train.clipping import Loss
+from hush.train.private_training import PrivateTraining
 
-__all__ = ["Score", "attack_runs", "candidate_scores"]
+__all__ = [
+    "Scenario",
+    "Score",
+    "Transcripts",
+    "attack_runs",
+    "candidate_scores",
+    "flat_parameters",
+    "train_small_runs",
+    "train_watched_runs",
+    "watch",
+]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Scenario:
+    """A secret that is one of M candidates with equal chances, and the training of a small model on it.
+
+    data holds one row per example; the rows ``holders`` contain the secret, and whatever they are in ``data`` they are
+    replaced by those of a candidate: candidates[key][c, i] is what example holders[i] is if c is the secret. loss gives
+    one loss per example, as in training. Every run begins with the parameters of ``model`` as they are, on a CPU. The
+    optimizer is plain stochastic gradient descent, so that two iterates give the noisy sum between them.
+
+    What it stands for is public: the model, every other example, the candidates, rates, noise and clip norm. Only which
+    candidate is the true one, the draws and the noise are not.
+    """
+
+    model: nn.Module
+    loss: Loss
+    data: Mapping[str, Tensor]
+    holders: NDArray[np.int64]
+    candidates: Mapping[str, Tensor]
+    rates: NDArray[np.float64]
+    noise_multiplier: float
+    rounds: int
+    batch_size: float
+    clip_norm: float
+    learning_rate: float
+
+    def __post_init__(self) -> None:
+        holders = np.asarray(self.holders, dtype=np.int64)
+        sizes = {len(value) for value in self.data.values()}
+        if len(sizes) != 1 or self.data.keys() != self.candidates.keys():
+            raise InvalidInput("data and candidates must be tensors under the same names, one row per example in data")
+        (size,) = sizes
+        if (
+            holders.ndim != 1
+            or np.unique(holders).size != holders.size
+            or not np.all((holders >= 0) & (holders < size))
+        ):
+            raise InvalidInput(f"holders must be different numbers of examples, from 0 to {size - 1}")
+        shapes = {tuple(value.shape[:2]) for value in self.candidates.values()}
+        if len(shapes) != 1 or next(iter(shapes))[1:] != holders.shape or next(iter(shapes))[0] < 2:
+            raise InvalidInput(
+                f"candidates have the first dimensions {sorted(shapes)}; pass at least two candidates, each with a row "
+                f"for each of the {holders.size} examples that hold the secret"
+            )
+        if not (0 < self.learning_rate < np.inf and 0 < self.clip_norm < np.inf and 0 < self.batch_size < np.inf):
+            raise InvalidInput("learning_rate, clip_norm and batch_size must be finite and above 0")
+        object.__setattr__(self, "holders", holders)
+        object.__setattr__(self, "rates", checked_rates(self.rates, length=size))
+        object.__setattr__(self, "rounds", checked_rounds(self.rounds))
+        object.__setattr__(self, "noise_multiplier", checked_noise(self.noise_multiplier))
+
+    @classmethod
+    def of_plan(
+        cls,
+        plan: Plan,
+        secret: int,
+        *,
+        model: nn.Module,
+        loss: Loss,
+        data: Mapping[str, Tensor],
+        candidates: Mapping[str, Tensor],
+        learning_rate: float,
+    ) -> Self:
+        """The scenario of one secret of a plan, which gives the rest."""
+        return cls(
+            model=model, loss=loss, data=data, candidates=candidates, learning_rate=learning_rate,
+            holders=plan.incidence.examples_of(secret).astype(np.int64), rates=plan.rates, rounds=plan.rounds,
+            noise_multiplier=plan.noise_multiplier, batch_size=plan.batch_size, clip_norm=plan.clip_norm,
+        )  # fmt: skip
+
+    @property
+    def num_candidates(self) -> int:
+        """How many things the secret may be."""
+        return len(next(iter(self.candidates.values())))
+
+    @property
+    def prior(self) -> float:
+        """Chance of naming the secret before training."""
+        return 1 / self.num_candidates
+
+    @property
+    def certified(self) -> float:
+        """Upper bound on the chance of naming it after training, if training does what this scenario says."""
+        return posterior(
+            self.rates[self.holders], noise_multiplier=self.noise_multiplier, rounds=self.rounds, prior=self.prior
+        )
+
+    @property
+    def update(self) -> float:
+        """What a noisy sum is multiplied by before it is taken off the parameters."""
+        return self.learning_rate / self.batch_size
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of each coordinate of a noisy sum."""
+        return self.noise_multiplier * self.clip_norm
+
+    @cached_property
+    def other_examples(self) -> NDArray[np.int64]:
+        """The examples that do not hold the secret."""
+        return np.setdiff1d(np.arange(self.rates.size), self.holders)
+
+    @cached_property
+    def others(self) -> dict[str, Tensor]:
+        """Their content: O × …"""
+        return {key: value[torch.as_tensor(self.other_examples)] for key, value in self.data.items()}
+
+    def data_with(self, candidate: int) -> dict[str, Tensor]:
+        """All examples, if this candidate is the secret."""
+        where = torch.as_tensor(self.holders)
+        return {key: value.index_copy(0, where, self.candidates[key][candidate]) for key, value in self.data.items()}
+
+    def clipped_gradients(self, parameters_RD: Tensor, batch: Mapping[str, Tensor], *, per_run: bool) -> Tensor:
+        """Gradient of each example at each run's parameters, clipped: R × examples × D. One that is not finite is 0.
+
+        per_run: whether the batch has its own examples for each run, R × examples × …, or the same for all.
+        """
+        over_runs = vmap(vmap(grad(self._loss_at), in_dims=(None, 0)), in_dims=(0, 0 if per_run else None))
+        found = over_runs(parameters_RD, dict(batch)).detach()
+        norm = found.norm(dim=-1, keepdim=True)
+        scale = (self.clip_norm / norm.clamp_min(1e-300 if norm.dtype == torch.float64 else 1e-30)).clamp_max(1.0)
+        return torch.where(norm.isfinite(), found * scale, 0.0)
+
+    def _loss_at(self, flat_D: Tensor, example: dict[str, Tensor]) -> Tensor:
+        parameters, begin = {}, 0
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                parameters[f"model.{name}"] = flat_D[begin : begin + parameter.numel()].view(parameter.shape)
+                begin += parameter.numel()
+        alone = {key: value.unsqueeze(0) for key, value in example.items()}
+        return functional_call(self._asked, parameters, (alone,)).sum()
+
+    @cached_property
+    def _asked(self) -> nn.Module:
+        return _LossOf(self.model, self.loss)
+
+    def __repr__(self) -> str:
+        return (
+            f"Scenario({self.num_candidates} candidates in {self.holders.size} of {self.rates.size} examples, "
+            f"{self.rounds} rounds)"
+        )
+
+
+class _LossOf(nn.Module):
+    """A model together with its loss, so that both are evaluated at parameters given from outside."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        return self.loss(self.model, batch)
+
+
+def flat_parameters(model: nn.Module) -> Tensor:
+    """The trained parameters, one after another, as a copy."""
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad]).clone()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class Transcripts:
+    """Models of R independent runs, as an attacker sees them: iterates[r, i] is run r's model after round released[i].
+
+    truth[r] is the candidate that run r was trained on; attacks do not look at it.
+    """
+
+    iterates: Tensor  # R × released × D
+    released: tuple[int, ...]
+    truth: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.iterates.shape[:2] != (self.truth.size, len(self.released)):
+            raise InvalidInput(
+                f"iterates of shape {tuple(self.iterates.shape)} for {self.truth.size} runs with {len(self.released)} "
+                "models each; pass runs × models × parameters"
+            )
+        if len(self.released) < 2 or any(late <= early for early, late in pairwise(self.released)):
+            raise InvalidInput(f"models after the rounds {self.released}; pass at least two, in the order of training")
+
+    def only(self, released: Sequence[int]) -> Self:
+        """The same runs with fewer models released; [0, T] leaves the first, which is known anyway, and the last."""
+        missing = [index for index in released if index not in self.released]
+        if missing:
+            raise InvalidInput(f"no model was kept after the rounds {missing}; choose among {self.released}")
+        where = [self.released.index(index) for index in released]
+        return replace(self, iterates=self.iterates[:, where], released=tuple(released))
+
+    def __repr__(self) -> str:
+        return f"Transcripts({self.truth.size} runs, {len(self.released)} models of each)"
+
 
 Score = Literal["likelihood", "inner"]
 
@@ -129,3 +353,93 @@ def _logs(chances: NDArray[np.float64]) -> Tensor:
 
 def _tensor(values: NDArray[np.float64], like: Tensor) -> Tensor:
     return torch.as_tensor(values, dtype=like.dtype)
+
+
+def train_small_runs(scenario: Scenario, *, runs: int, generator: torch.Generator) -> Transcripts:
+    """Train ``runs`` models from the same start, each on a candidate drawn uniformly; every iterate is kept.
+
+    A round draws each example with its rate, clips and sums the gradients, adds noise once and divides by the expected
+    batch size.
+    """
+    if runs < 1:
+        raise InvalidInput(f"runs={runs}; train at least one")
+    start_D = flat_parameters(scenario.model)
+    truth_R = torch.randint(scenario.num_candidates, (runs,), generator=generator)
+    secret = {key: value[truth_R] for key, value in scenario.candidates.items()}
+    iterates = start_D.new_empty(runs, scenario.rounds + 1, start_D.numel())
+    iterates[:, 0] = start_D
+    for round in range(scenario.rounds):
+        now_RD = iterates[:, round].clone()
+        total_RD = torch.zeros_like(now_RD)
+        for examples, batch, per_run in (
+            (scenario.holders, secret, True),
+            (scenario.other_examples, scenario.others, False),
+        ):
+            if examples.size:
+                drawn = _drawn(scenario.rates[examples], runs, generator).to(now_RD.dtype)
+                gradients = scenario.clipped_gradients(now_RD, batch, per_run=per_run)
+                total_RD += torch.einsum("rn,rnd->rd", drawn, gradients)
+        noise_RD = torch.randn(total_RD.shape, generator=generator, dtype=total_RD.dtype)
+        iterates[:, round + 1] = now_RD - scenario.update * (total_RD + scenario.noise * noise_RD)
+    return Transcripts(iterates=iterates, released=tuple(range(scenario.rounds + 1)), truth=truth_R.numpy())
+
+
+def _drawn(rates: NDArray[np.float64], runs: int, generator: torch.Generator) -> Tensor:
+    """Which examples each run draws, each with its own rate: R × examples."""
+    return torch.rand(runs, rates.size, generator=generator, dtype=torch.float64) < torch.as_tensor(rates)
+
+
+def watch(private: PrivateTraining, data: Mapping[str, Tensor]) -> Tensor:
+    """Train to the end on these examples, a row for each, and keep what an attacker may see: rounds + 1 models × D."""
+    _check_plain(private)
+    seen = [flat_parameters(private.model)]
+    for round in private.rounds():
+        for examples in round.micro_batches():
+            rows = torch.as_tensor(examples.examples)
+            private.accumulate({key: value[rows] for key, value in data.items()}, examples.real)
+        private.step()
+        seen.append(flat_parameters(private.model))
+    private.close()
+    return torch.stack(seen)
+
+
+def train_watched_runs(
+    scenario: Scenario,
+    plan: Plan,
+    *,
+    runs: int,
+    rng: np.random.Generator,
+    insecure_seed: int | None = None,
+    micro_batch: int = 32,
+) -> Transcripts:
+    """Train ``runs`` models under the plan, each on a candidate drawn uniformly; every iterate is kept.
+
+    Without a seed each run has draws and noise of its own from the operating system; with one, runs are independent as
+    far as anyone can tell who does not know it, and can be repeated.
+    """
+    if runs < 1:
+        raise InvalidInput(f"runs={runs}; train at least one")
+    if plan.rounds != scenario.rounds or plan.rates.size != scenario.rates.size:
+        raise InvalidInput(
+            f"the plan has {plan.rounds} rounds over {plan.rates.size} examples, the scenario {scenario.rounds} over "
+            f"{scenario.rates.size}; make the scenario of this plan"
+        )
+    truth_R = rng.integers(scenario.num_candidates, size=runs)
+    iterates: list[Tensor] = []
+    for run, candidate in enumerate(truth_R.tolist()):
+        model = deepcopy(scenario.model)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=scenario.learning_rate)
+        seed = None if insecure_seed is None else insecure_seed * 2**32 + run
+        private = PrivateTraining(
+            model, optimizer, plan, loss=scenario.loss, micro_batch=micro_batch, insecure_seed=seed
+        )
+        iterates.append(watch(private, scenario.data_with(candidate)))
+    return Transcripts(iterates=torch.stack(iterates), released=tuple(range(plan.rounds + 1)), truth=truth_R)
+
+
+def _check_plain(private: PrivateTraining) -> None:
+    """Iterates give the noisy sums only where a step is the gradient times a constant."""
+    groups = private.optimizer.param_groups
+    plain = isinstance(private.optimizer, torch.optim.SGD) and private.scheduler is None
+    if not plain or any(group["momentum"] or group["weight_decay"] or group["maximize"] for group in groups):
+        raise InvalidInput("the attack reads noisy sums off the iterates; train with plain SGD, without a schedule")

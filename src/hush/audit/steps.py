@@ -11,18 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from hush.audit.audit_files import Pieces
-from hush.audit.audited_run import AuditedRun
-from hush.audit.canaries import Canary
-from hush.audit.candidates import Candidates
-from hush.audit.discoverable import Discovered, Discovery, Sampling, discover_batches
+from hush.audit.canaries import Canary, Candidates
 from hush.audit.exposure import Ranked, rank_canary
-from hush.audit.extraction import Extracted, Extraction, extract_batches
-from hush.audit.generation import Subject
-from hush.audit.grid import Continuation, Grid
-from hush.audit.masked import Filled, FillIn, fill_in_batches
+from hush.audit.extraction import (
+    Discovered,
+    Discovery,
+    Extracted,
+    Extraction,
+    Sampling,
+    discover_batches,
+    extract_batches,
+)
+from hush.audit.fill_in import Filled, FillIn, fill_in_batches
+from hush.audit.folders import AuditedRun
 from hush.audit.mechanism import MechanismAttack, attack_mechanism
-from hush.audit.sequences import LeftOut, Sequences
+from hush.audit.models import Subject
+from hush.audit.sequences import Continuation, Grid, LeftOut, Sequences
+from hush.audit.session import Pieces
 from hush.audit.statistics import Success
 
 __all__ = [
@@ -35,6 +40,7 @@ __all__ = [
     "simulated",
     "whole_sequences",
 ]
+
 
 Counted = Callable[[int, int], None]
 CHUNK = 256  # texts that a tokenizer gets at once

@@ -1,5 +1,68 @@
-"""The command line, above every stage: each command parses, calls the library and prints."""
+"""The command line, above every stage: each command parses, calls the library and prints.
 
-from hush.cli.commands import app, main
+The program of all commands, and what its help shows.
+
+Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C, 143 by SIGTERM.
+"""
+
+from typing import Annotated
+
+import typer
+
+from hush import __version__
+from hush.cli.accounting import calibrate, posterior
+from hush.cli.audit import audit, canaries
+from hush.cli.messages import DebugOption, QuietOption, VerboseOption, command, say_as_asked
+from hush.cli.plan import frontier, plan
+from hush.cli.run import demo, init, run
+from hush.cli.scan import explain, scan
+from hush.cli.train import train
+from hush.cli.verify import report, sign, verify
 
 __all__ = ["app", "main"]
+
+
+app = typer.Typer(
+    pretty_exceptions_show_locals=False, no_args_is_help=True, rich_markup_mode="markdown", help=(
+        "Train on data that holds secrets, with a proven ceiling on what anyone can get back out of the model.\n\n"
+        "Example: `hush init`, fill in the path of your data, then `hush run hush.yaml`\n\n"
+        "Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C, 143 by SIGTERM. Nothing "
+        "that exists is replaced without `--force`. Completion in your shell: `hush --install-completion`"
+    ),
+)  # fmt: skip
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hush {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _hush(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and stop.", metavar=""
+        ),
+    ] = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    debug: DebugOption = False,
+) -> None:
+    say_as_asked(quiet=quiet, verbose=verbose, debug=debug)
+
+
+for _panel, _commands in {  # as the help shows them: first what a new user needs
+    "All at once": (demo, init, run),
+    "Step by step": (scan, explain, canaries, plan, frontier, train, audit, report),
+    "Trust": (verify, sign),
+    "Single numbers": (posterior, calibrate),
+}.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(command(_command))

@@ -1,28 +1,38 @@
-"""The command that attacks a finished run and holds the result against what was certified."""
+"""The command that attacks a finished run and holds the result against what was certified.
 
-from enum import StrEnum
+What an audit is given on the command line, turned into what the library takes: data, places of secrets, canaries.
+
+The command that plants canaries: a corpus with its graph and promises in, the same with canaries out.
+"""
+
+import shlex
+from collections.abc import Sequence
+from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from hush.cli.libraries import check_model, needed_for, quiet_libraries
-from hush.cli.logged import both
-from hush.cli.messages import terminal, working
-from hush.cli.options import (
-    DATA_IN,
-    SPEED,
-    ColumnOption,
-    DeviceOption,
-    JsonOption,
-    PlanOfRunOption,
-    UnitOption,
-)
-from hush.console import Heartbeat, WorkBar
-from hush.interrupt import GOES_ON, said_when_stopped
+from hush.cli.inputs import check_model, needed_for, quiet_libraries
+from hush.cli.interrupt import GOES_ON, said_when_stopped
+from hush.cli.messages import both, terminal, working
+from hush.cli.options import DATA_IN, SPEED, ColumnOption, DeviceOption, JsonOption, PlanOfRunOption, UnitOption, flag
+from hush.console import Heartbeat, WorkBar, counted
+from hush.errors import InvalidInput
+from hush.report.markup import at_least, at_most
 
-__all__ = ["audit"]
+if TYPE_CHECKING:
+    from hush.audit.canaries import Candidates
+    from hush.audit.folders import AuditedRun
+    from hush.audit.sequences import Continuation
+    from hush.audit.session import AuditInputs
+    from hush.data import Corpus
+    from hush.incidence import Incidence
+    from hush.secret_table import Secrets
+
+__all__ = ["audit", "audit_inputs", "audited_data", "canaries", "parsed"]
+
 
 KNOWN, EFFORT = "What is known of the secrets, and of other models", "How hard to try"
 
@@ -144,18 +154,16 @@ def audit(
 
     Example: `hush audit run --data mail.jsonl --key my.key --scan found --reference gpt2 --output audit`
     """
-    from hush.cli.audit_inputs import audit_inputs, audited_data
-    from hush.cli.audit_inputs import continuation as parsed
-    from hush.cli.results import print_json
+    from hush.cli.results.accounting import print_json
 
     with needed_for("an audit"):
         import torch
 
-        from hush.audit.audited_run import AuditedRun
-        from hush.audit.run_audit import audit as audited
-        from hush.audit.work import AuditSettings
-        from hush.cli.audit_results import show_audit
-        from hush.pipeline.inside import training_inside
+        from hush.audit.auditor import audit as audited
+        from hush.audit.folders import AuditedRun
+        from hush.audit.session import AuditSettings
+        from hush.cli.results.audit import show_audit
+        from hush.run.folder import training_inside
 
     if reference is not None:
         check_model(reference, "--reference")
@@ -195,3 +203,240 @@ def audit(
     print_json(made.record) if json else show_audit(made.record, output, Console())
     if made.verdict.status in ("failed", "nothing to compare"):  # what could compare nothing has not been passed
         raise typer.Exit(1)
+
+
+def audited_data(
+    run: "AuditedRun", source: str | None, key: Path | None, column: str | None, unit: str | None
+) -> "Corpus | None":
+    """The data that the model was trained on."""
+    from hush.data import read_corpus
+    from hush.keys import DataKey
+
+    if source is None:
+        if key is not None:
+            raise InvalidInput("--key is about data, but --data is not given; pass --data, or drop --key")
+        return None
+    corpus = read_corpus(source, column=column, unit=unit)  # pyright: ignore[reportArgumentType]
+    if len(corpus) != run.plan.incidence.num_examples:
+        raise InvalidInput(
+            f"{source} has {counted(len(corpus), 'row')} but the plan "
+            f"{counted(run.plan.incidence.num_examples, 'example')}; pass the data that the model was trained on"
+        )
+    if key is not None and DataKey.load(key).fingerprint_rows(corpus.texts()) != run.plan.data_fingerprint:
+        raise InvalidInput(f"{source} is not the plan's data under this key; pass the data that was trained on")
+    return corpus
+
+
+def audit_inputs(
+    run: "AuditedRun",
+    corpus: "Corpus | None",
+    *,
+    scan: Path | None,
+    spans: Path | None,
+    canaries: Path | None,
+    add: Sequence[Path],
+    reference: str | None,
+    held_out: str | None,
+    compared: bool,
+) -> "AuditInputs":
+    from hush.audit.canaries import read_canaries
+    from hush.audit.folders import Places
+    from hush.audit.session import AuditInputs, read_named_run
+    from hush.data import read_corpus
+    from hush.scan.result import Scan
+
+    if scan is not None and spans is not None:
+        raise InvalidInput("--scan and --spans both say where secrets stand; pass one of them")
+    if corpus is None:
+        stray = {"--scan": scan, "--spans": spans, "--held-out": held_out, "--reference": reference}
+        for option in [name for name, value in stray.items() if value is not None]:
+            raise InvalidInput(
+                f"{option} is about data, but there is none; pass --data or --canaries, or drop {option}"
+            )
+    ids = run.plan.secret_ids
+    parts: list[Places] = []
+    if scan is not None:
+        parts.append(Places.of_scan(Scan.load(scan), ids))
+    if spans is not None:
+        parts.append(Places.read(spans, ids))
+    planting = None if canaries is None else read_canaries(canaries)
+    if planting is not None:
+        parts.append(Places.of_canaries(planting, ids))
+    elif add:
+        raise InvalidInput("--add counts runs whose canaries were to be named; pass --canaries of this run too")
+    places = None
+    for part in parts:
+        places = part if places is None else places.with_(part)
+    return AuditInputs(
+        corpus=corpus,
+        places=places,
+        planting=planting,
+        earlier=tuple(read_named_run(folder) for folder in add),
+        reference=reference,
+        held_out=None if held_out is None else read_corpus(held_out),
+        compared=compared,
+    )
+
+
+def parsed(text: str) -> "Continuation":
+    """How many tokens to compare with what the model says: a number, or as many as the secret has."""
+    if text == "secret":
+        return "secret"
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidInput(f"--continuation={text!r}; pass a number of tokens from 1 on, or the word secret")
+    return int(text)
+
+
+WHAT, YOURS = "What a canary may be", "Your own secrets, beside them"
+
+
+class AlphabetChoice(Enum):
+    """Letters that a canary is made of."""
+
+    digits = "digits"
+    hex = "hex"
+    lower = "lower"
+    upper = "upper"
+    letters = "letters"
+    alphanumeric = "alphanumeric"
+
+
+def canaries(
+    data: Annotated[
+        str,
+        typer.Argument(help="Your data: Parquet, JSON lines, CSV, text, a folder, or a name.", metavar="DATA"),
+    ],
+    output: Annotated[Path, typer.Option(help="New folder: public/ for hush plan, owner/ with the data.")],
+    ceiling: Annotated[
+        float,
+        typer.Option(help="What each canary is promised: named with at most this chance."),
+    ],
+    incidence: Annotated[
+        Path | None,
+        typer.Option(help="Your graph, Parquet or JSON; with --secrets [canaries only].", rich_help_panel=YOURS),
+    ] = None,
+    secrets: Annotated[
+        Path | None, typer.Option(help="Your ids, priors and ceilings, Parquet.", rich_help_panel=YOURS)
+    ] = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Text with {secret} in it, and {number} for the canary's number. Repeat for several.",
+            metavar="<str>",
+        ),
+    ] = None,
+    from_data: Annotated[
+        bool, flag("--from-data", "Instead: texts of the data without secrets, a word of each replaced.")
+    ] = False,
+    count: Annotated[int, typer.Option(help="How many canaries.", min=1)] = 10,
+    repeats: Annotated[int, typer.Option(help="In how many new examples each stands.", min=1)] = 1,
+    alphabet: Annotated[
+        AlphabetChoice | None, typer.Option(help="Letters it is made of [digits].", rich_help_panel=WHAT)
+    ] = None,
+    length: Annotated[int | None, typer.Option(help="How many of them [4].", min=1, rich_help_panel=WHAT)] = None,
+    candidates: Annotated[
+        Path | None, typer.Option(help="Instead: a text file with a candidate on each line.", rich_help_panel=WHAT)
+    ] = None,
+    column: ColumnOption = None,
+    unit: UnitOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Plant secrets that are yours to lose, so that a training can be audited.
+
+    Adds examples whose secret is drawn at random from known candidates, and registers them with a promise of their own:
+    the prior follows from the format. Plan and train on the new folder, then let `hush audit --canaries` try to name
+    them. owner/canaries.json says which candidates are true: keep it to yourself.
+
+    Promise them far less than the audit's level, which all its rows share, or they cannot fail it; and far more than
+    the prior, or they are hardly ever drawn.
+
+    Example: `hush canaries mail.jsonl --template "PIN of user {number}: {secret}" --length 8 --ceiling 1e-4
+    --output planted`
+    """
+    from random import SystemRandom
+
+    from hush.audit.canaries import Template, check_folder, plant, save_planted, templates_from
+    from hush.cli.inputs import check_apart
+    from hush.cli.results.accounting import print_json
+    from hush.data import read_corpus
+
+    check_folder(output)
+    check_apart(output, data)
+    if bool(template) == from_data:
+        raise InvalidInput("pass either --template, once or several times, or --from-data")
+    with working("Reading the data"):
+        corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
+        graph, table = _registered(corpus, incidence, secrets)
+    if from_data:
+        holds_N = graph.secrets_per_example > 0
+        templates = templates_from(corpus.texts(), holds_N, count, SystemRandom())
+    else:
+        templates = [Template.parse(text) for text in template or ()]
+    what = _candidates(None if alphabet is None else alphabet.value, length, candidates)
+    with working("Planting"):
+        planted = plant(graph, table, templates, what, count=count, repeats=repeats, ceiling=ceiling)
+        save_planted(planted, corpus, output)
+    public, own = output / "public", output / "owner" / "data.parquet"
+    files = [shlex.quote(str(path)) for path in (public / "incidence.parquet", public / "secrets.parquet", own)]
+    step = (
+        f"hush plan {files[0]} --secrets {files[1]} --data {files[2]} --key my.key --batch-size … --rounds … --output …"
+    )
+    record = {
+        "folder": str(output),
+        "data": str(own),
+        "canaries": count,
+        "candidates": str(what.size),
+        "prior": what.prior,
+        "ceiling": ceiling,
+        "new_examples": count * repeats,
+        "examples": planted.incidence.num_examples,
+        "secrets": planted.incidence.num_secrets,
+        "next": step,
+    }
+    if json:
+        print_json(record)
+        return
+    console = Console()
+    console.print(
+        f"{counted(count, 'canary', 'canaries')} of {counted(what.size, 'candidate')} each "
+        f"(prior {at_least(what.prior)}, ceiling {at_most(ceiling)}) in {counted(count * repeats, 'new example')}, "
+        f"after {len(corpus):,} of yours.",
+        f"{output / 'owner'} says what they are: it is for your eyes alone. Next:",
+        f"  {step}",
+        sep="\n",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
+
+
+def _registered(corpus: "Corpus", incidence: Path | None, secrets: Path | None) -> "tuple[Incidence, Secrets]":
+    """The owner's graph and promises; none where none are given."""
+    from hush.cli.inputs import read_incidence
+    from hush.incidence import Incidence
+    from hush.secret_table import Secrets
+
+    if (incidence is None) != (secrets is None):
+        raise InvalidInput("--incidence and --secrets belong together; pass both, or neither to plant canaries only")
+    if incidence is None or secrets is None:
+        return Incidence.from_pairs([], [], num_examples=len(corpus), num_secrets=0), Secrets([])
+    graph = read_incidence(incidence)
+    if graph.num_examples != len(corpus):
+        raise InvalidInput(
+            f"{corpus.source} has {counted(len(corpus), 'row')} but {incidence} "
+            f"{counted(graph.num_examples, 'example')}; pass the data whose row i is example i"
+        )
+    return graph, Secrets.from_parquet(secrets)
+
+
+def _candidates(alphabet: str | None, length: int | None, path: Path | None) -> "Candidates":
+    from hush.audit.canaries import Candidates
+
+    if path is None:
+        return Candidates.of_format(alphabet or "digits", length or 4)
+    if alphabet is not None or length is not None:
+        raise InvalidInput("--candidates lists them already; drop it, or --alphabet and --length")
+    try:
+        return Candidates.of_list(path.read_text(encoding="utf-8").splitlines())
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is not text in UTF-8; write one candidate on each line") from None

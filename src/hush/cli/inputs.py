@@ -1,5 +1,16 @@
-"""What the command line is given, turned into arguments of the library: rates, graphs and promises."""
+"""What the command line is given, turned into arguments of the library: rates, graphs and promises.
 
+Files that the command line is given: numbers and graphs, in JSON or Parquet.
+
+A message names the file, the field and its type, never a value that is not a number: a file that was passed by
+mistake may hold the text of a secret.
+
+What commands that read the owner's data share: its keyed fingerprint, and whether it is what was scanned.
+
+Models, and libraries that only commands with models need: named if missing, kept from drawing bars of their own.
+"""
+
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -11,11 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hush.cli.files import graph_from_json, is_parquet, read_rates
+from hush.cli.options import TextUnit
 from hush.console import counted
 from hush.errors import InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
 from hush.secret_table import Secrets
+from hush.storage import parquet_table
 
 __all__ = [
     "Problem",
@@ -23,15 +35,123 @@ __all__ = [
     "check_apart",
     "check_batch_size",
     "check_folder_free",
+    "check_model",
     "check_output",
+    "check_scanned",
     "equal_rates",
+    "graph_from_json",
     "is_inside",
+    "is_parquet",
     "named_by_id",
+    "needed_for",
+    "quiet_libraries",
+    "read_data_fingerprint",
     "read_incidence",
     "read_problem",
     "read_promises",
     "read_rates",
 ]
+
+
+_NEEDED = ("num_examples", "num_secrets", "pairs")
+_OPTIONAL = ("rates", "prior", "ceiling", "rounds")
+_FLAT = "pass plain numbers in [0, 1], one sampling probability for each example"
+
+
+def read_rates(path: Path) -> NDArray[np.float64]:
+    """Sampling probabilities from JSON (a list, or an object with "rates") or from the Parquet column "rate"."""
+    if not is_parquet(path):
+        content = _read_json(path)
+        return _numbers(content.get("rates") if isinstance(content, dict) else content, f"{path}: rates")
+    import pyarrow as pa
+
+    table = parquet_table(path)
+    if "rate" not in table.column_names:
+        raise InvalidInput(
+            f"{path} has {counted(table.num_columns, 'column')} but none named 'rate'; name the column rate"
+        )
+    column = table.column("rate")
+    if column.null_count or not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        raise InvalidInput(
+            f"{path}: the column rate has type {column.type} and {column.null_count} empty cells; {_FLAT}"
+        )
+    return column.to_numpy().astype(np.float64)
+
+
+def graph_from_json(path: Path) -> tuple[Incidence, dict[str, Any]]:
+    """A graph, and what else its file states of rates, prior, ceiling and rounds."""
+    content = _read_json(path)
+    if not isinstance(content, dict):
+        raise InvalidInput(f"{path} holds {_kind(content)}; pass an object with {', '.join(_NEEDED)}")
+    missing = [name for name in _NEEDED if name not in content]
+    if missing:
+        raise InvalidInput(f"{path} lacks {', '.join(missing)}; an incidence needs {', '.join(_NEEDED)}")
+    unknown = len(content.keys() - {*_NEEDED, *_OPTIONAL})
+    if unknown:
+        allowed = ", ".join(_NEEDED + _OPTIONAL)
+        raise InvalidInput(f"{path} has {counted(unknown, 'unknown field')}; it may hold only {allowed}")
+    given = {name: content[name] for name in _OPTIONAL if name in content}
+    if "rounds" in given and type(given["rounds"]) is not int:
+        raise InvalidInput(f"{path}: rounds is {_kind(given['rounds'])}; pass a whole number >= 1")
+    for name in given.keys() - {"rounds"}:
+        if not isinstance(given[name], list):
+            given[name] = float(_numbers([given[name]], f"{path}: {name}")[0])
+        elif name == "rates":
+            given[name] = _numbers(given[name], f"{path}: {name}")
+    sizes = {name: content[name] for name in ("num_examples", "num_secrets")}
+    for name, size in sizes.items():
+        if type(size) is not int:
+            raise InvalidInput(f"{path}: {name} is {_kind(size)}; pass a whole number >= 0")
+    return Incidence.from_pairs(*_pairs(content["pairs"], path), **sizes), given
+
+
+def _pairs(pairs: object, path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    expected = f"{path}: pairs must be a list of [example, secret], two whole numbers counted from 0"
+    if not isinstance(pairs, list):
+        raise InvalidInput(f"{expected}; it is {_kind(pairs)}")
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, list) or len(pair) != 2 or any(type(index) is not int for index in pair):
+            raise InvalidInput(f"{expected}; number {place} of {len(pairs)} is not")
+    try:
+        array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    except OverflowError as error:
+        raise InvalidInput(f"{expected}; one of them is beyond 2**63") from error
+    return array[:, 0], array[:, 1]
+
+
+def _numbers(values: object, name: str) -> NDArray[np.float64]:
+    if not isinstance(values, list):
+        raise InvalidInput(f"{name} is {_kind(values)}; {_FLAT}")
+    for place, value in enumerate(values):
+        if type(value) not in (int, float):
+            raise InvalidInput(f"{name}: number {place} of {len(values)} is {_kind(value)}; pass plain numbers")
+    try:
+        return np.array(values, dtype=np.float64)
+    except OverflowError as error:
+        raise InvalidInput(f"{name} holds a number beyond 1e308; pass plain numbers") from error
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file begins as Parquet files do."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InvalidInput(f"{path} is neither Parquet nor JSON ({error.msg} at {where}); pass one of them") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"{path} is neither Parquet nor JSON; pass one of them") from error
+
+
+def _kind(value: object) -> str:
+    """The JSON name of a value's type: what a message may say about a value that could be text."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    return names.get(type(value), "missing or null")
+
 
 MOST_EXAMPLES = 10_000_000  # of one secret
 _REMEDY = {
@@ -243,3 +363,77 @@ def _chosen_rates(
         return rate
     check_batch_size(batch_size, incidence.num_examples)
     return batch_size / incidence.num_examples
+
+
+def read_data_fingerprint(
+    data: str | None, key: Path | None, *, column: str | None, unit: TextUnit | None, rows: int
+) -> str | None:
+    """The fingerprint of the data under the key at this path, which is made on first use; None without data."""
+    from hush.data import read_corpus
+    from hush.data.text_readers import check_key_apart
+    from hush.keys import DataKey
+
+    if data is None:
+        stray = {"--key": key, "--column": column, "--unit": unit}
+        for option in [name for name, value in stray.items() if value is not None]:
+            raise InvalidInput(f"{option} is about data, but --data is not given; pass --data, or drop {option}")
+        return None
+    if key is None:
+        raise InvalidInput("--data needs --key KEYFILE: only a keyed fingerprint of private data may stand in a plan")
+    check_key_apart(key, data, code=False)
+    corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
+    if len(corpus) != rows:
+        raise InvalidInput(
+            f"{data} has {counted(len(corpus), 'row')} but the incidence {counted(rows, 'example')}; pass the data "
+            "whose row i is example i"
+        )
+    return DataKey.load_or_create(key).fingerprint_rows(corpus.texts())
+
+
+def check_scanned(incidence: Path, fingerprint: str | None) -> None:
+    """Refuse data other than what the incidence was scanned from, where its scan lies beside it."""
+    from hush.keys import key_id_of
+    from hush.scan.result import scanned_fingerprint
+
+    scanned = None if fingerprint is None else scanned_fingerprint(incidence)
+    if fingerprint is None or scanned is None or scanned == fingerprint:
+        return
+    if key_id_of(scanned) != key_id_of(fingerprint):
+        raise InvalidInput(f"{incidence} was scanned under another key than --key; pass that one, or scan again")
+    raise InvalidInput(
+        f"--data is not what {incidence} was scanned from: a text, the order or the column is another, so who contains "
+        "what would be wrong; pass the very data, with the same --column and --unit, or scan again"
+    )
+
+
+def check_model(name: str, option: str) -> None:
+    """Refuse what is meant as a folder and is none, and what the hub cannot be asked for, before anything is read."""
+    from hush.data.text_readers import means_path
+    from hush.run.preflight import check_reachable
+
+    if Path(name).is_dir():
+        return
+    if Path(name).exists() or means_path(name):
+        raise InvalidInput(f"{option}={name} is no folder; pass that of a model, or its NAME or OWNER/NAME on the hub")
+    with needed_for("a model of the hub"):
+        check_reachable(name)
+
+
+@contextmanager
+def needed_for(what: str) -> Iterator[None]:
+    """Imports inside may fail; the message then says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f'{what} needs the library {error.name}; pip install "hush[hf]"') from error
+
+
+def quiet_libraries(*, silent: bool) -> None:
+    """No bars of the libraries beneath ours; their warnings stay, unless another process shows the same."""
+    try:
+        from transformers.utils import logging
+    except ImportError:
+        return  # said where the library is needed
+    logging.disable_progress_bar()
+    if silent:
+        logging.set_verbosity_error()

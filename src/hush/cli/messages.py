@@ -1,6 +1,11 @@
 """What all commands share: how much they say, and how errors and Ctrl-C become a message and an exit code.
 
 Results go to standard output; progress, notes and errors go to standard error.
+
+What long work says where there is no terminal: under a scheduler, in a container, behind nohup.
+
+A log is easily kept and passed on. So of training it holds which rounds are done, at places that were fixed before, and
+neither times nor losses: they depend on the secret draw.
 """
 
 import inspect
@@ -9,33 +14,41 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import EDQUOT, EFBIG, ENOSPC
 from functools import wraps
 from io import TextIOWrapper
 from traceback import format_tb
-from typing import Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from hush.cli.interrupt import INTERRUPTED, TERMINATED, Terminated, remembered
 from hush.cli.options import PRINTED, flag
-from hush.console import ProgressBar, plain
+from hush.console import Heartbeat, ProgressBar, plain
 from hush.errors import HushError, InvalidInput
-from hush.interrupt import INTERRUPTED, TERMINATED, Terminated, remembered
+
+if TYPE_CHECKING:
+    from hush.run.job import Watch
+    from hush.train.round import LiveNumbers
 
 __all__ = [
     "DebugOption",
+    "Milestones",
     "QuietOption",
     "VerboseOption",
+    "both",
     "command",
     "is_quiet",
     "is_verbose",
+    "logged",
     "say_as_asked",
     "terminal",
     "working",
 ]
+
 
 STOPPED = "Stopped; no result was written. The same command begins anew."
 NO_MEMORY = "memory ran out; pass less at once (--micro-batch, --workers) or smaller numbers, or use a larger machine"
@@ -182,3 +195,36 @@ def _traceback(error: BaseException) -> list[str]:
     said = f": {error}" if isinstance(error, HushError | OSError) else " (its message may quote the data)"
     frames = format_tb(error.__traceback__)
     return [*led, "Traceback (most recent call last):\n", *frames, f"{type(error).__qualname__}{said}\n"]
+
+
+MILESTONES = 10  # lines of a training
+FEWEST = 2 * MILESTONES  # rounds that are worth them
+
+
+@final
+class Milestones:
+    """Told of every round; says each tenth part of all rounds that is done, where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __call__(self, live: "LiveNumbers") -> None:
+        rounds = live.round + live.rounds_left
+        reached, before = (MILESTONES * round // rounds for round in (live.round, live.round - 1))
+        if not self._console.is_terminal and rounds >= FEWEST and reached > before and live.rounds_left:
+            self._console.print(f"Round {live.round:,} of {rounds:,} is done.", soft_wrap=True, highlight=False)
+
+
+def both(one: Callable[..., object], other: Callable[..., object]) -> Callable[..., None]:
+    """Tell one, then the other."""
+
+    def tell(*given: Any) -> None:
+        one(*given)
+        other(*given)
+
+    return tell
+
+
+def logged(watch: "Watch", console: Console) -> "Watch":
+    """What watches a run, and says now and then how far its stages are."""
+    return replace(watch, work=both(watch.work, Heartbeat(console)), live=both(watch.live, Milestones(console)))

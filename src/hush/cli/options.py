@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from hush.accounting.inputs import Bound
+    from hush.accounting.arguments import Bound
 
 __all__ = [
     "DATA_IN",
@@ -40,6 +40,7 @@ __all__ = [
     "UnitOption",
     "flag",
 ]
+
 
 PROMISES = "What is promised"
 DATA_IN = "The data"

@@ -1,5 +1,9 @@
-"""The commands that do everything: write a config, and run it."""
+"""The commands that do everything: write a config, and run it.
 
+The command that shows what hush does on a code base that is on every machine.
+"""
+
+import json as json_text
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
@@ -9,15 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hush.cli.messages import is_verbose, terminal
+from hush.cli.interrupt import GOES_ON, Interrupt, said_when_stopped, stopped_after
+from hush.cli.messages import is_quiet, is_verbose, terminal
 from hush.cli.options import ForceOption, JsonOption, flag
-from hush.interrupt import GOES_ON, Interrupt, said_when_stopped, stopped_after
+from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from hush.pipeline.record import StageName
-    from hush.pipeline.run import Outcome
+    from hush.run.folder import StageName
+    from hush.run.pipeline import Outcome
 
-__all__ = ["init", "run"]
+__all__ = ["demo", "init", "run"]
 
 
 class KindChoice(StrEnum):
@@ -52,8 +57,8 @@ def init(
     Example: `hush init --kind code --output hush.yaml`
     """
     from hush.cli.inputs import check_output
-    from hush.cli.results import print_json
-    from hush.config import template
+    from hush.cli.results.accounting import print_json
+    from hush.run.config import template
     from hush.storage import whole_file
 
     check_output(output, force=force)
@@ -100,8 +105,8 @@ def run(
         ended = _ended(config, output=output, since=stage, new_release=new_release, again=again)
     if isinstance(ended, KeyboardInterrupt):
         raise ended
-    from hush.cli.results import print_json
-    from hush.cli.run_results import outcome_record, show_outcome
+    from hush.cli.results.accounting import print_json
+    from hush.cli.results.run import outcome_record, show_outcome
 
     record = outcome_record(ended)
     print_json(record) if json else show_outcome(record, Console())
@@ -116,11 +121,11 @@ def _ended(
 
     again: raises Ctrl-C that got lost in a stage, before the next one begins: a plan is trained once.
     """
-    from hush.cli.logged import both, logged
-    from hush.cli.run_results import Screen
-    from hush.config import load_config
-    from hush.pipeline.run import run_folder, run_pipeline
-    from hush.pipeline.stage_train import Interrupted
+    from hush.cli.messages import both, logged
+    from hush.cli.results.run import Screen
+    from hush.run.config import load_config
+    from hush.run.pipeline import run_folder, run_pipeline
+    from hush.run.stage_train import Interrupted
 
     loaded, console = load_config(config), terminal()
     screen = Screen(console, folder=run_folder(loaded, output), verbose=is_verbose())
@@ -136,13 +141,56 @@ def _ended(
 
 def _foretell(config: Path, *, output: Path | None, since: "StageName | None", new_release: bool, json: bool) -> None:
     """What a run would do now."""
-    from hush.cli.results import print_json
-    from hush.cli.run_results import CHECKING, forecast_record, show_forecast
-    from hush.config import load_config
+    from hush.cli.results.accounting import print_json
+    from hush.cli.results.run import CHECKING, forecast_record, show_forecast
     from hush.console import WorkBar
-    from hush.pipeline.forecast import forecast
+    from hush.run.config import load_config
+    from hush.run.forecast import forecast
 
     with WorkBar(terminal(), CHECKING):
         stages = forecast(load_config(config), output=output, since=since, new_release=new_release)
     record = forecast_record(stages)
     print_json(record) if json else show_forecast(record, Console())
+
+
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for the report, the models and all behind them.")] = Path(
+        "hush-demo"
+    ),
+    quick: Annotated[bool, flag("--quick", "Few files and rounds: shows how it goes, not what it is worth.")] = False,
+    noise_table: Annotated[bool, flag("--noise-table", "Instead: the noise table and the picture of the README.")] = (
+        False
+    ),
+    force: ForceOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Protect a code base that is on every machine, side by side with other ways. Takes some minutes on two cores.
+
+    Python's standard library plays a company's code, some of its packages play secret projects. The same small model
+    is trained four times: without protection, by the paper's method with all data and with its program, and by hush.
+    Ends with a report.
+
+    Example: `hush demo --output hush-demo`
+    """
+    from hush.cli.results.accounting import print_json
+    from hush.demo.run import BESIDE
+
+    last = output / ("noise.json" if noise_table else "report.html")
+    for path in [output / name for name in sorted(BESIDE)] if noise_table else [last]:
+        if path.exists() and not force:  # what a demo that was stopped left behind is no result
+            raise InvalidInput(f"{path} is there already; pass --force to replace it, or name a new --output")
+    if noise_table:
+        from hush.demo.noise_table import FULL_TABLE, QUICK_TABLE, run_noise_table
+
+        made = run_noise_table(output, terminal() if json else Console(), size=QUICK_TABLE if quick else FULL_TABLE)
+        record = last
+    else:
+        from hush.demo.company import FULL, QUICK
+        from hush.demo.run import run_demo
+
+        made = [run_demo(output, terminal() if json or is_quiet() else Console(), size=QUICK if quick else FULL)]
+        record = output / "demo.json"
+    if json:
+        print_json(json_text.loads(record.read_text(encoding="utf-8")) | {"files": [str(path) for path in made]})
+    elif is_quiet() and not noise_table:
+        Console(highlight=False, soft_wrap=True).print(f"Report: {last}", markup=False)

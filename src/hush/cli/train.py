@@ -11,21 +11,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hush.cli.libraries import check_model, needed_for, quiet_libraries
+from hush.cli.inputs import check_model, needed_for, quiet_libraries
+from hush.cli.interrupt import Interrupt, said_when_stopped, stopped_after
 from hush.cli.messages import terminal, working
-from hush.cli.options import (
-    DATA_IN,
-    SPEED,
-    ColumnOption,
-    DeviceOption,
-    JsonOption,
-    PlanArgument,
-    UnitOption,
-    flag,
-)
+from hush.cli.options import DATA_IN, SPEED, ColumnOption, DeviceOption, JsonOption, PlanArgument, UnitOption, flag
 from hush.errors import InvalidInput
-from hush.interrupt import Interrupt, said_when_stopped, stopped_after
-from hush.train.limits import MOST_LEARNING_RATE
+from hush.train.recipe import MOST_LEARNING_RATE
 
 __all__ = ["train"]
 
@@ -176,18 +167,12 @@ def train(
     On 4 GPUs: `torchrun --nproc-per-node 4 -m hush train my-plan …` as above; if it is too large for one, add `--shard`
     """
     from hush.cli.inputs import check_apart
-    from hush.cli.logged import Milestones, both
-    from hush.cli.results import print_json
-    from hush.cli.train_results import (
-        TrainingBar,
-        fitted_record,
-        show_fitted,
-        show_start,
-        stopped_at_once,
-    )
+    from hush.cli.messages import Milestones, both
+    from hush.cli.results.accounting import print_json
+    from hush.cli.results.train import TrainingBar, fitted_record, show_fitted, show_start, stopped_at_once
     from hush.console import Heartbeat
-    from hush.corpus import read_corpus
-    from hush.keyed import DataKey
+    from hush.data import read_corpus
+    from hush.keys import DataKey
     from hush.plan import Plan
 
     # From here on: a run may be there that goes on.

@@ -2,34 +2,106 @@
 
 Without protection there is a plan, too, since only plans are trained: all data, no clipping, and noise scaled down to
 nothing, which marks it a simulation that certifies nothing.
+
+Arms side by side: processes of one thread each, since a model this small gains nothing from more.
+
+They are started before there is anything to do, so that loading the libraries costs no waiting.
+
+What a trained model gives away: how far up its canaries rank, and whether it says them. The same for every arm.
 """
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import final
+from types import TracebackType
+from typing import Any, Self, final
 
 import numpy as np
+import torch
 
-from hush.audit.canary_files import read_canaries
-from hush.corpus import read_corpus
-from hush.demo.scores import Canaries, attacked
-from hush.demo.sizes import LENGTH, Size
+from hush.audit.canaries import Planting, read_canaries
+from hush.audit.exposure import Ranked, rank_canary
+from hush.audit.models import Subject, load_subject, matching_tokens
+from hush.data import read_corpus
+from hush.demo.company import LENGTH, Size
 from hush.errors import HushError
-from hush.keyed import DataKey
-from hush.pipeline.folder import RunPaths
+from hush.keys import DataKey
 from hush.plan import Plan
-from hush.plan.held_out import graph_of_training, held_out_examples, make_plan_holding_out
-from hush.report.inputs import read_evaluations
+from hush.plan.make import graph_of_training, held_out_examples, make_plan_holding_out
 from hush.report.numbers import kept_weight
-from hush.train.evaluation import LOSS
-from hush.train.fit import Stopped, fit
+from hush.report.report import read_evaluations
+from hush.run.folder import RunPaths
+from hush.scan.engines import available_cores
+from hush.train.fit import LOSS, Stopped, fit
 from hush.train.recipe import Recipe, Runtime
-from hush.train.rounds import LiveNumbers
+from hush.train.round import LiveNumbers
 from hush.weights.frontier import FrontierRow, frontier
 
-__all__ = ["ARMS", "HUSH", "OTHERS", "Arm", "Result", "Task", "plan_of", "result_of", "train_arm"]
+__all__ = [
+    "ARMS",
+    "HUSH",
+    "OTHERS",
+    "Arm",
+    "Canaries",
+    "InTurn",
+    "Result",
+    "Task",
+    "Workers",
+    "attacked",
+    "plan_of",
+    "quietly",
+    "result_of",
+    "still_libraries",
+    "train_arm",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canaries:
+    """What an attack gets back of the canaries. said: how many the model says word for word when prompted."""
+
+    ranked: tuple[Ranked, ...]
+    said: int
+
+    @property
+    def exposure(self) -> float:
+        """The mean over the canaries, in bits."""
+        return float(np.mean([one.exposure for one in self.ranked]))
+
+    @property
+    def named(self) -> int:
+        """How many come first among their candidates."""
+        return sum(one.rank == 1 for one in self.ranked)
+
+
+def attacked(model: Path, planting: Planting, *, length: int, candidates: int) -> Canaries:
+    """Rank every canary among its candidates, and prompt the model with the text before it."""
+    subject, tokenizer = load_subject(str(model))
+    ranked = tuple(
+        rank_canary(subject, tokenizer, canary, planting.candidates, max_length=length, most=candidates)
+        for canary in planting.canaries
+    )
+    said = sum(
+        _says(subject, tokenizer, canary.template.before, planting.candidates.text(canary.truth))
+        for canary in planting.canaries
+    )
+    return Canaries(ranked=ranked, said=said)
+
+
+def _says(subject: Subject, tokenizer: Any, before: str, secret: str) -> bool:
+    """Whether the likeliest bytes after the prompt are the secret; over bytes, text splits anywhere."""
+    prompt, target = (torch.tensor([tokenizer(text)["input_ids"]]) for text in (before, secret))
+    return int(matching_tokens(subject, prompt, target)[0]) == target.shape[1]
+
 
 Told = Callable[[int], None]
 NO_CLIPPING = 1e6  # far above the norm of any example's gradient here
@@ -174,3 +246,141 @@ def result_of(task: Task, plan: Plan, release: Path) -> Result:
         curve=tuple((row["round"], row[LOSS]) for row in read_evaluations(release)),
         canaries=attacked(release / "model", planting, length=LENGTH, candidates=task.size.candidates),
     )
+
+
+MOMENT = 0.3  # seconds between looks at how far everybody is
+
+
+def still_libraries() -> None:
+    """One thread for this process, and no bars or warnings of the libraries beneath."""
+    import torch
+    from transformers.utils import logging
+
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """``still_libraries`` for a while; afterwards they are as they were."""
+    import torch
+    from transformers.utils import logging
+
+    threads, verbosity, bars = torch.get_num_threads(), logging.get_verbosity(), logging.is_progress_bar_enabled()
+    try:
+        still_libraries()
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@final
+class Workers:
+    """Processes that train the arms beside hush's own; they end with this object."""
+
+    def __init__(self, most: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._rounds: Any = context.RawArray("q", len(OTHERS))
+        count = min(most, available_cores())
+        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_prepare, initargs=(self._rounds,))
+        self._futures: list[Future[Result]] = []
+        self._started = [self._pool.submit(os.getpid) for _ in range(count)]
+        self._processes = list((self._pool._processes or {}).values())
+        self._done = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def begin(self, tasks: Sequence[Task]) -> None:
+        """Hand out the work; it goes on while this process does something else."""
+        self._futures = [self._pool.submit(_work, place, task) for place, task in enumerate(tasks)]
+
+    @property
+    def rounds(self) -> Mapping[str, int]:
+        """How many rounds each arm has done."""
+        return {arm.name: int(done) for arm, done in zip(OTHERS, self._rounds, strict=True)}
+
+    def results(self, waiting: Callable[[], None]) -> list[Result]:
+        """Of all arms, in their order; ``waiting`` is called every moment until they are there."""
+        try:
+            while wait(self._futures, timeout=MOMENT).not_done:
+                waiting()
+                for future in self._futures:
+                    if future.done():
+                        future.result()  # an error ends it at once
+            found = [future.result() for future in self._futures]
+        except BrokenProcessPool:
+            raise HushError("a process of the demo died, for lack of memory perhaps; try --quick") from None
+        self._done = True
+        return found
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=self._done, cancel_futures=True)
+        for process in [] if self._done else self._processes:  # what they are at is of no more use
+            process.terminate()
+        for process in self._processes:
+            process.join()
+
+
+@final
+class InTurn:
+    """The same without other processes: each arm after the other, once their results are asked for."""
+
+    def __init__(self) -> None:
+        self._tasks: Sequence[Task] = ()
+        self.rounds: dict[str, int] = {arm.name: 0 for arm in OTHERS}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def begin(self, tasks: Sequence[Task]) -> None:
+        """Keep the work for later."""
+        self._tasks = tasks
+
+    def results(self, waiting: Callable[[], None]) -> list[Result]:
+        """Of all arms, in their order."""
+
+        def trained(task: Task) -> Result:
+            def told(round: int) -> None:
+                self.rounds[task.arm.name] = round
+                waiting()
+
+            return train_arm(task, told)
+
+        return [trained(task) for task in self._tasks]
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_rounds: Any = None  # of this process, if it is a worker: shared with the one that started it
+
+
+def _prepare(rounds: Any) -> None:
+    """At the start of a process."""
+    global _rounds
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and ends its processes
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _rounds = rounds
+    still_libraries()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed ends nobody; its processes would go on training for nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(place: int, task: Task) -> Result:
+    def told(round: int) -> None:
+        _rounds[place] = round
+
+    return train_arm(task, told)

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from hush.accounting import calibrate, posterior
-from hush.accounting.inputs import Bound
+from hush.accounting.arguments import Bound
 from hush.console import rounded_up, show_rows, times_less
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
@@ -23,6 +23,7 @@ from hush.report.figures import Curve, noise_figure, save_figure
 from hush.storage import whole_file
 
 __all__ = ["FULL_TABLE", "QUICK_TABLE", "TableSize", "noise_rows", "run_noise_table"]
+
 
 BOUNDS: tuple[Bound, ...] = ("kl", "renyi", "blowup")
 PRIOR = 1e-10

@@ -5,6 +5,6 @@ is chosen; files: how it is kept.
 """
 
 from hush.plan.make import make_plan, noise_without_forcing
-from hush.plan.model import Plan
+from hush.plan.plan import Plan
 
 __all__ = ["Plan", "make_plan", "noise_without_forcing"]

@@ -7,7 +7,7 @@ inputs: what the page is made from -> numbers, methods, packing -> plots, scatte
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hush.report.methods import MethodNoise, noise_by_method
+    from hush.report.numbers import MethodNoise, noise_by_method
     from hush.report.report import Report
 
 __all__ = ["MethodNoise", "Report", "noise_by_method"]
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> object:
     """Loaded on first use: pictures alone need none of it."""
     from importlib import import_module
 
-    home = {"MethodNoise": "methods", "Report": "report", "noise_by_method": "methods"}
+    home = {"MethodNoise": "numbers", "Report": "report", "noise_by_method": "numbers"}
     if name not in home:
         raise AttributeError(f"module 'hush.report' has no attribute {name!r}")
     return getattr(import_module(f"hush.report.{home[name]}"), name)

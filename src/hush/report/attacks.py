@@ -10,11 +10,12 @@ from typing import Any, Self, final
 
 from hush.audit.headline import what_counts
 from hush.errors import InvalidInput
+from hush.numbers import counted, is_number
 from hush.report.markup import at_least, at_most, shown, table
 from hush.report.plots import Plot
-from hush.rounding import counted, is_number
 
 __all__ = ["AuditResult", "attacks_plot", "attacks_table"]
+
 
 DRAWN, LISTED = 24, 500  # rows in the picture and in the table
 WORDS = {

@@ -1,19 +1,36 @@
 """What a report tells of a plan, as arrays: each secret's closest point, its examples before and after weighting.
 
 Legend: N examples, S secrets, Q promised points of a secret, B bins.
+
+The noise that the same promise would take by other proofs and with all the data: what the plan saved.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hush.accounting import posterior
+from hush.accounting import calibrate, posterior
+from hush.accounting.arguments import Bound
+from hush.errors import CannotCertify, InfeasiblePlan
 from hush.plan import Plan
-from hush.plan.remarks import kept_weight
+from hush.plan.make import held_out_examples
+from hush.plan.plan import kept_weight
 
-__all__ = ["Curve", "SecretNumbers", "binned_counts", "curve_of", "kept_weight", "shown_curves"]
+__all__ = [
+    "MOST_SECRETS",
+    "Curve",
+    "MethodNoise",
+    "SecretNumbers",
+    "binned_counts",
+    "curve_of",
+    "kept_weight",
+    "noise_by_method",
+    "shown_curves",
+]
+
 
 Array = NDArray[np.float64]
 TOLD = (1e-4, 1e-2, 0.5)  # priors that the report tells about in words
@@ -129,3 +146,63 @@ def binned_counts(before_S: NDArray[np.int64], after_S: Array) -> tuple[list[str
     names = [f"{top}" if bottom == top else f"{bottom}–{top}" for bottom, top in zip(low, tops, strict=True)]
     counts = [np.bincount(np.searchsorted(edges, each), minlength=len(tops)) for each in (before_S, after_S)]
     return names, counts[0].tolist(), counts[1].tolist()
+
+
+MOST_SECRETS = 2_000  # beyond it the comparison takes minutes, and waits to be asked for
+BOUNDS: tuple[Bound, ...] = ("kl", "renyi", "blowup")
+NAMES: Mapping[str, str] = {"kl": "KL (the paper)", "renyi": "Rényi", "blowup": "blow-up (hush)"}
+
+Progress = Callable[[str, int, int], None]
+"""What is being computed, how much of it is done, and how much there is."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodNoise:
+    """One way to keep the promise. kept_weight: the share of their weight that examples with secrets keep.
+
+    bound: by which proof; chosen: whether it is the plan that the report is about.
+    """
+
+    name: str
+    noise_multiplier: float
+    kept_weight: float
+    bound: str
+    chosen: bool = False
+
+
+def noise_by_method(plan: Plan, *, progress: Progress | None = None) -> tuple[MethodNoise, ...]:
+    """KL, Rényi and blow-up, each with all data and with the plan's rates; loosest first.
+
+    Guarantee: each noise is proven to keep every promise of the plan. Ways in which no noise does are left out.
+    """
+    all_data = np.full(plan.incidence.num_examples, 1.0)
+    all_data[held_out_examples(plan)] = 0.0
+    all_data *= plan.batch_size / all_data.sum()
+    kept = kept_weight(plan)
+    ways = [("all data", all_data, 1.0)]
+    if kept < 1:
+        ways.append(("this plan's rates", plan.rates, kept))
+    found: list[MethodNoise] = []
+    for label, rate_N, share in ways:
+        for bound in BOUNDS:
+            name, chosen = f"{NAMES[bound]}, {label}", bound == plan.bound and share == kept
+            noise = plan.noise_multiplier if chosen else _noise(plan, rate_N, bound, name, progress)
+            if noise is not None:
+                way = MethodNoise(name=name, noise_multiplier=noise, kept_weight=share, bound=bound, chosen=chosen)
+                found.append(way)
+    return tuple(found)
+
+
+def _noise(plan: Plan, rate_N: np.ndarray, bound: Bound, name: str, progress: Progress | None) -> float | None:
+    def told(done: int, total: int) -> None:
+        if progress is not None:
+            progress(name, done, total)
+
+    try:
+        return calibrate(
+            plan.incidence, prior=plan.prior, ceiling=plan.ceiling, rates=rate_N, rounds=plan.rounds, bound=bound,
+            progress=told,
+        ).noise_multiplier  # fmt: skip
+    except (InfeasiblePlan, CannotCertify):
+        return None

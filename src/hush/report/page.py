@@ -13,11 +13,11 @@ from typing import final
 
 from hush import __version__
 from hush.errors import InvalidInput
-from hush.report.markup import embedded, shown
-from hush.report.packing import PackedRows
+from hush.report.markup import PackedRows, embedded, shown
 from hush.report.plots import Plot
 
 __all__ = ["Section", "figure", "page"]
+
 
 SCRIPTS = ("numbers.js", "plots.js", "table.js", "page.js")  # ours, in the order they need each other
 

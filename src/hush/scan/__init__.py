@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hush.scan.result import Reason, Scan
     from hush.scan.rules import Rules, load_rules
-    from hush.scan.run import scan
+    from hush.scan.scanner import scan
 
 __all__ = ["Reason", "Rules", "Scan", "load_rules", "scan"]
+
 
 _HOME = {
     "Reason": "hush.scan.result",
     "Rules": "hush.scan.rules",
     "Scan": "hush.scan.result",
     "load_rules": "hush.scan.rules",
-    "scan": "hush.scan.run",
+    "scan": "hush.scan.scanner",
 }
 
 

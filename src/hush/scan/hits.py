@@ -1,18 +1,26 @@
 """What a finder hands over: where the examples of a block contain secrets, column by column.
 
 Shapes: H hits.
+
+What every way of finding secrets looks like to the scan.
+
+What a finder takes along to another process: its settings, and nothing that it built from them.
+
+Hits gathered one by one, for finders that go through Python strings.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self, final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Protocol, Self, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hush.data.parts import Block
 from hush.errors import InvalidInput
+from hush.protection import Protection
 
-__all__ = ["Hits"]
+__all__ = ["Declared", "Finder", "Hits", "Prepared", "SpanList", "Survey", "fields_only", "occurrences"]
 
 
 @final
@@ -133,3 +141,114 @@ def _joined(
         new_of_old[used] = [place[names[index]] for index in used]
         numbers.append(new_of_old[index_H])
     return tuple(table), numbers
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """A secret that a rule names before any example is read; it exists even where no example contains it.
+
+    key: as in ``Hits.keys``, private. name: for its public id, where the owner says that the name is public.
+    """
+
+    key: str = field(repr=False)
+    name: str | None = None
+    protection: Protection | None = None
+
+
+class Finder(Protocol):
+    """Finds secrets in one block at a time; the same block gives the same hits, whatever came before it.
+
+    It is sent to other processes, so it pickles, and what is costly to build is built on first use there.
+    """
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the data that it looks at besides the text."""
+        ...
+
+    @property
+    def declared(self) -> Sequence[Declared]:
+        """The secrets that it knows beforehand, in any order: their public one is made later."""
+        ...
+
+    def find(self, block: Block) -> Hits:
+        """Where the block's examples contain secrets."""
+        ...
+
+
+@runtime_checkable
+class Survey(Protocol):
+    """A rule that has to see the whole corpus before it can find anything: it counts by block, and merges."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the data that it, or the finder that it makes, looks at besides the text."""
+        ...
+
+    def count(self, block: Block) -> Any:
+        """What the finder must know of this block."""
+        ...
+
+    def merged(self, one: Any, other: Any) -> Any:
+        """Both counts as one; in whatever order and grouping blocks are merged, the result is the same."""
+        ...
+
+    def finder(self, total: Any) -> Finder:
+        """The finder, once everything is counted (None for a corpus without blocks)."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A rule ready to run. protection: what its secrets are promised where they do not say so themselves.
+
+    public_names: the keys of what is found are names that may be shown, and stand in the secrets' public ids. again:
+    keys are the secrets' texts, which the finder may miss in other surroundings; they are looked for everywhere, as any
+    "text" or as whole "words".
+    """
+
+    name: str
+    finder: Finder | Survey
+    protection: Protection
+    public_names: bool = False
+    again: Literal["text", "words"] | None = None
+
+
+def fields_only(finder: Any) -> dict[str, Any]:
+    """The fields of a dataclass, without what its cached properties keep beside them."""
+    return {field.name: getattr(finder, field.name) for field in fields(finder)}
+
+
+class SpanList:
+    """Hits so far; each distinct (example, span, key, reason) once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, int, int, int, int], None] = {}
+        self._keys: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}
+
+    def add(self, example: int, begin: int, end: int, key: str, reason: str) -> None:
+        key_number = self._keys.setdefault(key, len(self._keys))
+        reason_number = self._reasons.setdefault(reason, len(self._reasons))
+        self._rows[example, begin, end, key_number, reason_number] = None
+
+    def hits(self) -> Hits:
+        """All of them, by example, place, and in the order in which keys and reasons came up."""
+        example, begin, end, key, reason = zip(*sorted(self._rows), strict=True) if self._rows else ((),) * 5
+        keys, reasons = tuple(self._keys), tuple(self._reasons)
+        return Hits.of(example, key, keys=keys, reasons=reasons, reason=reason, begin=begin, end=end)
+
+    def __repr__(self) -> str:
+        return f"SpanList({len(self._rows)} hits of {len(self._keys)} secrets)"
+
+
+def occurrences(text: str, part: str, begin: int, end: int) -> list[int]:
+    """Where ``part``, which is not empty, stands between two characters of the text, overlaps included."""
+    found: list[int] = []
+    at = text.find(part, begin, end)
+    while at >= 0:
+        found.append(at)
+        at = text.find(part, at + 1, end)
+    return found

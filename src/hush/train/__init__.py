@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hush.train.clipping import Clipper
-    from hush.train.collate import CausalCollator, Corpus, MaskedCollator
-    from hush.train.language import causal_lm_loss, classification_loss, default_loss, masked_lm_loss
-    from hush.train.private import PrivateTraining
-    from hush.train.public import PublicStream
-    from hush.train.trainer import HushTrainer
+    from hush.train.hf_trainer import HushTrainer
+    from hush.train.language_models import (
+        CausalCollator,
+        Corpus,
+        MaskedCollator,
+        causal_lm_loss,
+        classification_loss,
+        default_loss,
+        masked_lm_loss,
+    )
+    from hush.train.private_training import PrivateTraining
+    from hush.train.public_stream import PublicStream
 
 __all__ = [
     "CausalCollator",
@@ -28,18 +35,19 @@ __all__ = [
     "masked_lm_loss",
 ]
 
+
 _HOME = {
-    "CausalCollator": "collate",
+    "CausalCollator": "language_models",
     "Clipper": "clipping",
-    "Corpus": "collate",
-    "HushTrainer": "trainer",
-    "MaskedCollator": "collate",
-    "PrivateTraining": "private",
-    "PublicStream": "public",
-    "causal_lm_loss": "language",
-    "classification_loss": "language",
-    "default_loss": "language",
-    "masked_lm_loss": "language",
+    "Corpus": "language_models",
+    "HushTrainer": "hf_trainer",
+    "MaskedCollator": "language_models",
+    "PrivateTraining": "private_training",
+    "PublicStream": "public_stream",
+    "causal_lm_loss": "language_models",
+    "classification_loss": "language_models",
+    "default_loss": "language_models",
+    "masked_lm_loss": "language_models",
 }
 
 

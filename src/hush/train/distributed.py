@@ -8,24 +8,215 @@ model. A single process is the case of one rank, without communication.
 
 Sharding saves the memory of parameters and optimizer. The clipped sums of a round are whole on each rank until they are
 scattered.
+
+How tensors lie on the ranks: whole on each (replicas), or cut along one dimension (``fully_shard``); below Ranks.
+
+A sharded parameter is a DTensor on a mesh of one dimension that holds all ranks. Its module sees it whole inside
+``forward``, so what is computed there (per-example gradients, clipped sums) is whole too and is cut afterwards.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
 
 from hush.errors import InvalidInput
-from hush.train.layout import buckets, check_layout, is_sharded, scattered, through_flat
 from hush.train.noise import Noise
 
-__all__ = ["Ranks", "bare"]
+__all__ = [
+    "Ranks",
+    "bare",
+    "buckets",
+    "check_layout",
+    "cut_again",
+    "gradients_of",
+    "is_sharded",
+    "laid_out",
+    "optimizer_state_laid_out",
+    "scattered",
+    "standing_whole",
+    "through_flat",
+    "whole",
+]
+
+
+BUCKET = 2**26  # coordinates that travel in one message, 256 MiB: large enough for full speed, small beside a model
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether parameters are cut over the ranks, so that a forward pass communicates."""
+    # After a forward pass without a backward pass, the outermost module's parameters stand whole for a while.
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
+def cut_again(model: nn.Module) -> None:
+    """Cut what a forward pass put together; a backward pass does so by itself, evaluation does not."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def check_layout(parameters: Mapping[str, Tensor], *, world: int) -> None:
+    """Refuse what would need noise to agree between ranks, or sums over some of the ranks only."""
+    for name, parameter in parameters.items():
+        if not isinstance(parameter, DTensor):
+            continue
+        mesh, placements = parameter.device_mesh, parameter.placements
+        if mesh.ndim != 1 or mesh.mesh.tolist() != list(range(world)) or type(placements[0]) is not Shard:
+            raise InvalidInput(
+                f"parameter {name} is placed as {placements} on a mesh of shape {tuple(mesh.shape)}, with {world} "
+                "processes; call fully_shard with a mesh of one dimension over all of them (hybrid sharding and tensor "
+                "parallelism are not supported)"
+            )
+
+
+def whole(tree: Any) -> Any:
+    """The tree with every sharded tensor put together, on all ranks: to write it to a file. All ranks must call it."""
+    return tree_map_only(DTensor, lambda tensor: tensor.full_tensor(), tree)
+
+
+@contextmanager
+def standing_whole(model: nn.Module, *, here: bool) -> Iterator[None]:
+    """The model with whole parameters, on the CPU, where ``here``: to write it to files. All ranks must call it."""
+    places = [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module._parameters.items()
+        if isinstance(parameter, DTensor)
+    ]
+    put_together: dict[int, nn.Parameter] = {}  # tied ones once
+    for _, _, parameter in places:
+        if id(parameter) not in put_together:
+            value = whole(parameter.detach())
+            # A copy in any case: what comes back may be a part of larger storage, which would be written too.
+            value = value.to("cpu", copy=True) if here else value[:0]
+            put_together[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
+    try:
+        for module, name, parameter in places if here else ():
+            module._parameters[name] = put_together[id(parameter)]
+        yield
+    finally:
+        for module, name, parameter in places:
+            module._parameters[name] = parameter
+
+
+def laid_out(value: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor laid out as another is: this rank's part of it where that one is sharded. No communication."""
+    if not isinstance(like, DTensor):
+        return value
+    local = _pieces(value, like)[like.device_mesh.get_local_rank()].to(like.device)
+    return _wrapped(local.clone(memory_format=torch.contiguous_format), like)
+
+
+def optimizer_state_laid_out(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """An optimizer's state that :func:`whole` put together, as its parameters are laid out now: to load it."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def placed(value: Any, parameter: Tensor) -> Any:
+        return laid_out(value, parameter) if isinstance(value, Tensor) and value.shape == parameter.shape else value
+
+    by_parameter = {
+        index: {key: placed(value, parameters[index]) for key, value in entries.items()}
+        for index, entries in state["state"].items()
+    }
+    return {**state, "state": by_parameter}
+
+
+def gradients_of(loss: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """The gradients of a scalar by plain autograd, laid out as the parameters are; 0 for those it does not use.
+
+    Where parameters are sharded, all ranks call it together, and the losses' mean over the ranks is differentiated.
+    """
+    if not any(isinstance(parameter, DTensor) for parameter in parameters.values()):
+        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        return {
+            name: torch.zeros_like(parameter) if gradient is None else gradient
+            for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
+        }
+    # Sharded parameters are not part of the graph: what is, is put together in forward, and hands on to .grad.
+    before = {name: parameter.grad for name, parameter in parameters.items()}
+    for parameter in parameters.values():
+        parameter.grad = None
+    loss.backward()
+    after = {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for name, parameter in parameters.items()
+    }
+    for name, parameter in parameters.items():
+        parameter.grad = before[name]
+    return {name: gradient.detach() for name, gradient in after.items()}
+
+
+def scattered(sums: Mapping[str, Tensor], parameters: Mapping[str, DTensor]) -> dict[str, Tensor]:
+    """Whole tensors, different on each rank, added up in one message; each rank keeps the parameters' shards."""
+    first = next(iter(parameters.values()))
+    mesh = first.device_mesh
+    pieces = {name: _pieces(value, parameters[name]) for name, value in sums.items()}
+    rows = [torch.cat([parts[rank].reshape(-1) for parts in pieces.values()]) for rank in range(mesh.size())]
+    width = max(row.numel() for row in rows)
+    rows = [nn.functional.pad(row, (0, width - row.numel())) for row in rows]
+    mine = torch.empty_like(rows[0])
+    dist.reduce_scatter(mine, rows, group=mesh.get_group())
+    found, begin = {}, 0
+    for name, parts in pieces.items():
+        shape = parts[mesh.get_local_rank()].shape
+        found[name] = _wrapped(mine[begin : begin + shape.numel()].view(shape), parameters[name])
+        begin += shape.numel()
+    return found
+
+
+def buckets(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
+    """Names whose tensors travel in one message: same device, at most BUCKET coordinates, or a single tensor."""
+    names: list[str] = []
+    size = 0
+    for name, tensor in tensors.items():
+        if names and (size + tensor.numel() > BUCKET or tensor.device != tensors[names[0]].device):
+            yield names
+            names, size = [], 0
+        names.append(name)
+        size += tensor.numel()
+    if names:
+        yield names
+
+
+def through_flat(tensors: list[Tensor], communicate: Callable[[Tensor], object]) -> None:
+    """Let tensors take part in one communication as one flat tensor, in place."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    communicate(flat)
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
+def _pieces(value: Tensor, like: DTensor) -> list[Tensor]:
+    """The parts of a whole tensor that the ranks hold, some of them empty where there are more ranks than rows."""
+    if value.shape != like.shape:
+        raise InvalidInput(f"a tensor of shape {tuple(value.shape)} cannot be laid out as one of {tuple(like.shape)}")
+    placement, world = like.placements[0], like.device_mesh.size()
+    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue]
+    parts = list(value.chunk(world, dim))
+    return parts + [value.narrow(dim, 0, 0)] * (world - len(parts))
+
+
+def _wrapped(local: Tensor, like: DTensor) -> Tensor:
+    if local.shape != like.to_local().shape:
+        raise InvalidInput(
+            f"this rank should hold a part of shape {tuple(local.shape)} of a parameter, but holds "
+            f"{tuple(like.to_local().shape)}; shard the model with torch.distributed.fsdp.fully_shard"
+        )
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
 
 T = TypeVar("T")
 

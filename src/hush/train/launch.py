@@ -18,12 +18,13 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before there is a group, which its functions would keep as their default
+import torch.distributed.nn.functional
 from torch.distributed.rendezvous import rendezvous
 
 from hush.errors import HushError, InvalidInput
 
 __all__ = ["connected", "leave"]
+
 
 PATIENCE = timedelta(hours=2)  # for the slowest process, while it reads data or writes a model
 LAST_WORD = timedelta(seconds=10)  # for the message of the process that failed, before the others end

@@ -19,10 +19,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
-from hush.accounting.inputs import checked_number
+from hush.accounting.arguments import checked_number
 from hush.errors import InvalidInput
 
 __all__ = ["Noise"]
+
 
 BLOCK = 8  # normals from one block of ChaCha20: 16 words of 32 bits, 64 bits for each normal
 CHUNK = {"cpu": 2**16, "cuda": 2**23}  # blocks · 8: what fits the cache, and what fills the device

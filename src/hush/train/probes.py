@@ -3,28 +3,225 @@ that have padding.
 
 Five questions, each with its own error: is there one loss per example; does an example's loss stay the same when its
 neighbours change; does it without its padding, whose length the neighbours decide; does a forward pass leave parameters
-and buffers alone; are norms and clipped sums those of autograd (:mod:`hush.train.probe_sums`)? Everything runs in this
+and buffers alone; are norms and clipped sums those of autograd (:mod:`hush.train.probes`)? Everything runs in this
 process, prints and stores nothing, and leaves the model, its modes and all random states as they were, so that no later
 random number depends on the examples used.
 
 A coupling below the tolerance, or one that these examples do not excite (an expert's capacity that they do not fill),
 goes unseen: this complements the refusals, it does not replace them.
+
+Repeatable evaluations of a loss that leave no trace in the model or in any random state; the probes' footing.
+
+The clipper on trial, the last of the probes: are its norms and clipped sums those of autograd on one example?
+
+What cancels in reduced precision is judged by what that precision does to autograd itself.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hush.errors import InvalidInput
-from hush.train.probe_sums import ProbedClipper, refuse_wrong_sums
-from hush.train.refusals import refuse_batch, refuse_coupled
-from hush.train.trial import OTHER_SHAPE, Batch, Loss, Trial, equal, undisturbed
+from hush.train.distributed import Ranks, cut_again, gradients_of, is_sharded, whole
+from hush.train.preconditions import refuse_batch, refuse_coupled
 
-__all__ = ["Probed", "is_padded", "probe"]
+__all__ = [
+    "OTHER_SHAPE",
+    "Batch",
+    "Loss",
+    "Probed",
+    "ProbedClipper",
+    "Trial",
+    "equal",
+    "is_padded",
+    "probe",
+    "refuse_wrong_sums",
+    "reseed",
+    "undisturbed",
+]
+
+
+Loss = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
+Batch = dict[str, Tensor]
+
+# Other shapes may take other kernels; a true coupling by counts or statistics is far larger.
+OTHER_SHAPE = {False: 1e-3, True: 5e-2}  # by whether the model computes in reduced precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Repeatable evaluations of the loss."""
+
+    model: nn.Module
+    loss: Loss
+    autocast: torch.dtype | None
+
+    @property
+    def reduced(self) -> bool:
+        halves = any(p.dtype in (torch.float16, torch.bfloat16) for p in self.model.parameters())
+        return self.autocast is not None or halves
+
+    def losses(self, batch: Batch, *, still: bool = False, gradients: bool = False) -> Tensor:
+        """One loss per example; the same random numbers in every call."""
+        if still:
+            self.model.eval()
+        reseed()
+        device = next(iter(batch.values())).device.type
+        with (
+            torch.set_grad_enabled(gradients),
+            # Weights that were cast without gradients must not be kept for the next evaluation, which may want them.
+            torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None, cache_enabled=False),
+        ):
+            losses = self.loss(self.model, batch)
+        if not gradients:
+            cut_again(self.model)
+        slots = len(next(iter(batch.values())))
+        if not isinstance(losses, Tensor) or losses.shape != (slots,) or not losses.is_floating_point():
+            got = f"{losses.dtype} {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+            raise InvalidInput(
+                f"the loss of {slots} examples came back as {got}; it must be a float tensor of shape ({slots},), one "
+                "loss per example. A model's own outputs.loss is an average over the batch: compute the loss from the "
+                "logits without reducing over examples"
+            )
+        return losses
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Put modes, buffers and every random state back afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    numbers, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - models may draw from it
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            yield
+    finally:
+        random.setstate(numbers)
+        np.random.set_state(legacy)  # noqa: NPY002
+        for module, training in modes.items():
+            module.training = training
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name in buffers and buffer.shape == buffers[name].shape and not equal(buffer, buffers[name]):
+                    buffer.copy_(buffers[name])
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same values, NaN in the same places included."""
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def reseed() -> None:
+    """Set every generator that a model may draw from to the same state; only inside undisturbed."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+
+
+_NEGLIGIBLE = {False: 1e-5, True: 1e-2}  # of the whole gradient: what cancels to rounding errors need not agree
+# Where more cancels, the difference from float32 shows how much: so many times that is allowed, but never so large a
+# share of a gradient that a parameter which the clipper does not see could pass.
+_ROUNDINGS, _SHARE = 4.0, 0.5
+_SAME = 2.0**-8  # norm and sum are taken of one and the same gradient, so that only their own rounding may differ
+
+
+class _Clipped(Protocol):
+    @property
+    def norms(self) -> Tensor: ...
+
+
+class ProbedClipper(Protocol):
+    """What a trial needs of a clipper."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def clip_norm(self) -> float: ...
+    def accumulate(self, batch: Mapping[str, Tensor], real: Tensor) -> _Clipped: ...
+    def take(self) -> dict[str, Tensor]: ...
+
+
+def refuse_wrong_sums(trial: Trial, examples: Batch, clipper: ProbedClipper, *, still: bool) -> int:
+    """The clipper against autograd, one example at a time; the others stand by as slots that must not count.
+
+    Returns how many examples had a gradient to compare.
+    """
+    telling = 0
+    if still:
+        trial.model.eval()
+    parameters = {name: parameter for name, parameter in trial.model.named_parameters() if name in set(clipper.names)}
+    relative, negligible = OTHER_SHAPE[trial.reduced], _NEGLIGIBLE[trial.reduced]
+    first = next(iter(examples.values()))
+    for i in range(len(first)):
+        reseed()
+        norm = clipper.accumulate(examples, torch.arange(len(first), device=first.device) == i).norms[i]
+        sums = clipper.take()
+        alone = {key: value[i : i + 1] for key, value in examples.items()}
+        loss = trial.losses(alone, still=still, gradients=True)[0]
+        gradients = whole(gradients_of(loss, parameters))
+        sizes = {name: float(torch.linalg.vector_norm(g, dtype=torch.float64)) for name, g in gradients.items()}
+        exact = math.hypot(*sizes.values())
+        finite = math.isfinite(exact) and math.isfinite(float(loss.detach()))
+        if not finite:  # by rule, such an example adds nothing
+            gradients = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
+            sizes, exact = dict.fromkeys(sizes, 0.0), 0.0
+        telling += exact > 0
+        scale = _common_scale(sums, sizes, floor=negligible * exact)
+        allowed = {name: scale * (relative * size + negligible * exact) for name, size in sizes.items()}
+        off = {name: float((sums[name] - scale * gradient).norm()) for name, gradient in gradients.items()}
+        wrong = [name for name, difference in off.items() if not difference <= allowed[name]]
+        in_doubt = bool(wrong) and finite and trial.autocast is not None
+        if Ranks.current().most(in_doubt) if is_sharded(trial.model) else in_doubt:  # a trial of shards communicates
+            rounding = _rounding(trial, alone, parameters, gradients, still=still)
+            more = {name: min(_ROUNDINGS * rounding[name], _SHARE * sizes[name]) for name in wrong}
+            wrong = [name for name in wrong if not off[name] <= allowed[name] + scale * more[name]]
+        if wrong:
+            raise InvalidInput(
+                f"the clipped gradient sum differs from autograd's for {len(wrong)} of {len(sums)} parameters: "
+                f"{', '.join(wrong[:5])}. They are used in a way that per-example clipping does not see; freeze them, "
+                "or use them only through their own module's forward"
+            )
+        added = math.hypot(*(float(torch.linalg.vector_norm(own, dtype=torch.float64)) for own in sums.values()))
+        most = min(float(norm), clipper.clip_norm) * (1 + _SAME) if norm.isfinite() else 0.0
+        if not added <= most:
+            raise InvalidInput(
+                f"an example adds a gradient of norm {added:.6g}, where its own norm is {float(norm):.6g} and the clip "
+                f"norm {clipper.clip_norm:.6g}: this clipper cannot be relied on for this model"
+            )
+        if finite and not abs(float(norm) - exact) <= relative * exact + 1e-9:
+            raise InvalidInput(
+                f"a per-example gradient norm is {float(norm) / (exact or 1):.4g} times autograd's, although the sums "
+                "agree: this clipper cannot be relied on for this model"
+            )
+    return telling
+
+
+def _rounding(
+    trial: Trial, alone: Batch, parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Tensor], *, still: bool
+) -> dict[str, float]:
+    """What the reduced precision does to autograd's own gradient of each parameter: its distance from float32's."""
+    try:
+        loss = replace(trial, autocast=None).losses(alone, still=still, gradients=True)[0]
+    except RuntimeError:  # it runs in reduced precision only: nothing can be excused by rounding
+        return dict.fromkeys(parameters, 0.0)
+    exact = whole(gradients_of(loss, parameters))
+    return {name: float((gradients[name] - gradient).norm()) for name, gradient in exact.items()}
+
+
+def _common_scale(sums: Mapping[str, Tensor], sizes: Mapping[str, float], *, floor: float) -> float:
+    """By how much an example was scaled, from the upper quartile over parameters: missed ones do not move it."""
+    ratios = [float(sums[name].double().norm()) / size for name, size in sizes.items() if size > floor]
+    return min(1.0, float(np.quantile(ratios, 0.75, method="higher"))) if ratios else 1.0
+
 
 _EXAMPLES = 3
 # Same shapes, same kernels, same order of additions: only the neighbours' values differ, and rows do not mix.

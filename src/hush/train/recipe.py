@@ -1,4 +1,7 @@
-"""What ``hush train`` trains and how: settings that a run keeps to its end, and those that only change its speed."""
+"""What ``hush train`` trains and how: settings that a run keeps to its end, and those that only change its speed.
+
+Limits of what training may be asked for, where torch is not needed to state them.
+"""
 
 import json
 import os
@@ -14,11 +17,14 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from hush.errors import InvalidInput
 from hush.plan.files import read_json
-from hush.train.checkpoint import durable_file
-from hush.train.limits import MOST_LEARNING_RATE
+from hush.train.checkpoints import durable_file
 from hush.train.pretrained import Lora, Task
 
-__all__ = ["Recipe", "Runtime", "check_recipe", "read_lengths", "store_lengths", "store_recipe"]
+__all__ = ["MOST_LEARNING_RATE", "Recipe", "Runtime", "check_recipe", "read_lengths", "store_lengths", "store_recipe"]
+
+
+MOST_LEARNING_RATE = 1e3  # beyond it, no optimizer does anything but overflow
+
 
 FROM_HERE = "model_from_here"
 

@@ -7,8 +7,7 @@ where nothing is feasible.
 """
 
 from hush.weights.frontier import Frontier, frontier
-from hush.weights.program import Program
-from hush.weights.several import solve_several
-from hush.weights.solve import Weights, solve_program, solve_weights
+from hush.weights.linear_program import Program
+from hush.weights.solve import Weights, solve_program, solve_several, solve_weights
 
 __all__ = ["Frontier", "Program", "Weights", "frontier", "solve_program", "solve_several", "solve_weights"]

@@ -15,10 +15,11 @@ from typing import final
 
 import numpy as np
 
-from hush.weights.program import Array, Indices
-from hush.weights.solvers import Candidate, Task
+from hush.weights.linear_program import Array, Indices
+from hush.weights.solve import Candidate, Task
 
 __all__ = ["ProximalNewton"]
+
 
 RANGES = 4  # columns are cut into as many ranges on every machine: results must not depend on the number of cores
 FEW = 100_000  # entries below which threads cost more than they save

@@ -3,14 +3,14 @@
 Nothing here is believed: candidates are certified elsewhere. Shapes: N columns, S rows.
 """
 
-# pyright: basic
-
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from hush.weights.kernels import compiled
+from hush.weights.sparse_kernels import compiled
+
+# pyright: basic
 
 
 def regrouped(function: Any) -> Any:

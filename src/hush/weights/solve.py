@@ -1,23 +1,118 @@
-"""Stage 3 in one call: check, reduce, solve, map back, certify."""
+"""Stage 3 in one call: check, reduce, solve, map back, certify.
+
+Stage 3, candidates: solvers behind one small interface. Nothing they return is believed (see certify).
+
+A solver takes a task and returns a primal and a dual candidate. On the way it may show candidates to the task's judge,
+which certifies them and says whether they will do.
+
+Stage 3 for a sweep: one graph under several capacities.
+
+What does not depend on the capacities is found once (see Program.arrangement). A point whose capacities are a share of
+another's, both so small that no upper bound counts, has the other's answer times this share. Of the other points every
+second one starts halfway between the answers beside it: points a factor of two apart have too little in common for a
+start from one of them alone to help (measured). Points that wait for none are solved first, a few at a time, which
+keeps every core busy where one solve cannot. Every answer is certified by itself, wherever it came from.
+"""
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hush.accounting.inputs import checked_number
+from hush.accounting.arguments import checked_number
 from hush.errors import CannotCertify, InvalidInput
 from hush.incidence import Incidence
-from hush.weights.certify import Certified, boxed, certify
-from hush.weights.program import Array, Program, Progress
-from hush.weights.reduce import Reduction, reduced, unreduced
-from hush.weights.solvers import SOLVERS, Candidate, Task
+from hush.weights.linear_program import Array, Certified, Program, Progress, boxed, certify
+from hush.weights.presolve import Reduction, reduced, unreduced
 
-__all__ = ["Start", "Weights", "checked_tolerance", "solve_program", "solve_weights", "solved", "weights_of"]
+__all__ = [
+    "SOLVERS",
+    "Candidate",
+    "Solver",
+    "Start",
+    "Task",
+    "Weights",
+    "checked_tolerance",
+    "newton",
+    "simplex",
+    "solve_program",
+    "solve_several",
+    "solve_weights",
+    "solved",
+    "weights_of",
+]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """What a solver proposes: values per column, duals per row, and duals from which a similar program should start."""
+
+    primal_N: Array
+    dual_S: Array
+    start_S: Array
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task:
+    """A program to solve until the judge is content.
+
+    tolerance is the gap to aim for, relative to the objective plus what has been decided beforehand. start: values
+    and duals of a similar program. threads is how many a solver may use; its answer does not depend on it.
+    """
+
+    program: Program
+    tolerance: float = 1e-4
+    decided: float = 0.0
+    start: tuple[Array, Array] | None = None
+    judge: Callable[[Candidate], bool] = lambda candidate: True
+    progress: Progress | None = None
+    threads: int = 1
+
+
+Solver = Callable[[Task], Candidate]
+
+
+def simplex(task: Task) -> Candidate:
+    """HiGHS dual simplex: a vertex, for small programs; it uses no start and stops at its own tolerances."""
+    from scipy.optimize import linprog
+    from scipy.sparse import csc_array
+
+    program = task.program
+    shape = program.num_rows, program.num_columns
+    matrix = csc_array((np.ones(program.num_entries), program.row_of_entry, program.offset_N), shape=shape)
+    unit = float(program.upper_N.mean()) or 1.0  # its tolerances are absolute: measure weights in a typical size
+    most_S = program.loads(program.upper_N)  # what a row can hold anyway; the library takes no infinite capacity
+    solve: Any = linprog  # its type stubs know neither sparse matrices nor arrays of bounds
+    found = solve(
+        -np.ones(program.num_columns),
+        A_ub=matrix,
+        b_ub=np.minimum(program.capacity_S, most_S) / unit,
+        bounds=np.column_stack([np.zeros(program.num_columns), program.upper_N / unit]),
+        method="highs-ds",
+        options={"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
+    )
+    if found.x is None:
+        return Candidate(np.zeros(program.num_columns), np.zeros(program.num_rows), np.zeros(program.num_rows))
+    dual_S: Array = -np.asarray(found.ineqlin.marginals, dtype=np.float64)
+    return Candidate(found.x * unit, dual_S, dual_S)
+
+
+def newton(task: Task) -> Candidate:
+    """The proximal Newton method (see newton): for programs of any size, from a start if there is one."""
+    from hush.weights.newton import ProximalNewton
+
+    return ProximalNewton(task).found
+
+
+SOLVERS: dict[str, Solver] = {"newton": newton, "simplex": simplex}
+
 
 Start = tuple[Array, Array]  # values of the columns and duals of the rows, from which a solve begins
 
@@ -253,3 +348,80 @@ def _checked_start(program: Program, warm_start: Weights | None) -> Start | None
             f"{program.num_rows}; start from weights of the same graph"
         )
     return warm_start.values, warm_start.start
+
+
+AT_ONCE = 4  # each needs its own reduced program: about 0.3 GB at 10 million entries
+
+
+def solve_several(program: Program, capacities: Iterable[ArrayLike], *, tolerance: float = 1e-4) -> Iterator[Weights]:
+    """As ``solve_program`` under each of the capacities, in their order; the answers do not depend on the cores.
+
+    Neighbours in this order should be neighbours in strength: then they help each other.
+    """
+    goal = checked_tolerance(tolerance)
+    points = [program.with_capacity(capacity) for capacity in capacities]
+    larger = _larger(points, float(program.upper_N.min()) if program.num_columns else 0.0)
+    between = {k for k in range(1, len(points) - 1, 2) if k not in larger and k not in larger.values()}
+    cores = os.cpu_count() or 1
+    workers = min(AT_ONCE, cores)
+    answers: dict[int, Future[Weights]] = {}
+
+    def solve(k: int) -> Weights:
+        """Waits only for points that were begun before it."""
+        if k in larger:
+            found = _share_of(points[k], points[larger[k]], answers[larger[k]].result(), goal)
+            if found is not None:
+                return found
+        start = _halfway(answers[k - 1].result(), answers[k + 1].result()) if k in between else None
+        return solved(points[k], goal, start=start, threads=cores // workers)
+
+    with ThreadPoolExecutor(workers) as pool:
+        for k in sorted(range(len(points)), key=lambda k: (k in between, k in larger)):
+            answers[k] = pool.submit(solve, k)
+        try:
+            for k in range(len(points)):
+                yield answers[k].result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # where the sweep is left early
+
+
+def _larger(points: Sequence[Program], least_upper: float) -> dict[int, int]:
+    """For each point that is a share of another, both without upper bounds that count, the largest such point.
+
+    A weight is at most the capacity of any secret it touches, so capacities up to the upper bounds make those idle.
+    """
+    larger: dict[int, int] = {}
+    families: list[int] = []
+    small = [k for k, point in enumerate(points) if _most(point) <= least_upper]
+    for k in sorted(small, key=lambda k: -_most(points[k])):
+        for family in families:
+            share = _most(points[k]) / _most(points[family])
+            if np.allclose(points[k].capacity_S, share * points[family].capacity_S, rtol=1e-9, atol=0.0):
+                larger[k] = family
+                break
+        else:
+            if _most(points[k]) > 0:
+                families.append(k)
+    return larger
+
+
+def _most(program: Program) -> float:
+    return float(program.capacity_S.max(initial=0.0))
+
+
+def _share_of(program: Program, larger: Program, answer: Weights, goal: float) -> Weights | None:
+    """The answer to a larger point as one to this point, if it is good enough.
+
+    It is in exact arithmetic: of columns with rows both the sum and the gap shrink alike; others do not change.
+    """
+    begin = time.perf_counter()
+    share = _most(program) / _most(larger)
+    proof = certify(program, share * answer.values, answer.dual, tolerance=goal)
+    if not proof.gap <= goal:
+        return None
+    return weights_of(program, proof, answer.start, answer.solver, time.perf_counter() - begin)
+
+
+def _halfway(left: Weights, right: Weights) -> Start:
+    values: Array = (left.values + right.values) / 2
+    return values, (left.start + right.start) / 2

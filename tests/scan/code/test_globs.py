@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_repositories import new_repository, write
 
 from hush.errors import InvalidInput
-from hush.scan.code.globs import Globs
+from hush.scan.code.repository import Globs
 
 NAMES = ["a", "b", "ab", "x.py", "y.sql"]
 PATHS = [f"{one}/{two}" for one in NAMES[:3] for two in NAMES] + [f"a/b/{name}" for name in NAMES] + NAMES[3:]

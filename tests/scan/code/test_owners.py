@@ -9,7 +9,7 @@ from pathspec import GitIgnoreSpec
 from small_repositories import write
 
 from hush.errors import InvalidInput
-from hush.scan.code.owners import Owners
+from hush.scan.code.history import Owners
 
 # The examples of GitHub's documentation, with what it says of each.
 DOCUMENTED = r"""

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from hush.corpus.blocks import Block
+from hush.data.parts import Block
 from hush.scan.finders import Tokens
 from hush.scan.hits import Hits
 

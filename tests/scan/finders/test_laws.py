@@ -10,9 +10,9 @@ from finder_cases import block_of, lowered, rows_of, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hush.corpus.blocks import Block
-from hush.scan.finder import Finder
+from hush.data.parts import Block
 from hush.scan.finders import Credentials, Fields, Literals, Patterns, Tokens, Words
+from hush.scan.hits import Finder
 
 PLANTED = "AKIA" + "QWERTYUIOP123456"
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import hush
 from hush.scan.finders import Literals
-from hush.scan.finders.characters import PLANES, caseless, is_word
-from hush.scan.finders.spans import occurrences
+from hush.scan.finders.unicode import PLANES, caseless, is_word
+from hush.scan.hits import occurrences
 
 corpora = st.lists(texts, max_size=5)
 literal_lists = st.lists(texts.filter(bool), max_size=8)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hush.scan.finders.private_keys import FEWEST, LONGEST, private_keys
+from hush.scan.finders.credentials import FEWEST, LONGEST, private_keys
 
 KINDS = ["RSA PRIVATE KEY", "PRIVATE KEY", "ENCRYPTED PRIVATE KEY", "OPENSSH PRIVATE KEY", "PGP PRIVATE KEY BLOCK"]
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 import hush
 from hush.scan.finders import Tokens, Words
-from hush.scan.finders.word_counts import WordCounts
-from hush.scan.finders.word_kernels import located
-from hush.scan.finders.words import ChosenWords
+from hush.scan.finders.text_kernels import located
+from hush.scan.finders.words import ChosenWords, WordCounts
 
 corpora = st.lists(texts, max_size=8)
 ranges = st.tuples(st.integers(1, 4), st.integers(0, 4)).map(lambda ends: (ends[0], ends[0] + ends[1]))

@@ -5,9 +5,9 @@ repository says; containment and spread: which file contains which secret, and w
 """
 
 from hush.scan.code.chunks import code_corpus
-from hush.scan.code.finder import CodeSecrets
 from hush.scan.code.repository import Repository
 from hush.scan.code.settings import Chunks, CodeSecret, CodeSettings, Contributors, Imports
+from hush.scan.code.spread import CodeSecrets
 
 __all__ = [
     "Chunks",

@@ -1,6 +1,6 @@
-"""Files become examples: text cut into chunks of so many lines or tokens, and the chunks of a repository as a corpus.
+r"""Files become examples: text cut into chunks of so many lines or tokens, and the chunks of a repository as a corpus.
 
-No character is lost: without overlap, the chunks of a file joined in order are its text. A line ends after "\\n", and
+No character is lost: without overlap, the chunks of a file joined in order are its text. A line ends after "\n", and
 only there. Chunks end where lines end; only a line with more tokens than a chunk may hold is cut, before a token.
 """
 
@@ -11,15 +11,14 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import final
 
-from hush.corpus.columns import Column
-from hush.corpus.parts import Broken, Row, Span
-from hush.corpus.table import Corpus
+from hush.data.corpus import Corpus
+from hush.data.parts import Broken, Column, Row, Span
 from hush.errors import InvalidInput
-from hush.scan.code.reading import text_or_problem
-from hush.scan.code.repository import Repository
+from hush.scan.code.repository import Repository, text_or_problem
 from hush.scan.code.settings import Chunks
 
 __all__ = ["Chunk", "CodePart", "chunks_of", "code_corpus"]
+
 
 COLUMNS = ("text", "path", "id")
 _TOKEN = re.compile(r"\w+|[^\w\s]")

@@ -2,23 +2,189 @@
 
 With git it is what git tracks, as it lies in the work tree; without, what a walk finds. Whatever cannot be an example
 is passed over by kind, with its path, so that nothing goes missing unseen.
+
+The one way in which hush asks git: the user's settings and the programs that a repository names take no part.
+
+A repository may come from anyone. Its own configuration can name pagers, hooks, monitors, signature checkers and
+converters that git would run; each is switched off, as is the network.
+
+One file of a repository as text, or why it is none; no link is followed on the way.
+
+Patterns for paths as in .gitignore, for the rules of an owner and for folders that are walked without git.
 """
 
 import os
 import re
+import stat
+import subprocess
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, Literal, final
 
 from hush.errors import InvalidInput
-from hush.scan.code.git import ask_git, stream_git
-from hush.scan.code.globs import Globs
-from hush.scan.code.reading import Kind, content_or_problem, encodes, text_or_problem
 
-__all__ = ["Repository"]
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+__all__ = ["Globs", "Kind", "Repository", "ask_git", "content_or_problem", "encodes", "stream_git", "text_or_problem"]
+
+
+READ_AT_ONCE = 1 << 20
+TOLD = 200  # characters of git's own words in a message
+
+_SETTINGS = {
+    "safe.directory": "*",  # nothing that the repository's owner could have git run is left below
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "core.pager": "cat",
+    "core.attributesFile": os.devnull,
+    "core.excludesFile": os.devnull,
+    "core.quotePath": "false",
+    "diff.external": "",
+    "diff.orderFile": os.devnull,
+    "diff.renames": "false",
+    "log.showSignature": "false",
+    "log.showRoot": "true",
+    "log.mailmap": "true",
+    "protocol.allow": "never",  # a partial clone would fetch what it lacks
+    "submodule.recurse": "false",
+}
+
+
+def ask_git(folder: Path, *arguments: str) -> tuple[int, bytes]:
+    """Exit status and output of a git command with a short answer."""
+    done = subprocess.run(_command(folder, arguments), capture_output=True, check=False, env=_environment())
+    return done.returncode, done.stdout
+
+
+def stream_git(folder: Path, *arguments: str) -> Iterator[bytes]:
+    """The fields, each ended by NUL, of a git command's output, as they come; an error if git fails."""
+    with tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            _command(folder, arguments), stdout=subprocess.PIPE, stderr=complaints, env=_environment()
+        )
+        with process:
+            output, rest = process.stdout, b""
+            while output is not None and (read := output.read(READ_AT_ONCE)):
+                *fields, rest = (rest + read).split(b"\0")
+                yield from fields
+            if rest:
+                yield rest
+        if process.returncode:
+            complaints.seek(0)
+            words = complaints.read(TOLD).decode(errors="replace").splitlines() or ["no message"]
+            raise InvalidInput(
+                f"git {arguments[0]} failed in {folder} with status {process.returncode} ({words[0]}); "
+                "check the repository with git fsck, or clone it again whole"
+            )
+
+
+def _command(folder: Path, arguments: tuple[str, ...]) -> list[str]:
+    settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+    return ["git", "--no-pager", "-C", os.fspath(folder), *settings, *arguments]
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, without whatever would point git elsewhere (a hook sets GIT_DIR) or change what it answers."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "LC_", "LANG"))}
+    return kept | {
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_LAZY_FETCH": "1",
+        "LC_ALL": "C",
+        "TZ": "UTC",
+    }
+
+
+LOOKED_AT = 8000  # bytes in which a zero means binary, as for git
+
+Kind = Literal[
+    "binary", "not UTF-8", "too large", "submodule", "link", "missing", "unreadable", "odd name", "hidden", "ignored"
+]
+
+
+def text_or_problem(root: Path, path: str) -> tuple[str | None, Kind | None]:
+    """A file's text, or why it has none."""
+    content, problem = content_or_problem(root, path, largest=None)
+    return (None, problem) if content is None else (content.decode(), None)
+
+
+def content_or_problem(root: Path, path: str, largest: int | None) -> tuple[bytes | None, Kind | None]:
+    """A file's bytes if they are text, else why not. No link is followed, not even one that replaced a folder."""
+    place = root / path
+    try:
+        if any((root / parent).is_symlink() for parent in Path(path).parents):
+            return None, "link"
+        found = place.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            return None, "link"
+        if not stat.S_ISREG(found.st_mode):  # a pipe would keep its reader waiting
+            return None, "unreadable"
+        if largest is not None and found.st_size > largest:
+            return None, "too large"
+        content = place.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None, "missing"
+    except OSError:
+        return None, "unreadable"
+    if b"\0" in content[:LOOKED_AT]:
+        return None, "binary"
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return None, "not UTF-8"
+    return content, None
+
+
+def encodes(path: str) -> bool:
+    """Whether a path can be written as UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8 come as lone surrogates
+        return False
+    return True
+
+
+@final
+@dataclass(frozen=True)
+class Globs:
+    """Patterns of which the last one that matches decides; one that begins with ! takes paths out again.
+
+    >>> globs = Globs(("services/billing/**", "*.sql", "!public.sql"))
+    >>> [globs.match(path) for path in ("services/billing/a/b.py", "db/all.sql", "db/public.sql")]
+    [True, True, False]
+    """
+
+    patterns: tuple[str, ...]
+
+    def match(self, path: str) -> bool:
+        """Whether a path, from the root and with slashes, is meant."""
+        return self.verdict(path) is True
+
+    def verdict(self, path: str) -> bool | None:
+        """As ``match``, but None where no pattern has a word on the path."""
+        return self._spec.check_file(path).include
+
+    @cached_property
+    def _spec(self) -> "GitIgnoreSpec":
+        try:
+            from pathspec import GitIgnoreSpec
+        except ImportError:
+            raise InvalidInput('patterns for paths need the pathspec library; pip install "hush[code]"') from None
+        try:
+            return GitIgnoreSpec.from_lines(self.patterns)
+        except ValueError:
+            raise InvalidInput(
+                f"one of {len(self.patterns)} patterns for paths is not valid; write them as in .gitignore"
+            ) from None
+
 
 LARGEST = 1_000_000  # bytes
 UNREAD: tuple[Kind, ...] = ("binary", "link", "missing", "not UTF-8", "submodule", "too large", "unreadable")

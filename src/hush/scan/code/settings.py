@@ -10,6 +10,7 @@ from hush.protection import Protection
 
 __all__ = ["Chunks", "CodeSecret", "CodeSettings", "Contributors", "Imports"]
 
+
 DEFAULT_LINES = 80
 
 

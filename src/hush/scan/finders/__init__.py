@@ -6,11 +6,9 @@ one by one; private_keys: keys, whole or in pieces; pickles: what goes to other 
 """
 
 from hush.scan.finders.credentials import Credentials
-from hush.scan.finders.fields import Fields
 from hush.scan.finders.literals import Literals
-from hush.scan.finders.patterns import Patterns
+from hush.scan.finders.patterns import Fields, Patterns
 from hush.scan.finders.personal import PersonalData
-from hush.scan.finders.tokens import Tokens
-from hush.scan.finders.words import Words
+from hush.scan.finders.words import Tokens, Words
 
 __all__ = ["Credentials", "Fields", "Literals", "Patterns", "PersonalData", "Tokens", "Words"]

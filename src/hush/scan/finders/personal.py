@@ -12,14 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, final
 
-from hush.corpus.blocks import Block
+from hush.data.parts import Block
 from hush.errors import InvalidInput
-from hush.scan.finder import Declared
-from hush.scan.finders.pickles import fields_only
-from hush.scan.finders.spans import SpanList
-from hush.scan.hits import Hits
+from hush.scan.hits import Declared, Hits, SpanList, fields_only
 
 __all__ = ["PersonalData"]
+
 
 WINDOW = 100_000  # characters; a language model's memory grows by about a gigabyte with each as many
 OVERLAP = 2_000  # more than any name or number is long

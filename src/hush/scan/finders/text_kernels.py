@@ -1,4 +1,16 @@
-"""Inner loops over the UTF-8 of texts, compiled by Numba on first use.
+"""Inner loops of counting and finding words, compiled by Numba on first use.
+
+Import only inside functions: loading the compiler is slow. A word list is the UTF-8 of its distinct words one after
+another (``letters``) and where each begins (``offset_W``). It is looked up by a hash table of open addressing:
+``slots`` holds word numbers, -1 where free, and a word is known by comparing its bytes, so that equal hashes do no
+harm. Words are those of ``next_word``, which is compiled into these loops.
+Shapes: N texts, W words, H hits.
+
+Inner loops of tokenising, compiled by Numba on first use.
+
+Import only inside functions: loading the compiler is slow. Shapes: N texts, W words.
+
+Inner loops over the UTF-8 of texts, compiled by Numba on first use.
 
 Import only inside functions: loading the compiler is slow. Every loop releases the interpreter lock and none uses
 Numba's own threads. What was compiled is kept until its own file changes: after a change to a function that is called
@@ -7,12 +19,14 @@ start of the text.
 Shapes: N texts, H hits.
 """
 
-# pyright: basic
-
 from typing import Any
 
 import numpy as np
 from numba import njit
+
+from hush.scan.finders.unicode import BREAK, FORMULA, JOINER, KIND_SHIFT, LETTER, LETTER_AT_END, MARK
+
+# pyright: basic
 
 
 def compiled(function: Any) -> Any:
@@ -128,3 +142,242 @@ def place_matches(data, offset_N, end_H, bytes_H, characters_H, word):
                 if point < word.size and word[point]:
                     example_H[match] = -1
     return example_H, begin_H
+
+
+# pyright: basic
+
+
+POINT_MASK = (1 << KIND_SHIFT) - 1
+DOLLAR = ord("$")
+
+
+@compiled
+def next_word(data, position, end, character, table, word):
+    """The next word from this byte on, written folded into ``word``.
+
+    Returns the byte and the character to go on from, the word's first character and the one behind it, and its length
+    in bytes: 0 when the text is over.
+    """
+    length, begin, stop, joiner = 0, 0, 0, 0
+    while position < end:
+        point, width = code_point(data, position)
+        entry = np.int64(table[point]) if point < table.size else BREAK << KIND_SHIFT
+        kind = entry >> KIND_SHIFT
+        if kind in (LETTER, LETTER_AT_END) or (kind == MARK and length and not joiner):
+            if length == 0:
+                begin = character
+            elif joiner:
+                length = write_code_point(word, length, joiner)
+                joiner = 0
+            length = write_code_point(word, length, entry & POINT_MASK)
+            stop = character + 1
+            if kind == LETTER_AT_END:
+                return position + width, character + 1, begin, stop, length
+        elif length:
+            if kind != JOINER or joiner:
+                break
+            joiner = entry & POINT_MASK  # counts only if a letter follows
+        elif kind == FORMULA:
+            closing, skipped = position + 1, 1
+            while closing < end and data[closing] != DOLLAR:
+                skipped += (data[closing] & 0xC0) != 0x80
+                closing += 1
+            if closing < end:
+                position, character = closing, character + skipped
+        position += width
+        character += 1
+    return position, character, begin, stop, length
+
+
+@compiled
+def split_words(data, offset_N, table):
+    """All words one after another, folded: letters, and where each begins."""
+    word = np.empty(2 * (offset_N[-1] - offset_N[0]) + 4, np.uint8)
+    letters, offset_W, num_words = np.empty(64, np.uint8), np.zeros(64, np.int64), 0
+    for i in range(offset_N.size - 1):
+        position, character = offset_N[i], 0
+        while True:
+            position, character, _, _, length = next_word(data, position, offset_N[i + 1], character, table, word)
+            if length == 0:
+                break
+            at = offset_W[num_words]
+            if at + length > letters.size:
+                letters = longer(letters, at + length)
+            if num_words + 1 == offset_W.size:
+                offset_W = longer(offset_W, num_words + 1)
+            letters[at : at + length] = word[:length]
+            offset_W[num_words + 1] = at + length
+            num_words += 1
+    return letters[: offset_W[num_words]].copy(), offset_W[: num_words + 1].copy()
+
+
+# pyright: basic
+
+
+@compiled
+def hash_of(letters, begin, end):
+    """FNV-1a with its high bits mixed into the low ones."""
+    value = np.uint64(0xCBF29CE484222325)
+    for position in range(begin, end):
+        value = (value ^ np.uint64(letters[position])) * np.uint64(0x100000001B3)
+    return value ^ (value >> np.uint64(29))
+
+
+@compiled
+def located(slots, hash_W, letters, offset_W, source, begin, end, value):
+    """The slot of a word, and its number, or -1 where that slot is free for it."""
+    mask = np.uint64(slots.size - 1)
+    slot = value & mask
+    while True:
+        word = slots[slot]
+        if word < 0:
+            return slot, word
+        if hash_W[word] == value and offset_W[word + 1] - offset_W[word] == end - begin:
+            first, k = offset_W[word], 0
+            while k < end - begin and letters[first + k] == source[begin + k]:
+                k += 1
+            if k == end - begin:
+                return slot, word
+        slot = (slot + np.uint64(1)) & mask
+
+
+@compiled
+def indexed(hash_W, num_words, size):
+    """Slots for these words, which are distinct."""
+    slots = np.full(size, -1, np.int32)
+    mask = np.uint64(size - 1)
+    for word in range(num_words):
+        slot = hash_W[word] & mask
+        while slots[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot] = word
+    return slots
+
+
+@compiled
+def word_index(letters, offset_W):
+    """Hashes and slots of a word list."""
+    num_words = offset_W.size - 1
+    hash_W = np.empty(num_words, np.uint64)
+    for word in range(num_words):
+        hash_W[word] = hash_of(letters, offset_W[word], offset_W[word + 1])
+    size = 16
+    while size < 2 * num_words:
+        size *= 2
+    return hash_W, indexed(hash_W, num_words, size)
+
+
+@compiled
+def appended(letters, offset_W, count_W, hash_W, slots, num_words, source, begin, end, value, slot):
+    """Adds a word that is not there; returns the arrays, which may be new ones."""
+    at = offset_W[num_words]
+    if at + end - begin > letters.size:
+        letters = longer(letters, at + end - begin)
+    if num_words + 1 >= offset_W.size:
+        offset_W, count_W, hash_W = (
+            longer(offset_W, num_words + 2),
+            longer(count_W, num_words + 2),
+            longer(hash_W, num_words + 2),
+        )
+    letters[at : at + end - begin] = source[begin:end]
+    offset_W[num_words + 1] = at + end - begin
+    count_W[num_words] = 0
+    hash_W[num_words] = value
+    slots[slot] = num_words
+    if 2 * (num_words + 1) > slots.size:
+        slots = indexed(hash_W, num_words + 1, 2 * slots.size)
+    return letters, offset_W, count_W, hash_W, slots
+
+
+@compiled
+def count_words(data, offset_N, table):
+    """The distinct words of these texts, and in how many texts each occurs: letters, offsets, counts."""
+    longest = 0
+    for i in range(offset_N.size - 1):
+        longest = max(longest, offset_N[i + 1] - offset_N[i])
+    word = np.empty(2 * longest + 4, np.uint8)  # no code point doubles its bytes when folded
+    room = 1 << 12
+    letters, offset_W, count_W = np.empty(8 * room, np.uint8), np.zeros(room, np.int64), np.empty(room, np.int64)
+    hash_W, slots, num_words = np.empty(room, np.uint64), np.full(2 * room, -1, np.int32), 0
+    last_W = np.empty(room, np.int64)  # the text that counted a word last
+    for i in range(offset_N.size - 1):
+        position, character = offset_N[i], 0
+        while True:
+            position, character, _, _, length = next_word(data, position, offset_N[i + 1], character, table, word)
+            if length == 0:
+                break
+            value = hash_of(word, 0, length)
+            slot, number = located(slots, hash_W, letters, offset_W, word, 0, length, value)
+            if number < 0:
+                number = num_words
+                letters, offset_W, count_W, hash_W, slots = appended(
+                    letters, offset_W, count_W, hash_W, slots, num_words, word, 0, length, value, slot
+                )
+                num_words += 1
+                if num_words > last_W.size:
+                    last_W = longer(last_W, num_words)
+                last_W[number] = -1
+            if last_W[number] != i:
+                last_W[number] = i
+                count_W[number] += 1
+    return letters[: offset_W[num_words]].copy(), offset_W[: num_words + 1].copy(), count_W[:num_words].copy()
+
+
+@compiled
+def merge_counts(letters, offset_W, count_W, others, other_offset, other_count):
+    """Two word lists as one, the counts of equal words added."""
+    num_words = offset_W.size - 1
+    hash_W, slots = word_index(letters, offset_W)
+    all_letters, all_offset, all_count = (
+        longer(letters, letters.size + 1),
+        longer(offset_W, offset_W.size),
+        longer(count_W, offset_W.size),
+    )
+    all_hash = longer(hash_W, offset_W.size)
+    for k in range(other_offset.size - 1):
+        begin, end = other_offset[k], other_offset[k + 1]
+        value = hash_of(others, begin, end)
+        slot, number = located(slots, all_hash, all_letters, all_offset, others, begin, end, value)
+        if number < 0:
+            number = num_words
+            all_letters, all_offset, all_count, all_hash, slots = appended(
+                all_letters, all_offset, all_count, all_hash, slots, num_words, others, begin, end, value, slot
+            )
+            num_words += 1
+        all_count[number] += other_count[k]
+    end = all_offset[num_words]
+    return all_letters[:end].copy(), all_offset[: num_words + 1].copy(), all_count[:num_words].copy()
+
+
+@compiled
+def find_words(data, offset_N, table, letters, offset_W, hash_W, slots):
+    """Every occurrence of the listed words: example, word, first character and the one behind the last."""
+    longest = 0
+    for i in range(offset_N.size - 1):
+        longest = max(longest, offset_N[i + 1] - offset_N[i])
+    word = np.empty(2 * longest + 4, np.uint8)
+    example_H, word_H, begin_H, end_H = (
+        np.empty(1024, np.int64),
+        np.empty(1024, np.int64),
+        np.empty(1024, np.int64),
+        np.empty(1024, np.int64),
+    )
+    found = 0
+    for i in range(offset_N.size - 1):
+        position, character = offset_N[i], 0
+        while True:
+            position, character, begin, stop, length = next_word(
+                data, position, offset_N[i + 1], character, table, word
+            )
+            if length == 0:
+                break
+            value = hash_of(word, 0, length)
+            number = located(slots, hash_W, letters, offset_W, word, 0, length, value)[1]
+            if number < 0:
+                continue
+            if found == example_H.size:
+                example_H, word_H = longer(example_H, found), longer(word_H, found)
+                begin_H, end_H = longer(begin_H, found), longer(end_H, found)
+            example_H[found], word_H[found], begin_H[found], end_H[found] = i, number, begin, stop
+            found += 1
+    return example_H[:found].copy(), word_H[:found].copy(), begin_H[:found].copy(), end_H[:found].copy()

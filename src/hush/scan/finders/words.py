@@ -1,28 +1,135 @@
-"""The words rule: every word whose document frequency lies in a range is a secret; after the paper.
+r"""The words rule: every word whose document frequency lies in a range is a secret; after the paper.
 
 All examples are counted first (``Words``, a survey); what is then found (``ChosenWords``, a finder) are all places
 where a chosen word stands.
+
+In how many examples each word occurs: what the words rule counts by block and adds up over a corpus.
+
+Shapes: W words.
+
+What counts as a word: tokenisation, stated exactly and compiled; first step of the words rule.
+
+A word is a run of letters, or several such runs with exactly one joiner between them; everything else only separates.
+
+- ``letters="ascii"``: letters are a to z and A to Z. With ``lower``, the words of a text are exactly
+  ``re.findall(r"[a-z]+(?:[-'][a-z]+)*", re.sub(r"\$[^$]*\$", " ", text.lower()))``. As ``str.lower`` has it, the Kelvin
+  sign (U+212A) is a k, and İ (U+0130) an i with a separator behind it.
+- ``letters="unicode"``: letters are the code points of which ``str.isalpha`` is true, each with the combining marks
+  that follow it. A word with é as two characters is another than with é as one, so texts are best composed (NFC)
+  beforehand. With ``lower`` each code point is replaced by its own lower case where that is one character: İ stays, and
+  Σ becomes σ also at the end of a word.
+- ``skip_formulas``: from a dollar sign to the next one, both included, nothing is a word; a last one without partner
+  only separates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hush.corpus.blocks import Block
+from hush.data.parts import Block
 from hush.errors import InvalidInput
-from hush.scan.finder import Declared
-from hush.scan.finders.pickles import fields_only
-from hush.scan.finders.tokens import Tokens
-from hush.scan.finders.utf8 import bytes_of, frozen
-from hush.scan.finders.word_counts import WordCounts
-from hush.scan.hits import Hits
+from hush.scan.finders.unicode import bytes_of, folded, frozen, strings_of, token_table
+from hush.scan.hits import Declared, Hits, fields_only
 
-__all__ = ["ChosenWords", "Words"]
+__all__ = ["ChosenWords", "Tokens", "WordCounts", "Words"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """How texts are cut into words.
+
+    >>> Tokens().words("The state-of-the-art $x^2$ isn't Caf\u00e9-'s")
+    ['the', 'state-of-the-art', "isn't", 'caf', 's']
+    >>> Tokens(letters="unicode", lower=False, joiners="", skip_formulas=False).words("Caf\u00e9 $x^2$ isn't")
+    ['Café', 'x', 'isn', 't']
+    """
+
+    letters: Literal["ascii", "unicode"] = "ascii"
+    lower: bool = True
+    joiners: str = "-'"
+    skip_formulas: bool = True
+
+    def __post_init__(self) -> None:
+        if self.letters not in ("ascii", "unicode"):
+            raise InvalidInput(f"letters={self.letters!r} names no set of letters; pass 'ascii' or 'unicode'")
+        for index, joiner in enumerate(self.joiners):
+            if joiner.isalpha() or (joiner == "$" and self.skip_formulas) or folded(joiner) != joiner:
+                raise InvalidInput(
+                    f"joiners: entry {index} is a letter, has a lower case, or is the dollar sign around formulas; "
+                    "pass signs that only stand between letters, such as -'"
+                )
+
+    @property
+    def table(self) -> NDArray[np.uint32]:
+        """What each code point does, for the compiled loops."""
+        return token_table(self.letters, self.lower, self.joiners, self.skip_formulas)
+
+    def words(self, text: str) -> list[str]:
+        """The words of one text, in order and with repetitions; to look at, since blocks are read without it."""
+        from hush.scan.finders.text_kernels import split_words
+
+        data, offset_N = bytes_of(pa.array([text], pa.large_string()))
+        return strings_of(*split_words(data, offset_N, self.table)).to_pylist()
+
+
+Run = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
+"""Distinct words one after another as UTF-8, where each begins, and its count."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class WordCounts:
+    """Words and in how many examples each occurs.
+
+    Held as several runs of distinct words, each less than half as long as the one before it: adding a block then costs
+    in proportion to the block, not to all words so far, and nothing is ever changed in place.
+    """
+
+    runs: tuple[Run, ...]
+
+    @classmethod
+    def of(cls, block: Block, tokens: Tokens) -> Self:
+        from hush.scan.finders.text_kernels import count_words
+
+        return cls(runs=(count_words(*bytes_of(block.texts), tokens.table),))
+
+    def plus(self, other: "WordCounts") -> "WordCounts":
+        """Both as one."""
+        runs: list[Run] = []
+        for run in sorted([*self.runs, *other.runs], key=_size, reverse=True):
+            runs.append(run)
+            while len(runs) > 1 and 2 * _size(runs[-1]) >= _size(runs[-2]):
+                runs.append(_joined([runs.pop(), runs.pop()]))
+        return WordCounts(runs=tuple(runs))
+
+    def ranked(self) -> tuple[pa.LargeStringArray, NDArray[np.int64]]:
+        """All words and their counts, by falling count; words of equal count in the order of their code points."""
+        letters, offset_W, count_W = _joined(self.runs)
+        table = pa.table({"word": strings_of(letters, offset_W), "count": count_W})
+        table = table.sort_by([("count", "descending"), ("word", "ascending")])
+        return table.column("word").combine_chunks(), table.column("count").to_numpy()
+
+    def __repr__(self) -> str:
+        return f"WordCounts({len(self.runs)} runs)"
+
+
+def _size(run: Run) -> int:
+    return len(run[2])
+
+
+def _joined(runs: Iterable[Run]) -> Run:
+    from hush.scan.finders.text_kernels import merge_counts
+
+    total, *others = runs
+    for run in others:
+        total = merge_counts(*map(frozen, total), *map(frozen, run))
+    return total
 
 
 @final
@@ -111,7 +218,7 @@ class ChosenWords:
         return ()
 
     def find(self, block: Block) -> Hits:
-        from hush.scan.finders.word_kernels import find_words
+        from hush.scan.finders.text_kernels import find_words
 
         found = find_words(*bytes_of(block.texts), self.tokens.table, *self._index)
         example_H, word_H, begin_H, end_H = found
@@ -131,7 +238,7 @@ class ChosenWords:
     @cached_property
     def _index(self) -> tuple[NDArray[Any], ...]:
         """The words as a hash table."""
-        from hush.scan.finders.word_kernels import word_index
+        from hush.scan.finders.text_kernels import word_index
 
         letters, offset_W = bytes_of(pa.array(self.words, pa.large_string()))
         return tuple(map(frozen, (letters, offset_W, *word_index(letters, offset_W))))

@@ -1,0 +1,296 @@
+"""One secret: from the sampling rates of its examples to what an adversary can end up with.
+
+Posteriors of many secrets at one noise, group by group.
+
+Legend: S secrets, Q priors of a secret, N examples.
+
+Many secrets at once: those whose counts have nearly the same mean and spread share one dominating law.
+
+Legend: S secrets, N examples.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hush.accounting.arguments import (
+    Bound,
+    Side,
+    checked_accuracy,
+    checked_choice,
+    checked_noise,
+    checked_priors,
+    checked_rates,
+    checked_rounds,
+)
+from hush.accounting.blowup import blowup_lower, blowup_upper
+from hush.accounting.counts import EPS, Array, CountLaw, count_law, joined_law
+from hush.accounting.divergences import kl_upper, renyi_upper
+from hush.errors import InvalidInput
+from hush.incidence import Incidence
+
+ACCURACY = 1e-3
+LOOSE = 0.05  # share of round-off in a bound above which others are tried
+
+
+@overload
+def posterior(
+    rates: ArrayLike,
+    *,
+    noise_multiplier: float,
+    rounds: SupportsIndex,
+    prior: float,
+    bound: Bound = "blowup",
+    side: Side = "upper",
+    accuracy: float = ACCURACY,
+) -> float: ...
+@overload
+def posterior(
+    rates: ArrayLike,
+    *,
+    noise_multiplier: float,
+    rounds: SupportsIndex,
+    prior: ArrayLike,
+    bound: Bound = "blowup",
+    side: Side = "upper",
+    accuracy: float = ACCURACY,
+) -> float | Array: ...
+def posterior(
+    rates: ArrayLike,
+    *,
+    noise_multiplier: float,
+    rounds: SupportsIndex,
+    prior: ArrayLike,
+    bound: Bound = "blowup",
+    side: Side = "upper",
+    accuracy: float = ACCURACY,
+) -> float | Array:
+    """Probability with which an adversary names the secret after training, from each prior.
+
+    rates are the sampling probabilities of the examples that contain the secret; noise_multiplier 0 means no noise:
+    the adversary then learns the secret exactly when any of its examples is ever drawn.
+
+    Guarantee: with side="upper" the answer is an upper bound, always; with side="lower" it is the success of an
+    explicit attack on the dominating pair, so the truth for the bound "blowup" lies between the two.
+    `accuracy` is the relative excess aimed for; a finer one costs time, a coarser one never costs safety.
+
+    >>> round(posterior([0.001] * 100, noise_multiplier=2.0, rounds=1000, prior=1e-10), 7)
+    2.1e-06
+    """
+    rate_N = checked_rates(rates)
+    sigma, count = checked_noise(noise_multiplier), checked_rounds(rounds)
+    priors = checked_priors(prior)
+    checked_choice("bound", bound, Bound)
+    checked_choice("side", side, Side)
+    accuracy = checked_accuracy(accuracy)
+    if side == "lower" and bound != "blowup":
+        raise InvalidInput(f"side='lower' is an attack, whatever the bound; drop bound={bound!r}")
+    flat = priors.ravel()
+    if flat.size == 0:
+        return priors.copy()
+    law = count_law(rate_N[rate_N > 0], tail=count_tail(float(flat.min()), count))
+    if side == "upper":
+        answer = upper_posterior(law, sigma, count, flat, bound=bound, accuracy=accuracy)
+    else:
+        answer = _lower_posterior(law, sigma, count, flat, accuracy=accuracy)
+    return float(answer[0]) if priors.ndim == 0 else answer.reshape(priors.shape)
+
+
+def count_tail(prior: float, rounds: int) -> float:
+    """Mass of the count's tail that may be conceded at this prior without showing in the answer."""
+    return max(1e-9 * prior / rounds, 1e-310)
+
+
+def upper_posterior(law: CountLaw, sigma: float, rounds: int, priors: Array, *, bound: Bound, accuracy: float) -> Array:
+    """Upper bounds for a law of counts: the asked bound, or the noiseless limit where that is smaller."""
+    ceiling = noiseless_posterior(law.log_idle, rounds, priors)
+    if sigma == 0.0 or law.log_idle == 0.0:
+        return ceiling
+    if bound == "kl":
+        found = kl_upper(law, sigma, rounds, priors, accuracy=accuracy)
+    elif bound == "renyi":
+        found = renyi_upper(law, sigma, rounds, priors, accuracy=accuracy)
+    else:
+        found, allowance = blowup_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        loose = allowance > LOOSE
+        if loose.any():  # deep valleys between the modes of a run: another certified bound may be better
+            found[loose] = np.minimum(found[loose], renyi_upper(law, sigma, rounds, priors[loose], accuracy=accuracy))
+    # fmin: where nothing was found (NaN) the noiseless limit, which always holds, stands.
+    return np.maximum(priors, np.fmin(ceiling, found))
+
+
+def noiseless_posterior(log_idle: float | Array, rounds: int, priors: Array) -> Array:
+    """1 - (1 - p) * P(never drawn), rounded up: the answer without noise, and an upper bound with any (noise is
+    post-processing). log_idle is the log-probability that one round draws none of the examples."""
+    exponent = np.log1p(-priors) + rounds * np.asarray(log_idle)
+    return np.where(np.asarray(log_idle) == 0.0, priors, np.minimum(1.0, -np.expm1(exponent) * (1 + 1e5 * EPS)))
+
+
+def _lower_posterior(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
+    if law.log_idle == 0.0:
+        return priors.copy()
+    if sigma == 0.0:
+        return np.maximum(priors, noiseless_posterior(law.log_idle, rounds, priors) * (1 - 2e5 * EPS))
+    return blowup_lower(law, sigma, rounds, priors, accuracy=accuracy)
+
+
+Indices = NDArray[np.int64]
+
+FINEST = 2e-4  # relative width of the finest groups: sharing a law then costs next to no noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Secrets that share one law, which dominates the count of each; what holds for it holds for all of them."""
+
+    member: Indices
+    law: CountLaw
+    width: float
+
+    @property
+    def is_finest(self) -> bool:
+        """Too narrow for cutting it finer to matter."""
+        return self.width <= FINEST
+
+
+class Crowd:
+    """The sampling rates of every secret's examples, and how to group secrets."""
+
+    def __init__(self, incidence: Incidence, rate_N: Array, *, tail: float) -> None:
+        self._offset_S = incidence.offset_S
+        self._rate_of_entry = rate_N[incidence.example_of_entry]
+        self._tail = tail
+        secret = np.repeat(np.arange(incidence.num_secrets), incidence.examples_per_secret)
+        rate = self._rate_of_entry
+
+        def total(values: Array) -> Array:
+            return np.bincount(secret, values, minlength=incidence.num_secrets).astype(np.float64)
+
+        self.mean_S = total(rate)
+        self._square_S = total(rate * rate)  # mean less variance
+        # Terms of one sign, added one after another: at most an EPS of their sum each, and an idle round is made rarer.
+        with np.errstate(divide="ignore"):
+            self.log_idle_S = total(np.log1p(-rate)) * (1 + EPS * incidence.examples_per_secret)
+
+    def coarse_width(self, member: Indices, most: int) -> float:
+        """The narrowest width, FINEST times a power of 2, that makes at most so many groups."""
+        width = FINEST
+        while np.unique(self._keys(member, width)).size > most:
+            width *= 2
+        return width
+
+    def grouped(self, member: Indices, width: float) -> Iterator[Group]:
+        """Groups of secrets with means within a factor 1 + width and alike in spread."""
+        keys = self._keys(member, width)
+        order = np.argsort(keys, kind="stable")
+        for part in np.split(member[order], np.flatnonzero(np.diff(keys[order])) + 1):
+            law = joined_law([self._rates(int(secret)) for secret in part], tail=self._tail)
+            yield Group(member=part, law=law, width=width)
+
+    def _keys(self, member: Indices, width: float) -> Indices:
+        mean = np.floor(np.log(self.mean_S[member]) / width).astype(np.int64)
+        spread = np.floor(self._square_S[member] / self.mean_S[member] / (8 * width)).astype(np.int64)
+        return mean * (1 << 20) + spread
+
+    def _rates(self, secret: int) -> Array:
+        return self._rate_of_entry[self._offset_S[secret] : self._offset_S[secret + 1]]
+
+
+Progress = Callable[[int, int], None]
+
+COARSE_GROUPS = 384
+MOST_PRIORS = 48  # distinct priors evaluated for one group; more are rounded up to a grid
+
+
+def posteriors(
+    incidence: Incidence,
+    *,
+    prior: ArrayLike,
+    noise_multiplier: float,
+    rates: ArrayLike,
+    rounds: SupportsIndex,
+    bound: Bound = "blowup",
+    accuracy: float = ACCURACY,
+    progress: Progress | None = None,
+) -> Array:
+    """What an adversary can end up with, for every secret at once.
+
+    prior: one number, one per secret, or several per secret (m x q); the answer has one entry per secret, or a row of
+    q. rates: one sampling probability per example, or one for all.
+
+    Guarantee: every entry is an upper bound. Secrets drawn about equally often share a bound, which may cost a few
+    percent; `posterior` gives the tight one for a single secret.
+
+    >>> incidence = Incidence.from_pairs([0, 1, 1], [0, 0, 1], num_examples=3, num_secrets=3)
+    >>> posteriors(incidence, prior=1e-6, noise_multiplier=1.0, rates=0.1, rounds=100).round(4).tolist()
+    [0.0177, 0.0005, 0.0]
+    """
+    rate_N = checked_rates(rates, length=incidence.num_examples)
+    sigma, count = checked_noise(noise_multiplier), checked_rounds(rounds)
+    checked_choice("bound", bound, Bound)
+    priors = checked_priors(prior)
+    if priors.ndim > 2 or (priors.ndim > 0 and priors.shape[0] != incidence.num_secrets):
+        raise InvalidInput(f"prior has shape {priors.shape} but there are {incidence.num_secrets} secrets")
+    rows = priors if priors.ndim == 2 else priors.reshape(-1, 1)
+    prior_SQ = np.broadcast_to(rows, (incidence.num_secrets, rows.shape[1]))
+    crowd = Crowd(incidence, rate_N, tail=count_tail(float(prior_SQ.min(initial=0.5)), count))
+    evaluator = Evaluator(
+        prior_SQ=prior_SQ, rounds=count, bound=bound, accuracy=checked_accuracy(accuracy), progress=progress
+    )
+    found_SQ = noiseless_posterior(crowd.log_idle_S[:, None], count, prior_SQ)
+    drawn = np.flatnonzero(crowd.mean_S > 0)
+    if drawn.size and sigma > 0:
+        groups = list(crowd.grouped(drawn, crowd.coarse_width(drawn, COARSE_GROUPS)))
+        for group, found in zip(groups, evaluator.evaluate(groups, sigma), strict=True):
+            found_SQ[group.member] = np.minimum(found_SQ[group.member], found)
+    return found_SQ if priors.ndim == 2 else found_SQ[:, 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """Upper bounds for groups of secrets, each at its own priors."""
+
+    prior_SQ: Array
+    rounds: int
+    bound: Bound
+    accuracy: float
+    progress: Progress | None
+    _done: list[int] = field(default_factory=lambda: [0, 0])  # evaluations finished, and begun
+
+    def at(self, group: Group, sigma: float) -> Array:
+        """Posteriors of a group's members at this noise."""
+        prior_mq = self.prior_SQ[group.member]
+        distinct, where = _rounded_up(prior_mq)
+        found = upper_posterior(group.law, sigma, self.rounds, distinct, bound=self.bound, accuracy=self.accuracy)
+        return found[where].reshape(prior_mq.shape)
+
+    def evaluate(self, groups: Sequence[Group], sigma: float) -> list[Array]:
+        """Posteriors for each group; the array work runs outside the interpreter lock, so threads help."""
+        self._done[1] += len(groups)
+        results: list[Array] = []
+
+        def work(group: Group) -> Array:
+            return self.at(group, sigma)
+
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            for found in pool.map(work, groups):
+                results.append(found)
+                self._done[0] += 1
+                if self.progress is not None:
+                    self.progress(*self._done)
+        return results
+
+
+def _rounded_up(priors: Array) -> tuple[Array, Indices]:
+    """Distinct priors to evaluate, and for each given one the index of one at least as large."""
+    distinct: Array = np.unique(priors)
+    if distinct.size > MOST_PRIORS:  # the posterior grows with the prior, so a larger one is safe
+        largest = float(distinct[-1])
+        distinct = np.geomspace(float(distinct[0]), largest, MOST_PRIORS)
+        distinct[-1] = largest
+    return distinct, np.searchsorted(distinct, priors.ravel()).astype(np.int64)

@@ -1,0 +1,173 @@
+"""What the planning commands answer: one record for each result, printed as JSON or as tables."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from hush.cli.inputs import Promises
+from hush.cli.results.accounting import Record
+from hush.cli.results.cautions import plan_cautions, show_cautions
+from hush.console import counted, plain, rounded_down, rounded_up, show_rows
+from hush.plan import Plan, noise_without_forcing
+from hush.plan.plan import are_canaries, kept_weight, unlisted_secrets
+from hush.report.markup import at_least
+from hush.storage import whole_file
+from hush.weights import Frontier
+
+__all__ = ["frontier_record", "plan_record", "show_frontiers", "show_plan", "write_rows"]
+
+
+COLUMNS = (
+    "capacity", "bound", "setting", "noise_multiplier", "noise_per_gradient", "kept_weight", "kept_fraction",
+    "total_weight", "effective_size", "num_binding", "default",
+)  # fmt: skip
+
+
+def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
+    """A plan in numbers, who binds, what relaxing a secret that alone forces the noise would buy, and where it is."""
+    share_SQ = plan.posterior / plan.ceiling
+    point_S = share_SQ.argmax(axis=1) if share_SQ.size else np.empty(0, dtype=int)
+    ranked = sorted(plan.binding.tolist(), key=lambda secret: (-share_SQ[secret].max(), secret))
+    forcing = noise_without_forcing(plan)
+    return {
+        "noise_multiplier": plan.noise_multiplier,
+        "noise_per_gradient": plan.noise_multiplier / plan.batch_size,
+        "kept_fraction": plan.kept_fraction,
+        "kept_weight": kept_weight(plan),
+        "total_weight": plan.total_weight,
+        "effective_size": plan.effective_size,
+        "largest_rate": float(plan.rates.max()),
+        "num_examples": plan.incidence.num_examples,
+        "num_secrets": plan.incidence.num_secrets,
+        "num_unlisted": unlisted_secrets(plan.incidence),
+        "num_canaries": int(are_canaries(plan).sum()),
+        "rounds": plan.rounds,
+        "batch_size": plan.batch_size,
+        "clip_norm": plan.clip_norm,
+        "bound": plan.bound,
+        "capacity": plan.capacity,
+        "binding": [
+            {
+                "id": plan.secret_ids[secret],
+                "prior": float(plan.prior[secret, point_S[secret]]),
+                "ceiling": float(plan.ceiling[secret, point_S[secret]]),
+                "posterior": float(plan.posterior[secret, point_S[secret]]),
+            }
+            for secret in ranked
+        ],
+        "forcing": None if forcing is None else {"id": forcing[0], "noise_without": forcing[1]},
+        "cautions": plan_cautions(plan),
+        "fingerprints": dict(plan.certificate.fingerprints),
+        "certificate": str(folder / "certificate.md"),
+        "seconds": seconds,
+    }
+
+
+def show_plan(record: Record, console: Console, *, top: int) -> None:
+    """The plan as a table, the secrets that bind, and where the certificate is."""
+    examples, batch = record["num_examples"], record["batch_size"]
+    rows = [
+        ["noise multiplier", rounded_up(record["noise_multiplier"], 5)],
+        ["noise per averaged gradient", rounded_up(record["noise_per_gradient"])],
+        ["examples used", f"{_percent(record['kept_fraction'])} of {examples:,}"],
+        ["weight that examples with secrets keep", _percent(record["kept_weight"])],
+        ["sum of weights", rounded_down(record["total_weight"], 6)],
+        ["effective size", rounded_down(record["effective_size"], 6)],
+        ["expected batch", f"{batch:g}, rates up to {rounded_up(record['largest_rate'], 3)}"],
+    ]
+    secrets = record["num_secrets"]
+    if record["num_unlisted"]:
+        rows.append(["secrets in some example", f"{secrets - record['num_unlisted']:,} of {secrets:,}"])
+    if record["num_canaries"]:
+        rows.append(["secrets that are canaries, by their ids", f"{record['num_canaries']:,} of {secrets:,}"])
+    title = f"plan for {counted(secrets, 'secret')}, {counted(record['rounds'], 'round')}"
+    show_rows(console, [title, ""], rows)
+    binding: list[Record] = record["binding"]
+    if binding and top > 0:
+        cells = [
+            [row["id"], at_least(row["prior"], 6), *(rounded_up(row[name]) for name in ("posterior", "ceiling"))]
+            for row in binding[:top]
+        ]
+        shown = f"Binding secrets: {len(binding)}" + (f", the first {top}" if len(binding) > top else "")
+        show_rows(console, ["secret", "prior", "posterior at most", "ceiling"], cells, title=shown)
+    if record["forcing"] is not None:
+        without = rounded_up(record["forcing"]["noise_without"])
+        text = f" alone forces this noise; without its promise the same rates would need {without}."
+        console.print(plain(record["forcing"]["id"]) + Text(text))
+    console.print(Text(f"Certificate: {record['certificate']}"), soft_wrap=True)
+    show_cautions(record["cautions"], console)
+    console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")
+
+
+def frontier_record(frontiers: Sequence[Frontier], promises: Promises, settings: Sequence[float] = ()) -> Record:
+    """Every row of every frontier, with the default choice of each marked, and the settings that leave no plan.
+
+    settings: those that were asked for; the sweep goes down and ends before the first that leaves none.
+    """
+    rows: list[Record] = []
+    for frontier in frontiers:
+        for row, record in zip(frontier.rows, frontier.records(), strict=True):
+            ids = promises.ids
+            binding = list(row.binding) if ids is None else [ids[secret] for secret in row.binding]
+            kind = {"capacity": frontier.capacity, "bound": frontier.bound}
+            rows.append(kind | record | {"binding": binding, "default": row is frontier.best})
+    sizes = {"num_examples": promises.incidence.num_examples, "num_secrets": promises.incidence.num_secrets}
+    reached = min((row.setting for frontier in frontiers for row in frontier.rows), default=0.0)
+    without = sorted({setting for setting in settings if setting < reached}, reverse=True)
+    return sizes | {"rounds": promises.rounds, "rows": rows, "settings_without_plan": without}
+
+
+def show_frontiers(record: Record, console: Console) -> None:
+    """A table for each kind; a star marks the default choice."""
+    rows: list[Record] = record["rows"]
+    kinds = list(dict.fromkeys((row["capacity"], row["bound"]) for row in rows))
+    columns = ["noise", "noise / B", "weight kept", "examples", "sum w", "eff. size", "binding", ""]
+    for kind in kinds:
+        cells = [
+            [
+                rounded_up(row["noise_multiplier"], 5),
+                rounded_up(row["noise_per_gradient"], 3),
+                _percent(row["kept_weight"]),
+                _percent(row["kept_fraction"]),
+                rounded_down(row["total_weight"], 6),
+                rounded_down(row["effective_size"], 6),
+                str(len(row["binding"])),
+                "*" if row["default"] else "",
+            ]
+            for row in rows
+            if (row["capacity"], row["bound"]) == kind
+        ]
+        show_rows(console, columns, cells, title=f"Capacities: {kind[0]}, bound: {kind[1]}")
+    console.print(
+        "* the least noise of these rows that keeps 90 % of the weight of examples with secrets, or the most data; "
+        "hush plan looks between the rows, too."
+    )
+    if record["settings_without_plan"]:
+        left = ", ".join(f"{setting:g}" for setting in record["settings_without_plan"])
+        console.print(
+            f"Left out, since they leave no plan for this batch size: {left}.", highlight=False, soft_wrap=True
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{rounded_down(round(100 * share, 9))} %"
+
+
+def write_rows(record: Record, path: Path) -> None:
+    """The rows as JSON or, without the lists of binding secrets, as CSV."""
+    if path.suffix.lower() == ".json":
+        text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    else:
+        table = io.StringIO(newline="")
+        writer = csv.DictWriter(table, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row | {"num_binding": len(row["binding"])} for row in record["rows"])
+        text = table.getvalue()
+    with whole_file(path) as file:
+        file.write(text.encode())

@@ -1,0 +1,174 @@
+"""The owner's side of a scan, as files: why each pair is there, and which row of which file each example is.
+
+reasons.parquet   example, secret, rule, reason, begin, end: at least one row for every pair
+examples.parquet  id, file, row and, under a key, the row's fingerprint
+counts.json       how many rows of which file were passed over, and how many pairs come from copies alone
+
+All of it is read in stretches: a question about one example or one secret reads the row groups that can answer it.
+"""
+
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from hush.errors import InvalidInput
+from hush.storage import parquet_file
+
+__all__ = ["ROW_GROUP", "OwnerFiles", "OwnerWriter", "temporary_owner"]
+
+
+ROW_GROUP, HELD_BYTES = 50_000, 2**26  # rows written at once, or fewer if they are large
+REASONS = pa.schema(
+    {
+        "example": pa.int64(),
+        "secret": pa.int64(),
+        "rule": pa.string(),
+        "reason": pa.string(),
+        "begin": pa.int64(),
+        "end": pa.int64(),
+    }
+)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OwnerFiles:
+    """The folder of an owner's side. A temporary one goes away with this object."""
+
+    folder: Path
+
+    def reasons(
+        self, *, examples: NDArray[np.integer] | None = None, secret: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of reasons.parquet, of these examples (ascending) and of this secret only, if they are given."""
+        with self._opened("reasons.parquet") as file:
+            for group in _row_groups(file, examples):
+                for batch in file.iter_batches(ROW_GROUP, row_groups=[group], use_threads=False):
+                    kept_H = np.ones(len(batch), dtype=bool)
+                    if examples is not None:
+                        kept_H &= np.isin(batch.column("example").to_numpy(), examples)
+                    if secret is not None:
+                        kept_H &= batch.column("secret").to_numpy() == secret
+                    if kept_H.any():
+                        yield batch.filter(pa.array(kept_H))
+
+    def examples(self, *columns: str) -> Iterator[pa.RecordBatch]:
+        """These columns of examples.parquet, all of them if none is named; example i is row i."""
+        with self._opened("examples.parquet") as file:
+            yield from file.iter_batches(ROW_GROUP, columns=list(columns) or None, use_threads=False)
+
+    def example(self, number: int) -> dict[str, Any]:
+        """Id, file and row of one example."""
+        with self._opened("examples.parquet") as file:
+            before = 0
+            for group in range(file.metadata.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if number < before + rows:
+                    return file.read_row_group(group, use_threads=False).slice(number - before, 1).to_pylist()[0]
+                before += rows
+        raise InvalidInput(f"example {number} is not among the {before} of this scan; examples count from 0")
+
+    def numbers_of(self, name: str) -> list[int]:
+        """The examples with this id."""
+        found: list[int] = []
+        before = 0
+        for batch in self.examples("id"):
+            found += [before + row for row, other in enumerate(batch.column("id").to_pylist()) if other == name]
+            before += len(batch)
+        return found
+
+    def skipped(self) -> dict[str, int]:
+        """How many rows were passed over, by file."""
+        return self._counts()["skipped"]
+
+    def inherited(self) -> int:
+        """How many pairs come from copies alone."""
+        return self._counts()["pairs_from_copies"]
+
+    def write_counts(self, *, skipped: dict[str, int], inherited: int) -> None:
+        """Keep what was counted on the way."""
+        counts = {"skipped": skipped, "pairs_from_copies": inherited}
+        (self.folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
+
+    def _counts(self) -> dict[str, Any]:
+        path = self.folder / "counts.json"
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            raise InvalidInput(f"{path} is missing or not readable; restore it, or scan again") from None
+
+    def _opened(self, name: str) -> AbstractContextManager[pq.ParquetFile]:
+        return parquet_file(self.folder / name, remedy="scan again")
+
+
+def temporary_owner() -> OwnerFiles:
+    """An empty folder that its owner alone can enter, and that goes away with the object."""
+    folder = Path(tempfile.mkdtemp(prefix="hush-scan-"))
+    owner = OwnerFiles(folder)
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return owner
+
+
+@final
+class OwnerWriter:
+    """A table that is written in stretches, in row groups of bounded size, readable by its owner alone."""
+
+    def __init__(self, path: Path, schema: pa.Schema, *, kind: str) -> None:
+        path.touch(mode=0o600, exist_ok=False)
+        self._schema = schema.with_metadata({"hush.kind": kind})
+        self._file = path.open("wb")  # not by its name, which Arrow may not know how to spell
+        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd", write_page_checksum=True)
+        self._held: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def write(self, columns: dict[str, Any]) -> None:
+        """Some rows."""
+        arrays = [
+            column.cast(kind.type) if isinstance(column, pa.Array) else pa.array(column, kind.type)
+            for kind, column in ((self._schema.field(name), columns[name]) for name in self._schema.names)
+        ]
+        batch = pa.record_batch(arrays, schema=self._schema)
+        self._held.append(batch)
+        self._rows += len(batch)
+        self._bytes += batch.nbytes
+        if self._rows >= ROW_GROUP or self._bytes >= HELD_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.Table.from_batches(self._held, self._schema), row_group_size=ROW_GROUP)
+        self._held, self._rows, self._bytes = [], 0, 0
+
+    def __enter__(self) -> "OwnerWriter":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        try:
+            if raised[0] is None:
+                self._flush()
+            self._writer.close()
+        finally:
+            self._file.close()
+
+
+def _row_groups(file: pq.ParquetFile, examples: NDArray[np.integer] | None) -> Iterator[int]:
+    """The row groups that may hold any of these examples."""
+    for group in range(file.metadata.num_row_groups):
+        statistics = file.metadata.row_group(group).column(0).statistics
+        if examples is None or statistics is None or not statistics.has_min_max:
+            yield group
+            continue
+        begin, end = np.searchsorted(examples, [statistics.min, statistics.max + 1])
+        if begin < end:
+            yield group

@@ -1,0 +1,327 @@
+"""What every part of a rules file shares: unknown keys are refused, nothing changes later, and no value ever shows.
+
+Fields say in their description what they take, in words that complete "pass …"; a message about a wrong value is made
+from that, and never from the value, which may be the text of a secret.
+
+Everything that is wrong with a rules file, in sentences: where, what is allowed, and the nearest name that is.
+
+No sentence holds what the file says in that place, except numbers where a number belongs and keys that are all but a
+known one: a value in the wrong place may well be the text of a secret.
+
+Reading YAML so that a message can say on which line something stands, without saying what stands there.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, final, get_args
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from hush.errors import InvalidInput
+
+__all__ = [
+    "PROMISE",
+    "YES_OR_NO",
+    "Day",
+    "Document",
+    "Model",
+    "Name",
+    "Probability",
+    "Problems",
+    "Real",
+    "Texts",
+    "Whole",
+    "kind_of_value",
+    "nearest",
+    "read_yaml",
+    "wrong",
+]
+
+
+PROMISE = "a mapping with prior or format, and ceiling; or with points"
+YES_OR_NO = "true or false"
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class Model(BaseModel):
+    """A mapping of the rules file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        return []  # values may be the text of secrets
+
+
+def wrong(said: str) -> PydanticCustomError:
+    """An error whose sentence is shown as it is, so it must hold no value that could be text."""
+    return PydanticCustomError("hush", "{said}", {"said": said})  # pyright: ignore[reportArgumentType]
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):  # which Python counts as a whole number
+        raise PydanticCustomError("float_type", "not a number")
+    return value
+
+
+def _name(value: str) -> str:
+    if NAME.fullmatch(value) is None:
+        raise wrong(
+            "it is no name of up to 64 small letters, digits, dots, dashes and underscores, the first of them a letter "
+            "or a digit; pass one, such as rare-words (it becomes part of public ids)"
+        )
+    return value
+
+
+def _day(value: object) -> object:
+    if isinstance(value, datetime) or not isinstance(value, date | str):
+        raise PydanticCustomError("date_type", "not a day")
+    return value
+
+
+def _full(value: str) -> str:
+    if not value.strip():
+        raise wrong("it is empty text; remove the entry, or write what is meant")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Real = Annotated[float, BeforeValidator(_no_boolean)]
+Probability = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0.0, lt=1.0)]
+Whole = Annotated[int, BeforeValidator(_no_boolean)]
+Day = Annotated[date, BeforeValidator(_day)]
+Texts = Annotated[tuple[Annotated[str, AfterValidator(_full)], ...], Field(min_length=1)]
+
+
+Place = tuple[str | int, ...]
+_OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+
+
+def nearest(value: object, allowed: Iterable[str]) -> str:
+    """Which allowed name a value is near to, as a question; nothing if none. Only the allowed name is ever shown.
+
+    >>> nearest("pattern", ["words", "patterns"])
+    ' (did you mean patterns?)'
+    """
+    close = get_close_matches(value.lower(), list(allowed), n=1, cutoff=0.7) if isinstance(value, str) else []
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def kind_of_value(value: object) -> str:
+    """What may be said of a value that could be text."""
+    if value is None:
+        return "empty"
+    for kind, name in ((Mapping, "a mapping"), (list | tuple, "a list"), (str, "text"), (bool, "true or false")):
+        if isinstance(value, kind):
+            return name
+    return "a number" if isinstance(value, int | float) else "a day" if isinstance(value, date) else "of another kind"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Problems:
+    """Words for what is wrong with a file that should be a ``root``, and where in it that stands."""
+
+    root: type[BaseModel]
+    content: object
+    line_of: Callable[[Place], int | None]
+
+    def of(self, error: ValidationError) -> list[str]:
+        """One sentence for each problem, in the order of the file."""
+        found: list[tuple[int, str]] = []
+        for problem in error.errors(include_url=False):
+            if problem["type"] == "too_short" and problem["input"]:
+                continue  # it only looks short, because some of its entries are wrong, which is said of them
+            place = _without_tag(problem["loc"])
+            found.append((self.line_of(place) or 0, self.at(place, self._sentence(problem, place))))
+        return [sentence for _, sentence in sorted(found, key=lambda each: each[0])]
+
+    def at(self, place: Place, said: str) -> str:
+        """A sentence about a place, after its line."""
+        line = self.line_of(place)
+        return said if line is None else f"line {line}: {said}"
+
+    def where(self, place: Place) -> str:
+        """A place as a path of keys and positions, with the name of its rule."""
+        path = ""
+        for size, step in enumerate(place):
+            model, holder = self._model(place[:size]), self._value(place[:size])
+            if isinstance(step, int):
+                path += f"[{step}]"
+            elif model is None and isinstance(holder, Mapping):  # its keys are the owner's own
+                path += f", entry {_number_of(step, holder)}"
+            else:
+                path += f".{step}" if path else step
+        name = self._value((*place[:2], "name")) if place[:1] == ("rules",) and len(place) > 1 else None
+        return (path or "the file") + (f" (rule {name})" if isinstance(name, str) and NAME.fullmatch(name) else "")
+
+    def _sentence(self, problem: Any, place: Place) -> str:
+        kind, value, context = problem["type"], problem["input"], problem.get("ctx", {})
+        at = self.where(place)
+        match kind:
+            case "extra_forbidden" | "invalid_key":
+                return self._unknown_key(place)
+            case "missing" if isinstance(place[-1], int):
+                return f"{self.where(place[:-1])} is too short; pass {self._takes(place)}"
+            case "missing":
+                return f"{self.where(place[:-1])} lacks {place[-1]}, {self._takes(place)}"
+            case "union_tag_not_found":
+                return f"{at} lacks find, one of {', '.join(self._kinds)}"
+            case "union_tag_invalid":
+                near = nearest(context["tag"], self._kinds)
+                return f"{at}: find is no known kind{near}; pass one of {', '.join(self._kinds)}"
+            case "hush":
+                return f"{at}: {context['said']}"
+            case "literal_error":
+                allowed = re.findall(r"'?([\w-]+)'?(?:, | or |$)", context["expected"])
+                said = "no allowed word" if isinstance(value, str) else kind_of_value(value)
+                return f"{at} is {said}{nearest(value, allowed)}; pass {' or '.join(allowed)}"
+            case "too_short" | "string_too_short":
+                return f"{at} is empty; pass {self._takes(place)}"
+            case _ if kind in _OUT_OF_RANGE:
+                return f"{at} is {value}, which is out of range; pass {self._takes(place)}"
+        return f"{at} is {kind_of_value(value)}; pass {self._takes(place)}"
+
+    def _unknown_key(self, place: Place) -> str:
+        *parent, key = place
+        model, holder = self._model(tuple(parent)), self._value(tuple(parent))
+        known = list(model.model_fields) if model else []
+        near = nearest(key, known)
+        number = _number_of(key, holder) if isinstance(holder, Mapping) else 0
+        named = f"the unknown key {key}{near}" if near else f"an unknown key, number {number} of its keys"
+        return f"{self.where(tuple(parent))} has {named}; it may hold {', '.join(known)}"
+
+    def _takes(self, place: Place) -> str:
+        """What the field at this place, or around it, takes, in the words of its description."""
+        for size in range(len(place), 0, -1):
+            model, name = self._model(place[: size - 1]), place[size - 1]
+            field = model.model_fields.get(str(name)) if model else None
+            if field is not None:
+                return field.description or "a name"
+        return "what the documentation shows"
+
+    @property
+    def _kinds(self) -> list[str]:
+        return [_find(model) for model in _models_in(self.root.model_fields["rules"].annotation)]
+
+    def _value(self, place: Place) -> object:
+        inside = self.content
+        for step in place:
+            if isinstance(inside, Mapping):
+                inside = inside.get(step)
+            else:
+                inside = inside[step] if isinstance(inside, list | tuple) and isinstance(step, int) else None
+        return inside
+
+    def _model(self, place: Place) -> type[BaseModel] | None:
+        """Which model describes a place, following the kind that each rule states."""
+        models: list[type[BaseModel]] = [self.root]
+        for size, step in enumerate(place):
+            if isinstance(step, str):
+                field = models[0].model_fields.get(step) if len(models) == 1 else None
+                models = _models_in(field.annotation) if field else []
+            if len(models) > 1 and isinstance(step, int):
+                find = self._value((*place[: size + 1], "find"))
+                models = [model for model in models if _find(model) == find]
+        holds_one = isinstance(self._value(place), Mapping) or not place
+        return models[0] if len(models) == 1 and holds_one else None
+
+
+def _number_of(key: object, holder: Mapping[Any, Any]) -> int:
+    """Which entry of a mapping a key is; pydantic writes keys that are no text as Python does."""
+    return next((number for number, each in enumerate(holder, 1) if key in (each, repr(each))), 0)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def _find(model: type[BaseModel]) -> str:
+    return get_args(model.model_fields["find"].annotation)[0]
+
+
+def _without_tag(place: Place) -> Place:
+    """A problem's place without the kind of the rule, which pydantic puts behind the rule's number."""
+    cut = place[:2] + place[3:] if place[:1] == ("rules",) and len(place) > 2 and isinstance(place[2], str) else place
+    return tuple(step for step in cut if step != "[key]")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Document:
+    """What a file holds, and where in it."""
+
+    content: object = field(repr=False)
+    node: yaml.Node | None = field(repr=False)
+
+    def line_of(self, place: Sequence[str | int]) -> int | None:
+        """The line of what stands under these keys and positions, or of what holds it; None without a file."""
+        node = self.node
+        if node is None:
+            return None
+        line = node.start_mark.line + 1
+        for step in place:
+            found = _below(node, step)
+            if found is None:
+                break
+            line, node = found
+        return line
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data only, and no key twice: of two values, one would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        first: dict[tuple[str, str], yaml.Node] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                before = first.setdefault((key.tag, key.value), key)
+                if before is not key:
+                    lines = before.start_mark.line + 1, key.start_mark.line + 1
+                    raise _TwiceError(f"line {lines[1]}: a key stands twice in one mapping, first on line {lines[0]}")
+        return super().construct_mapping(node, deep)
+
+
+class _TwiceError(Exception):
+    pass
+
+
+def read_yaml(path: Path) -> Document:
+    """The one document of a YAML file. An error says where it is, and never what the file holds there."""
+    try:
+        loader = _Loader(path.read_bytes().decode("utf-8-sig"))
+        try:
+            node = loader.get_single_node()
+            return Document(content=None if node is None else loader.construct_document(node), node=node)
+        finally:
+            loader.dispose()
+    except UnicodeDecodeError:
+        said = f"{path} is not UTF-8; write it as UTF-8"
+    except _TwiceError as error:
+        said = f"{path}, {error}; remove or rename one of them"
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        said = f"{path}{where}: this is not YAML; check indentation and quotes (patterns go in single quotes)"
+    except (yaml.YAMLError, ValueError, RecursionError):  # characters or dates that cannot be, or endless nesting
+        said = f"{path} is not YAML that can be read; check its characters and its nesting"
+    raise InvalidInput(said)  # out here, where what was caught, which quotes the file, is no part of it
+
+
+def _below(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:
+    """The line and the node of an entry."""
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return node.value[step].start_mark.line + 1, node.value[step]
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == str(step):
+                return key.start_mark.line + 1, value
+    return None

@@ -1,0 +1,358 @@
+"""Checkpoints, between the training loop and the disk: owner-only files that are whole and true, or are not taken.
+
+A checkpoint holds everything that a run needs to go on, random states included, so it must never leave its owner.
+Released models are written by :mod:`hush.train.run_folder`.
+
+What a run needs to go on, taken from model, optimizer and random generators, and put back. Owner-only.
+
+What a run must never forget, in one small owner-only file: its plan, the seed of its draws, the rounds released.
+"""
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Self, cast, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
+
+from hush.errors import InvalidInput
+from hush.plan import Plan
+from hush.plan.files import read_json
+from hush.plan.plan import fingerprint
+from hush.storage import flush, whole_file
+from hush.train.distributed import Ranks, laid_out, optimizer_state_laid_out, whole
+
+__all__ = [
+    "Checkpoints",
+    "Ledger",
+    "buffers_digest",
+    "capture",
+    "check_storable",
+    "durable_file",
+    "frozen_digest",
+    "refuse_moved_buffers",
+    "renew_random_states",
+    "restore",
+]
+
+
+_HEAD = b"hush checkpoint 1\n"
+_DIGEST = 64  # hex digits of a SHA-256
+_NAME = re.compile(r"round-(\d{6,})\.ckpt")
+
+
+@final
+class Checkpoints:
+    """The newest few checkpoints of one run, a file each, in a folder that only its owner can read.
+
+    Guarantee: once ``write`` returns, the checkpoint survives a crash of process and machine; a crash before that
+    leaves the older ones as they were. ``newest`` returns only what was written, bit for bit, and runs no code that a
+    file may hold.
+    """
+
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        if keep < 1:
+            raise InvalidInput(f"keep={keep} checkpoints leaves none to resume from; keep at least 1")
+        self.folder = folder
+        self.keep = keep
+
+    def write(self, round: int, state: Mapping[str, Any]) -> None:
+        """Keep this state as the one after ``round`` rounds, then drop all but the newest.
+
+        Later ones go too: a run that came here again found them damaged.
+        """
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        with durable_file(self.folder / f"round-{round:06d}.ckpt") as file:
+            file.write(_HEAD + b"0" * _DIGEST)
+            hashed = _Hashed(file)
+            torch.save(dict(state) | {"round": round}, cast(IO[bytes], hashed))
+            file.seek(len(_HEAD))
+            file.write(hashed.digest.hexdigest().encode())
+        found = self._newest_first()
+        kept = [path for reached, path in found if reached <= round][: self.keep]
+        for _, path in found:
+            if path not in kept:
+                path.unlink()
+
+    def newest(self) -> dict[str, Any] | None:
+        """The newest checkpoint that is whole; None if there is none."""
+        for round, path in self._newest_first():
+            state = _read(path)
+            if state is not None and state.get("round") == round:
+                return state
+        return None
+
+    def _newest_first(self) -> list[tuple[int, Path]]:
+        paths = self.folder.iterdir() if self.folder.is_dir() else ()
+        found = [(int(match[1]), path) for path in paths if (match := _NAME.fullmatch(path.name))]
+        return sorted(found, reverse=True)
+
+
+@contextmanager
+def durable_file(path: Path) -> Iterator[IO[bytes]]:
+    """An owner-only ``whole_file`` whose name, too, survives a crash of the machine once the block is left."""
+    with whole_file(path, owner_only=True) as file:
+        yield file
+    flush(path.parent)
+
+
+def check_storable(what: str, state: object) -> None:
+    """Refuse a state that could be written but not read back without running code from the file."""
+    buffer = io.BytesIO()
+    try:
+        torch.save(state, buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except (pickle.PickleError, AttributeError, TypeError) as error:
+        raise InvalidInput(
+            f"the state of {what} cannot be read back from a checkpoint without running code; its state_dict must hold "
+            "tensors, numbers, strings and lists or dicts of them only"
+        ) from error
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What a checkpoint file holds; None if it is damaged."""
+    with path.open("rb") as file:
+        head, stated = file.read(len(_HEAD)), file.read(_DIGEST)
+        if head != _HEAD or hashlib.file_digest(file, "sha256").hexdigest().encode() != stated:
+            return None
+        file.seek(len(_HEAD) + _DIGEST)
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except (RuntimeError, pickle.PickleError) as error:
+            raise InvalidInput(
+                f"{path} has its digest but is not a checkpoint of plain tensors and numbers, so somebody else wrote "
+                "it; remove it to resume from the one before"
+            ) from error
+
+
+class _Hashed(io.RawIOBase):
+    """A file to write through, which digests what passes; ``torch.save`` writes from front to back."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+
+def capture(
+    trainable: Mapping[str, nn.Parameter], optimizer: Optimizer, scheduler: Any | None, ranks: Ranks
+) -> dict[str, Any]:
+    """Parameters, optimizer, scheduler and the random states of all ranks, as tensors and plain values.
+
+    All ranks call it together; on the first one, shards are put together.
+    """
+
+    def together(shard: DTensor) -> Tensor:
+        value = shard.full_tensor()
+        return value.cpu() if ranks.first else value[:0]
+
+    return {
+        "parameters": {name: _each_shard(parameter.detach(), together) for name, parameter in trainable.items()},
+        "optimizer": _each_shard(optimizer.state_dict(), together),
+        "scheduler": None if scheduler is None else scheduler.state_dict(),
+        "random": ranks.gather(_random_states()),
+    }
+
+
+def restore(
+    state: Mapping[str, Any],
+    trainable: Mapping[str, nn.Parameter],
+    optimizer: Optimizer,
+    scheduler: Any | None,
+    ranks: Ranks,
+) -> None:
+    """Put back what ``capture`` took, laid out as the model is now."""
+    stored: Mapping[str, Tensor] = state["parameters"]
+    wrong = sorted(
+        name
+        for name in {*stored, *trainable}
+        if name not in stored or name not in trainable or stored[name].shape != trainable[name].shape
+    )
+    if wrong:
+        raise InvalidInput(
+            f"the checkpoint is of another model: {wrong[0]} and {len(wrong) - 1} more trainable parameters are "
+            "missing or shaped differently in one of the two; build the model as it was when training began"
+        )
+    if (state["scheduler"] is None) != (scheduler is None):
+        had = "no scheduler" if scheduler is not None else "a scheduler"
+        raise InvalidInput(f"training began with {had}; resume it as it began")
+    with torch.no_grad():
+        for name, parameter in trainable.items():
+            parameter.copy_(laid_out(stored[name], parameter))
+    try:
+        optimizer.load_state_dict(optimizer_state_laid_out(state["optimizer"], optimizer))
+    except (ValueError, KeyError, IndexError) as error:
+        raise InvalidInput(f"the checkpoint is of another optimizer ({error}); resume training as it began") from error
+    if scheduler is not None:
+        scheduler.load_state_dict(state["scheduler"])
+    if len(state["random"]) == ranks.world:  # otherwise there is no saying whose is whose
+        _restore_random_states(state["random"][ranks.rank])
+
+
+def renew_random_states() -> None:
+    """New random states from the system's entropy, so that neither dropout nor a collator's choices can be foreseen.
+
+    With a known seed (the Trainer of transformers sets all of these), what an example gets would tell its place in the
+    stream, and so how many were drawn before it.
+    """
+    random.seed()
+    np.random.seed()  # noqa: NPY002 - the user's code may draw from it
+    torch.seed()  # of every kind of device
+
+
+def frozen_digest(model: nn.Module) -> str:
+    """Of the parameters that are not trained; a checkpoint leaves them out, and a resumed run must have the same."""
+    return _digest((name, p) for name, p in model.named_parameters() if not p.requires_grad)
+
+
+def buffers_digest(model: nn.Module) -> str:
+    """Of the buffers that are saved with a model. Training must not change them: that would bypass the noise."""
+    return _digest(
+        (f"{path}.{name}", buffer)
+        for path, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    )
+
+
+def refuse_moved_buffers(model: nn.Module, began: str) -> None:
+    """Refuse a model whose buffers are not those of this digest."""
+    if buffers_digest(model) != began:
+        raise InvalidInput(
+            "training changed a buffer of the model, which bypasses clipping and noise; find the module whose forward "
+            "pass does so, and freeze it or replace it by one without running state"
+        )
+
+
+def _each_shard(tree: Any, change: Callable[[DTensor], Tensor]) -> Any:
+    return tree_map_only(DTensor, change, tree)
+
+
+def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        value: Tensor = whole(tensor.detach())
+        digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _random_states() -> dict[str, Any]:
+    kind, words, *rest = np.random.get_state()  # noqa: NPY002 - the user's code may draw from it
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "numpy": (kind, torch.from_numpy(np.asarray(words, dtype=np.int64)), *rest),
+        "python": random.getstate(),
+    }
+
+
+def _restore_random_states(states: Mapping[str, Any]) -> None:
+    torch.set_rng_state(states["torch"])
+    if len(states["cuda"]) == torch.cuda.device_count():  # on other hardware they mean nothing
+        torch.cuda.set_rng_state_all(states["cuda"])
+    kind, words, *rest = states["numpy"]
+    np.random.set_state((kind, words.numpy(), *rest))  # noqa: NPY002
+    random.setstate(states["python"])
+
+
+_SETTINGS = ("noise_multiplier", "noise_scale", "rounds", "batch_size", "clip_norm", "bound", "data_fingerprint")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Ledger:
+    """A run is named at random; ``released`` and ``marks`` only ever grow, and are stored before a release appears."""
+
+    run: str
+    plan: dict[str, Any]
+    insecure_seed: int | None
+    draw_seed: str
+    marks: tuple[str, ...] = ()
+    released: tuple[int, ...] = ()
+    finished: bool = False
+
+    @classmethod
+    def begin(cls, plan: Plan, insecure_seed: int | None, draw_seed: bytes) -> Self:
+        """The ledger of a new run."""
+        run = os.urandom(16).hex()
+        return cls(run=run, plan=_identity(plan), insecure_seed=insecure_seed, draw_seed=draw_seed.hex())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what ``store`` wrote."""
+        try:
+            content: dict[str, Any] = read_json(path)
+            return cls(**{**content, "released": tuple(content["released"]), "marks": tuple(content["marks"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidInput(f"{path} is not the ledger of a run; restore it, or train in a new folder") from error
+
+    def store(self, path: Path) -> None:
+        """Replace the ledger at this path; it survives a crash once this returns."""
+        with durable_file(path) as file:
+            file.write(json.dumps(asdict(self), indent=2).encode())
+
+    @property
+    def last_released(self) -> int:
+        """The last round of which somebody may have seen the model; 0 if there is none."""
+        return max(self.released, default=0)
+
+    def with_marks(self, marks: Iterable[str]) -> Self:
+        """The ledger of a run that, from now on, is marked in these ways too."""
+        return replace(self, marks=tuple(dict.fromkeys((*self.marks, *marks))))
+
+    def with_release(self, round: int, *, finished: bool) -> Self:
+        """The ledger that knows of one more release."""
+        released = tuple(sorted({*self.released, round}))
+        return replace(self, released=released, finished=self.finished or finished)
+
+    def check(self, path: Path, plan: Plan, insecure_seed: int | None) -> None:
+        """Refuse to resume under another plan, or with other seeding."""
+        remedy = "resume it as it began, or train in a new folder"
+        given = _identity(plan)
+        differ = [
+            f"{name} {self.plan.get(name)!r} against {given[name]!r}"
+            for name in given
+            if self.plan.get(name) != given[name]
+        ]
+        if differ:
+            raise InvalidInput(f"{path} was begun under another plan than the one given: {', '.join(differ)}; {remedy}")
+        if self.insecure_seed != insecure_seed:
+            raise InvalidInput(
+                f"{path} was begun with {_seeding(self.insecure_seed)}, but this training is to have "
+                f"{_seeding(insecure_seed)}; {remedy}"
+            )
+
+
+def _identity(plan: Plan) -> dict[str, Any]:
+    """What makes two plans the same training: settings, graph, promises and weights."""
+    return {
+        **{name: getattr(plan, name) for name in _SETTINGS},
+        "incidence": plan.incidence.fingerprint,
+        "promises": plan.promises_fingerprint,
+        "weights": fingerprint(b"hush weights 1\n", plan.weights),
+    }
+
+
+def _seeding(insecure_seed: int | None) -> str:
+    return "seeds from the system's entropy" if insecure_seed is None else f"insecure_seed={insecure_seed}"

@@ -1,0 +1,407 @@
+"""What the taps brought: per-example gradients of one parameter, whole or in factors; their norms and clipped sums.
+
+Norms and sums are float32 whatever the model computes in. Each squared norm comes with a `spread`: the square of what
+an example will add to the sum, divided by its scale squared, is at most squared norm + spread. It covers all that
+rounding can do to the norm, in the standard model |fl(a op b) - (a op b)| <= u |a op b|, u = 2^-24, whatever the order
+of summation; what underflows, at most TINY a product; and the rounding of scaled factors to the type they are
+multiplied in.
+
+Shapes: B examples, T positions, O × I the parameter.
+
+Per-example gradients that exist whole: the norms and the clipped sum of all of a model's parameters together.
+
+A model has hundreds of parameters, and a GPU is done with a small one before the next call reaches it: many calls cost
+more than the arithmetic. So small parameters are joined into one, and large ones of equal shape are added a few at a
+time by one compiled program.
+
+Shapes: B examples.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, final
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "STAGE",
+    "TINY",
+    "UNIT",
+    "Capture",
+    "Chunked",
+    "Factors",
+    "Programs",
+    "Rows",
+    "Whole",
+    "add_clipped_sum_",
+    "add_several_",
+    "depth",
+    "merged",
+    "scaled",
+    "squared_norms",
+    "staged_sum",
+]
+
+
+UNIT = 2.0**-24
+TINY = 2.0**-126  # a product below this may be lost altogether
+STAGE = 1024  # sums of squares go by stages of at most this many terms, so that rounding grows with stages, not terms
+SMALL = 2**20  # entries, of all examples, up to which gradients are joined: a larger copy costs more than a call
+TOGETHER = 4  # large parameters that one program adds: more save calls, but take long to compile
+UNROLLED = 32  # examples that one compiled kernel reads side by side
+
+
+@final
+class Whole:
+    """Whole gradients of some parameters, B × shape each, for the same examples."""
+
+    def __init__(self, gradients: Sequence[Tensor]) -> None:
+        self._gradients = gradients
+        small, self._large = _by_size(gradients)
+        self._joined = [(group, torch.cat([_flat(gradients[k]) for k in group], 1)) for group in small]
+
+    def squared_norms(self) -> tuple[Tensor, Tensor]:
+        """(squared norm, spread) of each example's gradient, which is made of all these parameters'."""
+        tensors = [self._gradients[k] for k in self._large] + [joined for _, joined in self._joined]
+        partial = torch.cat([part for tensor in tensors for part in _norms_of_stages(tensor)], 1)
+        square = staged_sum(partial.square())
+        # A product, at most STAGE additions, a root (which counts twice in its square), a square, and the later stages.
+        rounding = STAGE + 4 + depth(partial.shape[1])
+        lost = 2 * sum(gradient[0].numel() for gradient in self._gradients) * TINY
+        return square, (rounding + 2) * UNIT * square + lost
+
+    def add_clipped_sums_(
+        self,
+        totals: Sequence[Tensor],
+        scale_B: Tensor,
+        *,
+        several: Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None] | None = None,
+    ) -> None:
+        """Each total += sum over examples of scale × its gradient. A scale of 0 leaves its example out, whatever it
+        holds.
+
+        several may be a compiled version of add_several_.
+        """
+        several = several or add_several_
+        for group, joined in self._joined:
+            sums = torch.zeros_like(joined[0], dtype=torch.float32)
+            several([sums], [joined], scale_B)
+            own = [totals[k] for k in group]
+            pieces = sums.split([total.numel() for total in own])
+            views = [piece.view_as(total) for piece, total in zip(pieces, own, strict=True)]
+            torch._foreach_add_(own, views)  # pyright: ignore[reportPrivateImportUsage]
+        for some in _alike(self._large, self._gradients):
+            several([totals[k] for k in some], [self._gradients[k] for k in some], scale_B)
+
+
+def add_several_(totals: Sequence[Tensor], gradients: Sequence[Tensor], scale_B: Tensor) -> None:
+    """Each total += sum over examples of scale × its gradient."""
+    for total, gradient in zip(totals, gradients, strict=True):
+        if (
+            torch.compiler.is_compiling() and len(scale_B) <= UNROLLED
+        ):  # a kernel that reads every example once, in order
+            sum_so_far = total
+            for own, scale in zip(gradient.unbind(), scale_B.unbind(), strict=True):
+                sum_so_far = sum_so_far + torch.where(scale > 0, own.float() * scale, 0.0)
+            total.copy_(sum_so_far)
+        elif torch.compiler.is_compiling() or gradient.is_cuda:
+            total += scaled(gradient, scale_B).sum(0)
+        else:
+            keep = scale_B > 0
+            kept, scales = (gradient, scale_B) if keep.all() else (gradient[keep], scale_B[keep])
+            total.view(-1).addmv_(kept.float().flatten(1).t(), scales)
+
+
+def scaled(x: Tensor, scale_B: Tensor) -> Tensor:
+    """scale × x for each example, in float32; exactly 0 where the scale is, even for values that are not finite."""
+    scale = scale_B.view(-1, *[1] * (x.dim() - 1))
+    return torch.where(scale > 0, x.float() * scale, 0.0)
+
+
+def staged_sum(x: Tensor) -> Tensor:
+    """Sum of each example's entries, by stages of at most STAGE terms."""
+    x = x.flatten(1)
+    while x.shape[1] > STAGE:
+        rest = x.shape[1] % STAGE
+        whole = x[:, : x.shape[1] - rest].unflatten(1, (-1, STAGE)).sum(2)
+        x = torch.cat([whole, x[:, x.shape[1] - rest :].sum(1, keepdim=True)], 1) if rest else whole
+    return x.sum(1)
+
+
+def depth(terms: int) -> int:
+    """The most additions that one term of a staged sum of so many passes through."""
+    count = 0
+    while terms > STAGE:
+        count, terms = count + STAGE, terms // STAGE + 1
+    return count + terms
+
+
+def _flat(gradient: Tensor) -> Tensor:
+    """B × entries; a parameter that is a single number has gradients of one dimension."""
+    return gradient.flatten(1) if gradient.dim() > 1 else gradient.unsqueeze(1)
+
+
+def _norms_of_stages(gradient: Tensor) -> Iterator[Tensor]:
+    """Norms of each example's stretches of at most STAGE entries, B × stretches, in float32."""
+    x = gradient.flatten(1)
+    even = x.shape[1] - x.shape[1] % STAGE
+    if even:
+        yield torch.linalg.vector_norm(x[:, :even].unflatten(1, (-1, STAGE)), dim=2, dtype=torch.float32)
+    if even < x.shape[1]:
+        yield torch.linalg.vector_norm(x[:, even:], dim=1, keepdim=True, dtype=torch.float32)
+
+
+def _by_size(gradients: Sequence[Tensor]) -> tuple[list[list[int]], list[int]]:
+    """Which are small, in groups of one type and place, and which are large."""
+    groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    large: list[int] = []
+    for k, gradient in enumerate(gradients):
+        if gradient.numel() <= SMALL:
+            groups.setdefault((gradient.dtype, gradient.device), []).append(k)
+        else:
+            large.append(k)
+    return list(groups.values()), large
+
+
+def _alike(chosen: Sequence[int], gradients: Sequence[Tensor]) -> Iterator[list[int]]:
+    """TOGETHER at a time of equal shape and type, and the rest one by one, so that few programs are compiled."""
+    groups: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
+    for k in chosen:
+        groups.setdefault((gradients[k].shape, gradients[k].dtype), []).append(k)
+    for group in groups.values():
+        even = len(group) - len(group) % TOGETHER
+        yield from (group[start : start + TOGETHER] for start in range(0, even, TOGETHER))
+        yield from ([k] for k in group[even:])
+
+
+BLOCK = 4096  # inner products go by blocks of at most this many terms, for the same reason
+TILE = {"cuda": 64}  # rows and columns that a device multiplies at once
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Gradient of example b: yᵀ x, with y B × T × O and x B × T × I."""
+
+    y: Tensor
+    x: Tensor
+    y_is_finite: bool = False  # by construction: then an example is left out by zeros in x alone
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Gradient of example b: row ids[b, t] receives y[b, t]; ids B × T, y B × T × I."""
+
+    ids: Tensor
+    y: Tensor
+
+
+class Chunked(Protocol):
+    """Factors that exist only one chunk of examples at a time."""
+
+    def pieces(self) -> Iterator[tuple[slice, Factors]]:
+        """(examples, factors of their gradients), chunk by chunk."""
+        ...
+
+
+Capture = Tensor | Factors | Rows | Chunked  # a tensor is the gradients themselves, B × the parameter's shape
+
+
+def merged(captures: list[Capture]) -> list[Capture]:
+    """The captures of one parameter; where some are whole gradients, all of them added up into one.
+
+    Autograd may hand out one tensor as the gradient of several taps, so none of them is changed, except by rows: these
+    meet whole gradients only at a head, which made its own.
+    """
+    place = next((k for k, capture in enumerate(captures) if isinstance(capture, Tensor)), None)
+    if place is None or len(captures) == 1:
+        return captures
+    whole: Any = captures[place]
+    for capture in (*captures[:place], *captures[place + 1 :]):
+        if isinstance(capture, Rows):
+            index = capture.ids.long().unsqueeze(-1).expand(-1, -1, whole.shape[-1])
+            whole.scatter_add_(1, index, capture.y.to(whole.dtype))
+        elif isinstance(capture, Factors):
+            whole = whole + torch.bmm(capture.y.transpose(1, 2), capture.x)
+        else:
+            whole = whole + capture
+    return [whole]
+
+
+def squared_norms(captures: Sequence[Capture], programs: "Programs | None" = None) -> tuple[Tensor, Tensor]:
+    """(squared norm, spread) of each example's gradient: the captures of one parameter add up, cross terms included."""
+    programs = programs or Programs()
+    first = captures[0]
+    if isinstance(first, Tensor):
+        return Whole([first]).squared_norms()
+    if not isinstance(first, Factors | Rows):
+        parts = [
+            squared_norms([piece, *(_sliced(other, part) for other in captures[1:])], programs)
+            for part, piece in first.pieces()
+        ]
+        squares, spreads = zip(*parts, strict=True)
+        return torch.cat(squares), torch.cat(spreads)
+    square, size, rounding, lost, chain = _own_square(first, programs)
+    positions = first.y.shape[1]
+    for k, capture in enumerate(captures[1:], 1):
+        more, larger, rougher, vanished, longer = _own_square(capture, programs)
+        square, size, rounding, chain = square + more, size + larger, rounding + rougher, max(chain, longer)
+        lost, positions = lost + vanished, positions + capture.y.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
+        for other in captures[:k]:
+            square = square + 2 * _inner(other, capture)
+    # A sum over pairs of positions may cancel: its own rounding is relative to the sum without signs.
+    square, spread = square.clamp_min(0), 2 * chain * UNIT * size.square() + lost * positions**2
+    return square, spread + rounding * (2 * (square + spread).sqrt() + rounding)
+
+
+def add_clipped_sum_(
+    total: Tensor, captures: Sequence[Capture], scale_B: Tensor, programs: "Programs | None" = None
+) -> None:
+    """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds."""
+    programs = programs or Programs()
+    for capture in captures:
+        if isinstance(capture, Tensor):
+            Whole([capture]).add_clipped_sums_([total], scale_B, several=programs.add_several_)
+        elif isinstance(capture, Factors):
+            y, x = capture.y, capture.x  # the narrower one is scaled: see _own_square
+            if _narrow_x(capture):
+                y, x = y if capture.y_is_finite else programs.kept(y, scale_B), programs.rescaled(x, scale_B)
+            else:
+                y, x = programs.rescaled(y, scale_B), programs.kept(x, scale_B)
+            total += _matmul32(y.flatten(0, 1).t(), x.flatten(0, 1))[: len(total)]
+        elif isinstance(capture, Rows):
+            total.index_add_(0, capture.ids.flatten().long(), programs.scaled(capture.y, scale_B).flatten(0, 1))
+        else:
+            for part, piece in capture.pieces():
+                add_clipped_sum_(total, [piece], scale_B[part], programs)
+
+
+def kept(x: Tensor, scale_B: Tensor) -> Tensor:
+    """x where the scale is positive, else 0."""
+    return torch.where(scale_B.view(-1, *[1] * (x.dim() - 1)) > 0, x, 0)
+
+
+def rescaled(x: Tensor, scale_B: Tensor) -> Tensor:
+    """scale × x for each example, rounded to the type of x; 0 where the scale is.
+
+    But not to float16: what is scaled down may leave its range, where rounding is not relative any more.
+    """
+    return scaled(x, scale_B).to(torch.float32 if x.dtype == torch.float16 else x.dtype)
+
+
+def sizes_of_grams(
+    gram_y: Tensor, gram_x: Tensor, *, narrow_x: bool, half_unit: float, widths: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The first four results of _own_square for factors, from the inner products of their positions."""
+    square_y, square_x = (gram.diagonal(dim1=1, dim2=2).clamp_min(0) for gram in (gram_y, gram_x))
+    size = (square_y * square_x).sqrt().sum(1)
+    wide, narrow = (gram_y, square_x) if narrow_x else (gram_x, square_y)
+    rounding = half_unit * (wide.abs().sum(2).amax(1) * narrow.sum(1)).sqrt()
+    # An entry of either Gram matrix may lack TINY a term, and is multiplied by one of the other.
+    width_y, width_x = widths
+    lost = TINY * (width_y * (square_x.amax(1) + 1) + width_x * (square_y.amax(1) + 1))
+    return staged_sum(gram_y * gram_x), size, rounding, lost
+
+
+def sizes_of_rows(gram: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared norm, and the norm if nothing cancelled, of gradients by rows: positions of one row add up."""
+    size = gram.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(1)
+    return staged_sum(torch.where(ids.unsqueeze(2) == ids.unsqueeze(1), gram, 0.0)), size
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """The passes over large arrays: as they are, or compiled, so that each array is read once and not by every step."""
+
+    add_several_: Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None] = add_several_
+    kept: Callable[[Tensor, Tensor], Tensor] = kept
+    scaled: Callable[[Tensor, Tensor], Tensor] = scaled
+    rescaled: Callable[[Tensor, Tensor], Tensor] = rescaled
+    sizes_of_grams: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = sizes_of_grams
+    sizes_of_rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = sizes_of_rows
+
+    @classmethod
+    def compiled(cls, how: dict[str, Any]) -> "Programs":
+        """By torch.compile with these arguments."""
+        plain = cls()
+        return cls(*(torch.compile(getattr(plain, name), **how) for name in cls.__slots__))
+
+
+def _sliced(capture: Capture, part: slice) -> Capture:
+    if isinstance(capture, Factors):
+        return replace(capture, y=capture.y[part], x=capture.x[part])
+    if isinstance(capture, Rows):
+        return Rows(capture.ids[part], capture.y[part])
+    raise TypeError("only factors and rows share a parameter with chunked factors")
+
+
+def _narrow_x(factors: Factors) -> bool:
+    return factors.x.shape[-1] <= factors.y.shape[-1]
+
+
+def _own_square(capture: Capture, programs: Programs) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """Of one capture: squared norm; the norm if nothing cancelled; what rounding its scaled factor may add; what
+    underflow may take from the square for each pair of positions; its chain.
+
+    The chain is the most operations that one product passes through on its way into the square. If e is the rounding
+    of the scaled factor x, then |yᵀ e| <= |y|₂ |e|, |y|₂² is at most the largest absolute row sum of y yᵀ, and
+    |e| <= half a unit of the type × |x|.
+    """
+    if isinstance(capture, Factors):
+        gram_y, gram_x = _gram(capture.y, capture.y), _gram(capture.x, capture.x)
+        widths = capture.y.shape[-1], capture.x.shape[-1]
+        half_unit = torch.finfo(capture.x.dtype).eps / 2
+        found = programs.sizes_of_grams(gram_y, gram_x, narrow_x=_narrow_x(capture), half_unit=half_unit, widths=widths)
+        chain = sum(min(width, BLOCK) + width // BLOCK for width in widths)
+        return *found, chain + depth(gram_y[0].numel())
+    assert isinstance(capture, Rows)  # noqa: S101
+    gram = _gram(capture.y, capture.y)
+    square, size = programs.sizes_of_rows(gram, capture.ids)
+    lost = TINY * capture.y.shape[-1] * torch.ones_like(size)
+    return square, size, UNIT * size, lost, min(capture.y.shape[-1], BLOCK) + depth(gram[0].numel())
+
+
+def _inner(a: Capture, b: Capture) -> Tensor:
+    """<gradient of a, gradient of b> for each example, never forming either."""
+    if isinstance(a, Factors) and isinstance(b, Factors):
+        return staged_sum(_gram(a.y, b.y) * _gram(a.x, b.x))
+    if isinstance(a, Rows) and isinstance(b, Rows):
+        return staged_sum(_gram(a.y, b.y) * (a.ids.unsqueeze(2) == b.ids.unsqueeze(1)))
+    if isinstance(a, Factors) and isinstance(b, Rows):
+        columns = b.ids.long().unsqueeze(1).expand(-1, a.y.shape[1], -1)
+        return staged_sum(a.y.gather(2, columns).float() * _gram(a.x, b.y))
+    return _inner(b, a)
+
+
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    """a bᵀ over positions, B × T × T, in float32, by blocks of features."""
+    dtype = a.dtype if a.dtype == b.dtype else torch.float32
+    a, b = a.to(dtype), b.to(dtype)
+    blocks = zip(a.split(BLOCK, 2), b.split(BLOCK, 2), strict=True)
+    left, right = next(blocks)
+    total = _positions_product(left, right)
+    for left, right in blocks:
+        total = total + _positions_product(left, right)
+    return total
+
+
+def _positions_product(a: Tensor, b: Tensor) -> Tensor:
+    """a bᵀ for each example. Where positions are few, of several examples at once, of which the diagonal is taken: a
+    GPU multiplies in tiles, and is no slower for a full one."""
+    size, positions, _ = a.shape
+    fit = TILE.get(a.device.type, 1) // max(positions, b.shape[1], 1)
+    group = math.gcd(size, fit) if fit > 1 else 1  # where none fits, gcd(size, 0) would take all
+    if group == 1 or min(positions, b.shape[1]) == 0:
+        return _matmul32(a, b.transpose(1, 2))
+    left, right = (x.unflatten(0, (-1, group)).flatten(1, 2) for x in (a, b))
+    tiles = _matmul32(left, right.transpose(1, 2)).view(-1, group, positions, group, b.shape[1])
+    return tiles.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).reshape(size, positions, b.shape[1])
+
+
+def _matmul32(a: Tensor, b: Tensor) -> Tensor:
+    """A product that is summed and returned in float32."""
+    if torch.float32 in (a.dtype, b.dtype) or not a.is_cuda:
+        return a.float() @ b.float()
+    return torch.bmm(a, b, out_dtype=torch.float32) if a.dim() == 3 else torch.mm(a, b, out_dtype=torch.float32)

@@ -1,0 +1,420 @@
+"""``HushTrainer``: the Trainer that users of Hugging Face know, training under a plan.
+
+How the two meet. The train loader yields the number of a round. ``training_step`` draws that round and accumulates
+all of its micro-batches; what the Trainer takes for its optimizer's step is that of :class:`PrivateTraining`, noise
+included. A checkpoint-N is a release of round N: it is entered in the ledger before it appears, holds no random state,
+and what training resumes from stays in the owner's folder. Everything else (callbacks, loggers, evaluation, schedules,
+the hub) is the Trainer's own, and sees no number that depends on the draw.
+
+Small parts of ``HushTrainer``: what it hands to the Trainer and to the private training; data checks.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import ProgressCallback
+
+from hush.certificate import Certificate
+from hush.errors import InvalidInput
+from hush.plan import Plan
+from hush.train.hf_trainer_arguments import checked_settings, refuse_selection
+from hush.train.hf_trainer_releases import Releases, Scoring, owner_folder
+from hush.train.language_models import Collator, Loss, default_loss, rows_of
+from hush.train.private_training import PrivateTraining
+from hush.train.public_stream import PublicStream
+from hush.train.round import LiveNumbers, MicroBatch, Round, check_lengths
+
+__all__ = ["HushTrainer", "OwnerProgress", "PrivateSteps", "StepsElsewhere", "check_data"]
+
+
+@final
+class PrivateSteps:
+    """An optimizer whose step is that of the private training; anything else is the optimizer's."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, private: PrivateTraining) -> None:
+        self.inner, self._private = optimizer, private
+
+    def step(self, closure: object = None) -> None:
+        """End the round."""
+        self._private.step()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@final
+class StepsElsewhere:
+    """A schedule as the private training stores it; the Trainer steps it, after the optimizer or an evaluation."""
+
+    def __init__(self, schedule: Any) -> None:
+        self._schedule = schedule
+
+    def step(self) -> None:
+        """Nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The schedule's."""
+        return self._schedule.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Into the schedule."""
+        self._schedule.load_state_dict(state)
+
+
+@final
+class OwnerProgress(ProgressCallback):
+    """The Trainer's progress bar; on a terminal, with the numbers that only its owner may see, and that no log gets."""
+
+    def __init__(self, live: Callable[[], LiveNumbers | None], *, scores: bool) -> None:
+        super().__init__()
+        self._live, self._scores = live, scores
+
+    def on_step_end(self, *args: Any, **options: Any) -> None:
+        """Show loss, clipped share and signal-to-noise of the round."""
+        super().on_step_end(*args, **options)
+        live = self._live()
+        if live is not None and self.training_bar is not None and sys.stderr.isatty():
+            numbers = {"loss": live.loss, "clipped": live.clipped_share, "signal/noise": live.signal_to_noise}
+            self.training_bar.set_postfix({name: f"{n:.3g}" for name, n in numbers.items() if n is not None})
+
+    def on_evaluate(self, *args: Any, metrics: Mapping[str, float] | None = None, **options: Any) -> None:
+        """Show scores that no logger gets."""
+        super().on_evaluate(*args, **options)
+        if self._scores and self.training_bar is not None and sys.stderr.isatty():
+            self.training_bar.write(f"for the owner only: {dict(metrics or {})}")
+
+
+def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> None:
+    """Refuse data that are not the plan's examples by number, and collators that tie examples together."""
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise InvalidInput(
+            f"train_dataset is a {type(data).__name__}, which cannot be asked for its n-th example; a round draws "
+            "from all of them: pass a dataset with a length and rows by number"
+        )
+    if len(data) != plan.incidence.num_examples:
+        raise InvalidInput(
+            f"train_dataset has {len(data)} rows but the plan is for {plan.incidence.num_examples} examples; pass the "
+            "data that the plan was made for, a row for each example, in its order"
+        )
+    names = {kind.__name__ for kind in type(collator).__mro__}
+    if "DataCollatorWithFlattening" in names or getattr(collator, "padding_free", False):
+        raise InvalidInput(
+            f"{type(collator).__name__} packs several examples into one sequence, and their gradients cannot be told "
+            "apart; use a collator that pads, with one row per example"
+        )
+    if "DataCollatorForLanguageModeling" in names and getattr(collator, "seed", None) is not None:
+        raise InvalidInput(
+            f"{type(collator).__name__}(seed={collator.seed}) masks by a known stream, in which an example's place "
+            "tells how many were drawn before it; leave the seed out"
+        )
+    if buckets:
+        if not isinstance(collator, Collator) or not hasattr(data, "lengths"):
+            raise InvalidInput(
+                "buckets need data that know their lengths and a collator that pads to one: pass what "
+                "hush.train.language_models.tokenise gives, and one of the collators beside it"
+            )
+        check_lengths(data.lengths, buckets)
+
+
+try:
+    from transformers import ProgressCallback, Trainer, TrainingArguments
+    from transformers.trainer_utils import PredictionOutput, TrainOutput, rotate_checkpoints
+except ImportError as error:
+    raise InvalidInput('HushTrainer needs transformers and accelerate; pip install "hush[hf]"') from error
+
+
+@final
+class HushTrainer(Trainer):
+    """``transformers.Trainer`` under a plan; a step is a round, and there are as many as the plan says.
+
+    Row i of train_dataset is example i of the plan. loss(model, batch) gives one loss per example, by default what the
+    model's class calls for. per_device_train_batch_size is how many examples the model sees at once: a matter of memory
+    and speed. output_dir receives what may be released; folder (by default its sibling, named output_dir-hush) keeps
+    checkpoints and the run log in owner/, and the final model with its certificate in release/. Scores of evaluation
+    data are logged, released as evaluations.jsonl, and may choose a model, only if eval_is_public says that these data
+    bear no secret. buckets are lengths to pad to, for a :class:`~hush.train.language_models.Corpus`. For public,
+    data_fingerprint and insecure_seed see PrivateTraining.
+
+    Guarantee: that of :class:`PrivateTraining`. Loggers, trainer_state.json and checkpoints hold nothing that depends
+    on the draw but through the noisy sums of rounds that the ledger knows. Two things are the user's: a callback that
+    publishes what it computes from the model must do so when a checkpoint is saved (``on_save``), for an unsaved round
+    is repeated after a crash, with other noise; and loggers note the time of each entry, some the load of the machine,
+    while rounds take as long as their draws are large: publish logs without either.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: TrainingArguments,
+        *,
+        plan: Plan,
+        train_dataset: Any,
+        loss: Loss | None = None,
+        eval_dataset: Any = None,
+        eval_is_public: bool = False,
+        data_collator: Callable[..., Any] | None = None,
+        processing_class: Any = None,
+        compute_metrics: Callable[..., dict[str, float]] | None = None,
+        preprocess_logits_for_metrics: Callable[..., Tensor] | None = None,
+        callbacks: Sequence[Any] = (),
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+        buckets: Sequence[int] = (),
+        public: PublicStream | None = None,
+        folder: str | Path | None = None,
+        data_fingerprint: str | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        settings = checked_settings(args, plan, callbacks=callbacks, eval_is_public=eval_is_public)
+        check_data(train_dataset, plan, data_collator, buckets)
+        self.folder = owner_folder(folder, Path(settings.arguments.output_dir or "").resolve())
+        super().__init__(
+            model=model,
+            args=settings.arguments,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            compute_metrics=compute_metrics,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+            callbacks=list(callbacks),
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+        )
+        self.model_accepts_loss_kwargs = False  # nobody counts the tokens of a batch
+        self.plan, self.eval_is_public = plan, eval_is_public
+        self.certificate: Certificate | None = None
+        self.private: PrivateTraining | None = None
+        self._settings, self._buckets, self._public, self._insecure_seed = settings, buckets, public, insecure_seed
+        self._data_fingerprint = data_fingerprint
+        self._loss = default_loss(model) if loss is None else loss
+        self._rounds: Iterator[Round] = iter(())
+        self._resuming = self._open = False
+        self._releases = Releases(self.folder, self.args)
+        self._scoring = Scoring(self.folder, self._releases)
+        self._staging: Path | None = None
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(OwnerProgress(lambda: self.private and self.private.live, scores=not eval_is_public))
+
+    # ---- the loop ----
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """All rounds that are left, then the certificate. Resuming goes on from the owner's newest checkpoint."""
+        if not self.eval_is_public:
+            refuse_selection(self.args, self.callback_handler.callbacks)  # some may be new
+        self._resuming = bool(resume_from_checkpoint)
+        if self._resuming:
+            resume_from_checkpoint = self._releases.resumed_from(resume_from_checkpoint)
+        try:
+            output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+            private = self._running()
+            if private.round == self.plan.rounds:
+                self.certificate = self._releases.finish(private)
+        finally:
+            self._open = False
+            if self.private is not None:
+                self.private.close()
+            wrapped: Any = self.optimizer
+            if isinstance(getattr(wrapped, "optimizer", None), PrivateSteps):
+                wrapped.optimizer = wrapped.optimizer.inner  # for another train() of this object
+        return TrainOutput(output.global_step, math.nan, {})
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The rounds, by number; what each draws is nobody's business but ``training_step``'s."""
+        # A generator of its own, for a loader takes a seed from it even where there is nothing to shuffle.
+        return DataLoader(
+            range(self.plan.rounds),  # pyright: ignore[reportArgumentType]
+            collate_fn=lambda numbers: {"round": numbers[0]},
+            generator=torch.Generator(),
+        )
+
+    def _init_training_state(self, *args: Any, **options: Any) -> tuple[int, int]:
+        super()._init_training_state(*args, **options)
+        self.state.global_step = self._releases.begun_after(resuming=self._resuming)
+        self.state.best_model_checkpoint = self._releases.appeared(self.state.best_global_step)
+        return divmod(self.state.global_step, self.plan.rounds)
+
+    def _prepare_for_training(self, *args: Any, **options: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **options)
+        wrapped: Any = self.optimizer
+        optimizer = wrapped.optimizer
+        self.private = PrivateTraining(
+            self.model,  # pyright: ignore[reportArgumentType]
+            optimizer,
+            self.plan,
+            loss=self._loss,
+            micro_batch=self.args.per_device_train_batch_size,
+            scheduler=StepsElsewhere(self.lr_scheduler),
+            folder=self.folder,
+            insecure_seed=self._insecure_seed,
+            compile=self._settings.compile,
+            autocast=self._settings.autocast,
+            public=self._public,
+            export=self._export,
+            data_fingerprint=self._data_fingerprint,
+            save_every=self.plan.rounds + 1,  # as often as the arguments say: with every checkpoint
+        )
+        self._open = True
+        wrapped.optimizer = PrivateSteps(optimizer, self.private)
+        self._rounds = self.private.rounds()
+        self._releases.publish(self.private.round)  # what a crash kept from appearing
+        return prepared
+
+    def _run_epoch(self, *args: Any, **options: Any) -> None:
+        # The Trainer skips what is done only if a checkpoint of its own says so, which a crash may have kept back.
+        if self._resuming and options.get("resume_from_checkpoint") is None:
+            options["resume_from_checkpoint"] = str(self.folder)
+        super()._run_epoch(*args, **options)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Accumulate the clipped gradients of a round. The loss stays with the owner; the Trainer gets a zero."""
+        private = self._running()
+        private.model.train()
+        optimizer: Any = self.optimizer
+        optimizer.train()  # for those that average weights
+        current = next(self._rounds)
+        if current.index != inputs["round"]:
+            raise InvalidInput(f"the loader is at round {inputs['round']}, training at {current.index}; train anew")
+        lengths = self.train_dataset.lengths if self._buckets else None  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        for examples in current.micro_batches(lengths, self._buckets):
+            private.accumulate(self._batch(examples, current.index), examples.real)
+        return torch.zeros((), device=self.args.device)
+
+    def _batch(self, examples: MicroBatch, round: int) -> Mapping[str, Tensor]:
+        rows = rows_of(self.train_dataset, examples.examples.tolist())
+        if isinstance(self.data_collator, Collator):
+            batch = self.data_collator(rows, examples=examples.examples, round=round, length=examples.length)
+        else:
+            batch = self._get_collator_with_removed_columns(self.data_collator, "training")(rows)
+        return dict(self._prepare_inputs(batch))
+
+    # ---- what others may see ----
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log what does not depend on the draw but through the noisy sums; the rest is in the owner's run log."""
+        training = self.private if self._open else None
+        shown = self._scoring.shown(logs, training, round=self.state.global_step, public=self._scores_may_be_seen)
+        if shown:
+            super().log(shown, start_time)
+
+    def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
+        """As in the Trainer; scores of data that may bear secrets go to the caller and the owner, to no logger."""
+        with self._evaluation():
+            return super().evaluate(*args, **options)
+
+    def predict(self, *args: Any, **options: Any) -> PredictionOutput:
+        """As in the Trainer; scores of data that may bear secrets go to the caller, to no logger."""
+        with self._evaluation():
+            return super().predict(*args, **options)
+
+    def _evaluation(self) -> AbstractContextManager[None]:
+        training = self.private if self._open else None
+        return self._scoring.evaluation(self.callback_handler, training, public=self._scores_may_be_seen)
+
+    @property
+    def _scores_may_be_seen(self) -> bool:
+        """Those of public data, unless a crash undid the round: it is done again, and what is seen of it counts."""
+        entered = self._open or self.private is None or self._releases.entered == self.private.round
+        return self.eval_is_public and entered
+
+    def _determine_best_metric(self, *args: Any, **options: Any) -> bool:
+        return self.eval_is_public and super()._determine_best_metric(*args, **options)
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
+        """Evaluate in the precision that training has."""
+        autocast = self._settings.autocast
+        return torch.autocast(self.args.device.type, dtype=autocast, enabled=autocast is not None)
+
+    def hyperparameter_search(self, *args: Any, **options: Any) -> Any:
+        """Refused: every trial is a run of its own."""
+        raise InvalidInput(
+            "every trial of a hyperparameter search is a training of its own on the same secrets, and a plan accounts "
+            "for one; search on data without secrets, then train once"
+        )
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> None:
+        """None: gradients appear in the optimizer's step, not before.
+
+        Nor would the norm of the noisy mean be logged: if a crash makes training repeat the round, with other noise,
+        the logger would tell of both.
+        """
+
+    # ---- releases ----
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model as ``from_pretrained`` reads it: a release, entered in the ledger before it appears."""
+        if not _internal_call:
+            self._check_released()
+        super().save_model(output_dir, _internal_call)
+
+    def push_to_hub(self, *args: Any, **options: Any) -> Any:
+        """Upload the model: a release, entered in the ledger before it leaves."""
+        self._check_released()
+        return super().push_to_hub(*args, **options)
+
+    def _check_released(self) -> None:
+        """Enter the round of the model as it is now; once training has ended that is too late."""
+        if self.private is None or self._releases.entered == self.private.round:
+            return
+        if not self._open:
+            raise InvalidInput(
+                f"training ended after round {self.private.round} without releasing it, so its model must not be saved "
+                "yet; go on with train(resume_from_checkpoint=True)"
+            )
+        self._releases.enter(self.private)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        made = self._releases.checkpoint(self._running())
+        if made is not None and self.args.push_to_hub:
+            self._push_from_checkpoint(str(made))
+        rotate_checkpoints(
+            output_dir=str(self.args.output_dir),
+            save_total_limit=self.args.save_total_limit,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+        )
+
+    def _finalize_training(self, *args: Any, **options: Any) -> TrainOutput:
+        if self._running().round < self.plan.rounds:  # stopped early, and now its model may be used
+            self._save_checkpoint(self.model, None)  # pyright: ignore[reportArgumentType]
+        return super()._finalize_training(*args, **options)
+
+    def _export(self, folder: Path) -> None:
+        """Write into a folder that the ledger knows: the final model, or what the Trainer calls a checkpoint."""
+        if self._releases.writing == "nothing":
+            return
+        if self._releases.writing == "model":
+            self.save_model(str(folder), _internal_call=True)
+            return
+        pushed = self.args.push_to_hub
+        self._staging, self.args.push_to_hub = folder, False  # not from here, where it does not stay
+        try:
+            super()._save_checkpoint(self.model, None)  # pyright: ignore[reportArgumentType]
+        finally:
+            self._staging, self.args.push_to_hub = None, pushed
+        inner = folder / f"checkpoint-{self.state.global_step}"
+        if self.state.best_global_step == self.state.global_step:
+            self.state.best_model_checkpoint = str(self._releases.target(self.state.global_step))
+            self.state.save_to_json(str(inner / "trainer_state.json"))
+        for path in inner.iterdir():
+            path.rename(folder / path.name)
+        inner.rmdir()
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self.args.output_dir if self._staging is None else self._staging)
+
+    def _running(self) -> PrivateTraining:
+        if self.private is None:
+            raise InvalidInput("no training is under way; call train() first")
+        return self.private

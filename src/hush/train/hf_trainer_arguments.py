@@ -1,0 +1,160 @@
+"""What ``TrainingArguments`` may say under a plan: settings that would break the guarantee are refused, with a reason.
+
+Settings that the plan decides (steps, clipping) are set here; those that hush takes over (bf16, compiling) are taken
+out of the arguments, so that nobody applies them a second time.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from hush.errors import InvalidInput
+from hush.plan import Plan
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+__all__ = ["Settings", "checked_settings", "refuse_selection"]
+
+
+_DEFAULT_EPOCHS = 3.0
+_BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules that wait for an evaluation
+_IN_BACKWARD = ("lomo", "adalomo")  # optimizers that step while gradients are computed, before clipping and noise
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Arguments for ``transformers.Trainer``, and what was taken out of them."""
+
+    arguments: "TrainingArguments"
+    autocast: torch.dtype | None
+    compile: bool
+
+
+def checked_settings(
+    args: "TrainingArguments", plan: Plan, *, callbacks: Sequence[object], eval_is_public: bool
+) -> Settings:
+    """The arguments as training under this plan needs them, in a copy; refuses those that contradict it."""
+    for problem in (*_contradictions(args, plan), *_couplings(args), *_leaks(args), *_missing(args)):
+        raise InvalidInput(problem)
+    if not eval_is_public:
+        refuse_selection(args, callbacks)
+    own = copy.copy(args)
+    own.max_steps = plan.rounds
+    own.max_grad_norm = 0.0  # each example's gradient is clipped; clipping the noisy mean once more would only bend it
+    own.average_tokens_across_devices = False
+    own.save_only_model = True  # states to resume from, random ones above all, stay with the owner
+    own.bf16 = own.torch_compile = False
+    own.torch_compile_backend, own.torch_compile_mode = "no", None
+    changed: Any = own
+    changed.mixed_precision = "no"
+    return Settings(arguments=own, autocast=torch.bfloat16 if args.bf16 else None, compile=args.torch_compile)
+
+
+def refuse_selection(args: "TrainingArguments", callbacks: Sequence[object]) -> None:
+    """Refuse to let a score of data that may bear secrets choose anything."""
+    for what in _selections(args, callbacks):
+        raise InvalidInput(
+            f"{what} by a score. If the evaluation data bear secrets, that choice is a release of its own, which the "
+            "plan does not account for; declare eval_is_public=True if they bear none, or leave it out"
+        )
+
+
+def _contradictions(args: "TrainingArguments", plan: Plan) -> Iterator[str]:
+    if args.max_steps not in (-1, 0, plan.rounds):
+        yield (
+            f"max_steps={args.max_steps}, but the plan has {plan.rounds} rounds, and a step is a round; leave it out, "
+            "or make a plan with that many rounds"
+        )
+    if args.num_train_epochs != _DEFAULT_EPOCHS:
+        yield (
+            f"num_train_epochs={args.num_train_epochs}, but there are no epochs: every round draws from all examples; "
+            f"leave it out, the plan says {plan.rounds} rounds"
+        )
+    if args.gradient_accumulation_steps != 1:
+        yield (
+            f"gradient_accumulation_steps={args.gradient_accumulation_steps}, but the draw decides how many "
+            "micro-batches a round has; leave it out, and set per_device_train_batch_size to what fits into memory"
+        )
+    if args.train_sampling_strategy != "random":
+        yield (
+            f"train_sampling_strategy={args.train_sampling_strategy!r}, but the plan says how examples are drawn; "
+            "leave it out (to batch by length, pass buckets=)"
+        )
+
+
+def _couplings(args: "TrainingArguments") -> Iterator[str]:
+    if args.fp16:
+        yield "fp16=True needs a loss scaler, which skips steps when a private gradient overflows; use bf16=True"
+    if args.label_smoothing_factor:
+        yield (
+            f"label_smoothing_factor={args.label_smoothing_factor} averages over the tokens of the whole batch, which "
+            "ties examples together; leave it out, or smooth within each example in a loss= of your own"
+        )
+    if args.neftune_noise_alpha is not None:
+        yield (
+            "neftune_noise_alpha scales its noise by the padded length, which other examples may decide; leave it out"
+        )
+    if args.use_liger_kernel:
+        yield "use_liger_kernel=True replaces losses by fused ones that normalise over the batch; leave it out"
+    if _name(args.optim) in _IN_BACKWARD or _name(args.optim).endswith("_layerwise"):
+        yield (
+            f"optim={_name(args.optim)!r} steps during the backward pass, before clipping and noise; choose one "
+            "that steps afterwards, such as adamw_torch"
+        )
+
+
+def _leaks(args: "TrainingArguments") -> Iterator[str]:
+    if args.include_num_input_tokens_seen != "no":
+        yield (
+            f"include_num_input_tokens_seen={args.include_num_input_tokens_seen!r} would log the realised batch sizes, "
+            "which give the secret draw away; leave it out"
+        )
+    if args.auto_find_batch_size:
+        yield (
+            "auto_find_batch_size=True starts the training again when memory runs out; leave it out, and lower "
+            "per_device_train_batch_size, which changes only the speed"
+        )
+
+
+def _missing(args: "TrainingArguments") -> Iterator[str]:
+    """Machinery that goes around the clipped sums, or around the ledger."""
+    if args.deepspeed or args.fsdp or args.parallelism_config is not None:
+        yield (
+            "deepspeed, fsdp and parallelism_config reduce raw gradients; leave them out, and use "
+            "hush.train.PrivateTraining with torchrun"
+        )
+    if args.enable_jit_checkpoint:
+        yield (
+            "enable_jit_checkpoint=True writes a checkpoint in the middle of a round; leave it out: a training that is "
+            "killed goes on with train(resume_from_checkpoint=True)"
+        )
+    if args.world_size > 1 or args.n_gpu > 1:
+        yield (
+            f"HushTrainer runs on one device, and there are {max(args.world_size, args.n_gpu)}; use "
+            "hush.train.PrivateTraining with torchrun, or set CUDA_VISIBLE_DEVICES to one"
+        )
+
+
+def _selections(args: "TrainingArguments", callbacks: Sequence[object]) -> Iterator[str]:
+    """What would let a score decide which model is kept, or how it is trained."""
+    from transformers import EarlyStoppingCallback
+
+    if args.load_best_model_at_end:
+        yield "load_best_model_at_end=True chooses the model"
+    if _name(args.save_strategy) == "best":
+        yield "save_strategy='best' chooses what is saved"
+    if _name(args.lr_scheduler_type) in _BY_METRIC:
+        yield f"lr_scheduler_type={_name(args.lr_scheduler_type)!r} sets the learning rate"
+    early = (EarlyStoppingCallback,)
+    if any(isinstance(callback, early) or callback in early for callback in callbacks):
+        yield "EarlyStoppingCallback ends the training"
+
+
+def _name(choice: object) -> str:
+    """Transformers keeps choices as members of an enumeration, or as the strings that they stand for."""
+    return str(getattr(choice, "value", choice))

@@ -1,0 +1,229 @@
+"""Checkpoints of ``HushTrainer`` are releases: entered in the ledger first, then moved to where its users look.
+
+A release is written into the owner's folder (``release/round-N``) and appears as ``checkpoint-N`` in output_dir; an
+empty folder keeps its old place. What a crash kept from appearing does so when training goes on.
+
+Who may see the scores that ``HushTrainer`` computes between its rounds: everyone, or the owner alone.
+
+A score of data without secrets tells of the model, so its round is entered in the ledger before anybody sees it. Scores
+of other data pass all loggers by.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, final
+
+from transformers import TrainingArguments
+from transformers.trainer_callback import CallbackHandler
+from transformers.trainer_utils import get_last_checkpoint
+
+from hush.certificate import Certificate
+from hush.errors import InvalidInput
+from hush.storage import flush, whole_folder
+from hush.train.checkpoints import Checkpoints
+from hush.train.private_training import PrivateTraining
+
+__all__ = ["Releases", "Scoring", "move_into_place", "owner_folder"]
+
+
+@final
+class Releases:
+    """What has been released of a run, and where.
+
+    entered is the last round that is known to be in the ledger. writing is what an export is to write: a checkpoint, as
+    the Trainer makes them, but inside ``enter`` and ``finish``.
+    """
+
+    def __init__(self, folder: Path, args: TrainingArguments) -> None:
+        self._folder, self._args = folder, args
+        self.entered = 0
+        self.writing: Literal["checkpoint", "model", "nothing"] = "checkpoint"
+
+    def begun_after(self, *, resuming: bool) -> int:
+        """The round after which training goes on, 0 for a new one; refuses a folder that holds the other kind."""
+        state, newest = Checkpoints(self._folder / "owner" / "checkpoints").newest(), self._newest()
+        reached = 0 if state is None else int(state["round"])
+        earlier = self._folder if state is not None else newest
+        if resuming and state is None:
+            raise InvalidInput(
+                f"there is nothing to resume from in {self._folder / 'owner'}: what may be released does not hold what "
+                "training needs; restore the owner's folder, or train anew into another output_dir"
+            )
+        if not resuming and earlier is not None:
+            raise InvalidInput(
+                f"{earlier} holds an earlier training; go on with it by train(resume_from_checkpoint=True), or train "
+                "into another output_dir"
+            )
+        if newest is not None and int(newest.rpartition("-")[2]) > reached:
+            raise InvalidInput(
+                f"{newest} was released, but the newest whole state in {self._folder / 'owner'} is of round {reached}: "
+                "going on from there would release rounds twice, with other noise. Restore the owner's folder as it "
+                "was; if it is gone, the run ends with what was released"
+            )
+        return reached
+
+    def resumed_from(self, checkpoint: str | bool | None) -> str | None:
+        """The Trainer's own record of a run: the newest there is, for the owner's state is never older."""
+        newest = self._newest()
+        if isinstance(checkpoint, str) and (newest is None or Path(checkpoint).resolve() != Path(newest).resolve()):
+            raise InvalidInput(
+                f"{checkpoint} is not the newest checkpoint in {self._output}, and going back would release rounds "
+                "twice, with other noise; pass resume_from_checkpoint=True"
+            )
+        return newest
+
+    def target(self, round: int) -> Path:
+        """Where the release of a round appears."""
+        return self._output / f"checkpoint-{round}"
+
+    def appeared(self, round: int | None) -> str | None:
+        """Where the release of a round is; None if it is not there. A release itself does not say where it lies."""
+        path = None if not round else self.target(round)
+        return str(path) if path is not None and path.is_dir() else None
+
+    def checkpoint(self, private: PrivateTraining) -> Path | None:
+        """Release the model as it is now as a checkpoint; None if that has appeared before."""
+        staged, target = self._staged(private.round), self.target(private.round)
+        if target.exists():
+            return None
+        if staged.exists():
+            staged.rmdir()  # entered for its score
+        private.release()
+        self.publish(private.round)
+        return target
+
+    def enter(self, private: PrivateTraining) -> None:
+        """Save the state and enter its round in the ledger, as for a checkpoint, but write no model."""
+        if self.entered < private.round:
+            with self._writing("nothing"):
+                private.release()
+            self.entered = private.round
+
+    def finish(self, private: PrivateTraining) -> Certificate:
+        """Release the final model and its certificate."""
+        with self._writing("model"):
+            certificate = private.finish()
+        self.entered = private.round
+        return certificate
+
+    def publish(self, round: int) -> None:
+        """Let the release of a round appear, if there is one that has not."""
+        staged = self._staged(round)
+        move_into_place(staged, self.target(round))
+        if staged.exists():
+            self.entered = round
+
+    @contextmanager
+    def _writing(self, what: Literal["model", "nothing"]) -> Iterator[None]:
+        self.writing = what
+        try:
+            yield
+        finally:
+            self.writing = "checkpoint"
+
+    @property
+    def _output(self) -> Path:
+        return Path(str(self._args.output_dir))
+
+    def _staged(self, round: int) -> Path:
+        """Where the release of a round is written."""
+        return self._folder / "release" / f"round-{round:06d}"
+
+    def _newest(self) -> str | None:
+        return get_last_checkpoint(str(self._output)) if self._output.is_dir() else None
+
+
+def owner_folder(folder: str | Path | None, output: Path) -> Path:
+    """The folder of a run, by default beside what it releases; refuses one that would be released with it."""
+    chosen = output.with_name(f"{output.name}-hush") if folder is None else Path(folder).resolve()
+    if chosen.is_relative_to(output):
+        raise InvalidInput(
+            f"folder={chosen} lies in output_dir={output}, which receives what may be released; the owner's "
+            "files must stay out of it: choose another folder, or leave it out"
+        )
+    return chosen
+
+
+def move_into_place(staged: Path, target: Path) -> None:
+    """Move a released checkpoint to where it appears; an empty folder keeps its old place."""
+    if not staged.exists() or not any(staged.iterdir()):
+        return
+    if target.exists():
+        shutil.rmtree(staged)  # a crash came after the move and before the empty folder
+    else:
+        times = (staged / "trainer_state.json").stat()
+        try:
+            staged.rename(target)
+        except OSError:  # another disk
+            with whole_folder(target) as work:
+                shutil.copytree(staged, work, dirs_exist_ok=True)
+            shutil.rmtree(staged)
+        os.utime(target, (times.st_atime, times.st_mtime))  # those of its files, which tell nothing
+        flush(target.parent)
+    staged.mkdir()
+
+
+_PRIVATE = ("loss", "total_flos")  # and what begins with train_
+_TIMES = ("_runtime", "_per_second", "_time")
+
+
+@final
+class Scoring:
+    """The evaluations of a run. Where a method takes a training, it is the one under way, None between trainings."""
+
+    def __init__(self, folder: Path, releases: Releases) -> None:
+        self._folder, self._releases = folder, releases
+        self._evaluating = False
+
+    @contextmanager
+    def evaluation(self, handler: CallbackHandler, training: PrivateTraining | None, *, public: bool) -> Iterator[None]:
+        """Inside, logs are scores, of data that are public or not; the handler calls only who may see them."""
+        everyone = handler.callbacks
+        if not public:
+            handler.callbacks = [one for one in everyone if not _is_logger(one)]
+        elif training is not None:
+            self._releases.enter(training)
+        self._evaluating = True
+        try:
+            yield
+        finally:
+            self._evaluating, handler.callbacks = False, everyone
+
+    def shown(
+        self, logs: Mapping[str, float], training: PrivateTraining | None, *, round: int, public: bool
+    ) -> dict[str, float]:
+        """What of these logs loggers may have; scores of a round are kept for its release, or for the owner."""
+        if self._evaluating and not public:
+            if training is not None:
+                _append_line(self._folder / "owner" / "evaluations.jsonl", {"round": round, **logs})
+            return {}
+        if self._evaluating and training is not None:
+            training.record_scores(_scores_in(logs))
+        return _loggable(logs)
+
+
+def _append_line(path: Path, content: Mapping[str, Any]) -> None:
+    """Add a line of JSON to an owner-only file."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(handle, "a") as file:
+        file.write(json.dumps(content) + "\n")
+
+
+def _loggable(logs: Mapping[str, float]) -> dict[str, float]:
+    """What any logger may have: no loss, count or time of the secret draw."""
+    return {name: logs[name] for name in logs if name not in _PRIVATE and not name.startswith("train_")}
+
+
+def _scores_in(logs: Mapping[str, Any]) -> dict[str, float]:
+    """The scores that an evaluation logs, without what it says of its speed."""
+    told = {name: score for name, score in logs.items() if name != "epoch" and not name.endswith(_TIMES)}
+    return {name: score for name, score in told.items() if isinstance(score, int | float)}
+
+
+def _is_logger(callback: object) -> bool:
+    """Whether a callback of the Trainer hands numbers on to others."""
+    return type(callback).__module__.startswith("transformers.integrations")  # TensorBoard, trackio and the like

@@ -1,0 +1,257 @@
+"""Preconditions that can be read off: what makes one example's loss depend on another's, refused before any training.
+
+The proof compares a run with one in which an example's gradient is replaced by zero. That is sound only if nothing else
+changes: every example's loss must be a function of the model, that example and its own randomness, and nothing kept
+in the model may depend on how many forward passes a round took, for that number follows the secret draw. What cannot
+be read off is tried out on a few examples, see :mod:`hush.train.probes`.
+
+Frozen batch normalisation is allowed: in ``eval()`` mode with stored statistics it is a fixed affine map. Since
+``model.train()`` thaws it, :func:`refuse_coupled` is called again at the start of every round; it only reads flags.
+
+Rotary positions that follow the longest text of a micro-batch: up to which length they do not.
+
+Frequencies of the kinds "dynamic" and "longrope" change for all texts of a micro-batch once one of them is longer than
+the model was first made for. An example's gradient would then depend on its neighbours.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import UninitializedParameter
+
+from hush.errors import InvalidInput
+
+__all__ = [
+    "most_positions",
+    "positions_of",
+    "refuse_batch",
+    "refuse_coupled",
+    "refuse_longer",
+    "refuse_scaler",
+    "where",
+]
+
+
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_CAPACITIES = ("expert_capacity", "capacity_factor", "moe_capacity_factor", "train_capacity_factor")
+_ROUTER_LOSSES = ("router_aux_loss_coef", "aux_loss_coef", "router_z_loss_coef", "moe_loss_weight")
+_LAYER_DROPS = ("layerdrop", "layer_drop", "encoder_layerdrop", "decoder_layerdrop")
+_PACKING_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k", "seq_idx")
+
+
+def refuse_coupled(model: nn.Module) -> None:
+    """Refuse a model with a part that ties examples together, or whose gradient cannot be taken example by example.
+
+    Guarantee: returns only if no known coupling is present; unknown ones are left to the probes.
+
+    >>> refuse_coupled(torch.nn.LayerNorm(4))
+    >>> refuse_coupled(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
+    Traceback (most recent call last):
+        ...
+    hush.errors.InvalidInput: module '1' (BatchNorm1d) normalises by statistics of the whole batch, which ties examples\
+ together; use GroupNorm, LayerNorm or RMSNorm, or freeze it: .eval() after every model.train()
+    """
+    for name, module in model.named_modules():
+        for problem in _module_problems(module):
+            raise InvalidInput(f"{where(name, module)} {problem}")
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trainable:
+        raise InvalidInput("the model has no trainable parameter: requires_grad is False for every one of them")
+    for name, parameter in trainable:
+        for problem in _parameter_problems(parameter):
+            raise InvalidInput(f"parameter {name!r} ({type(parameter).__name__}, {parameter.dtype}) {problem}")
+
+
+def refuse_scaler(scaler: object | None) -> None:
+    """Refuse a gradient scaler that is switched on: it skips the steps in which private gradients overflow.
+
+    >>> refuse_scaler(torch.amp.GradScaler("cpu", enabled=False))
+    """
+    enabled = getattr(scaler, "is_enabled", None)
+    if scaler is not None and (enabled is None or enabled()):
+        raise InvalidInput(
+            f"{type(scaler).__name__} skips a step when a gradient overflows and changes its scale with the data, so "
+            "the update would depend on the private batch by more than its noisy sum; train in bfloat16 or float32, "
+            "which need no scaler"
+        )
+
+
+def refuse_batch(batch: Mapping[str, Tensor], slots: int) -> None:
+    """Refuse a batch that does not hold one row per example, or that carries what was counted over all of them.
+
+    >>> refuse_batch({"input_ids": torch.zeros(4, 7, dtype=torch.long)}, 4)
+    """
+    for key in batch:
+        if key == "num_items_in_batch":
+            raise InvalidInput(
+                f"the batch holds {key!r}, a count over all examples: dividing a loss by it ties examples together; "
+                "leave it out and divide each example's loss by a count of its own or by a constant"
+            )
+        if key in _PACKING_KEYS:
+            raise InvalidInput(
+                f"the batch holds {key!r}: several examples are packed into one sequence, and their gradients cannot "
+                "be told apart; use a collator that pads, with one row per example"
+            )
+    for key, value in batch.items():
+        if not isinstance(value, Tensor):
+            raise InvalidInput(f"batch[{key!r}] is a {type(value).__name__}, not a tensor; leave it out of the batch")
+        if value.ndim == 0 or len(value) != slots:
+            raise InvalidInput(
+                f"batch[{key!r}] has shape {tuple(value.shape)}, but there are {slots} examples and each needs a row "
+                "of its own; pad instead of packing, and keep constants in the loss function"
+            )
+    positions = batch.get("position_ids")
+    if positions is not None and positions.ndim == 2 and _restarts(positions, batch.get("attention_mask")):
+        raise InvalidInput(
+            "batch['position_ids'] starts again from 0 within a row: several examples are packed into one sequence; "
+            "use a collator that pads, with one row per example"
+        )
+
+
+def where(name: str, module: nn.Module) -> str:
+    """How a message names a module: its path and its class."""
+    return f"{f'module {name!r}' if name else 'the model itself'} ({type(module).__name__})"
+
+
+def _module_problems(module: nn.Module) -> Iterator[str]:
+    """What is wrong with this module, its children aside."""
+    match module:
+        case torch.jit.ScriptModule():
+            yield "is compiled by TorchScript, which nobody can look into; pass the module that it was made from"
+        case DataParallel():
+            yield "splits a batch over threads and sums gradients on its own; pass its .module and start with torchrun"
+        case DistributedDataParallel():
+            yield "averages raw gradients on its own; pass its .module, hush reduces the clipped sums itself"
+        case _NormBase() if module.training or not module.track_running_stats:
+            if not isinstance(module, _InstanceNorm):
+                yield _BATCH_NORM
+            elif module.track_running_stats:
+                yield (
+                    "keeps running statistics of all examples, which training would change without clipping or "
+                    "noise; use track_running_stats=False"
+                )
+        case _:
+            yield from _problems_by_name(module)
+    for attribute in _CAPACITIES:
+        if getattr(module, attribute, None) is not None:
+            yield (
+                f"limits its experts to {attribute}={getattr(module, attribute)}: which tokens an expert drops may "
+                "depend on the other examples; use a model whose experts have no capacity, or a dense one"
+            )
+    config = getattr(module, "config", None)
+    if module.training:
+        for attribute in _LAYER_DROPS:
+            share = getattr(module, attribute, None) or getattr(config, attribute, None)
+            if isinstance(share, float | int) and share > 0:
+                yield (
+                    f"drops whole layers at random ({attribute}={share}), the same for all examples of a micro-batch: "
+                    "their gradients would depend on who else was drawn; set it to 0 (dropout within layers is fine)"
+                )
+    if getattr(config, "output_router_logits", False):
+        for attribute in _ROUTER_LOSSES:
+            if getattr(config, attribute, 0):
+                yield (
+                    f"adds a load-balancing loss over the whole batch ({attribute}={getattr(config, attribute)}); "
+                    "set its config.output_router_logits = False"
+                )
+
+
+_BATCH_NORM = (
+    "normalises by statistics of the whole batch, which ties examples together; use GroupNorm, LayerNorm or RMSNorm, "
+    "or freeze it: .eval() after every model.train()"
+)
+
+
+def _problems_by_name(module: nn.Module) -> Iterator[str]:
+    """Known classes which torch keeps private, or which other libraries define without a common base."""
+    names = {kind.__name__ for kind in type(module).__mro__}
+    hooks = {type(hook).__name__ for hook in module._forward_pre_hooks.values()}
+    if "FullyShardedDataParallel" in names:
+        yield "reduces raw gradients on its own; shard with torch.distributed.fsdp.fully_shard instead"
+    if not module.training:
+        return  # what follows is fixed in eval mode
+    own_batch_norm = any("BatchNorm" in name for name in names) and "Frozen" not in type(module).__name__
+    if own_batch_norm and "running_mean" in dict(module.named_buffers(recurse=False)):
+        yield _BATCH_NORM
+    if "StochasticDepth" in names and getattr(module, "mode", "") == "batch" and getattr(module, "p", 0):
+        yield (
+            "drops its branch for all examples of a micro-batch at once: their gradients would depend on who else was "
+            "drawn; use mode='row'"
+        )
+    if "_SpectralNorm" in names or "SpectralNorm" in hooks:
+        # Its iterate depends on the weights alone, but on how often, and that follows the size of the secret draw.
+        yield (
+            "advances its power iteration with every forward pass, so it would keep a trace of the realised batch "
+            "size; remove the spectral norm, or use weight_norm"
+        )
+    if names & {"ObserverBase", "FakeQuantizeBase"}:
+        yield (
+            "keeps running ranges of all examples' activations, which training would change without clipping or "
+            "noise; quantise after training, or freeze the observer: .eval() after every model.train()"
+        )
+
+
+def _parameter_problems(parameter: nn.Parameter) -> Iterator[str]:
+    if isinstance(parameter, UninitializedParameter):
+        yield "has no shape yet; run one forward pass on made-up data first"
+        return
+    if parameter.is_meta:
+        yield "is on the meta device and has no values; load or initialise the model first"
+    if parameter.dtype not in _FLOATS:
+        yield "is trainable but not a real floating-point tensor; freeze it and train adapters (LoRA) instead"
+    elif type(parameter) is not nn.Parameter and not isinstance(parameter, DTensor):
+        yield "is trainable but a tensor of a special kind (quantised?); freeze it and train adapters (LoRA) instead"
+    if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        yield (
+            "has a gradient hook, which would act on gradients before they are clipped, or never run; remove it and "
+            "change the loss or the optimizer instead"
+        )
+
+
+def _restarts(positions: Tensor, attended: Tensor | None) -> bool:
+    """Whether a row counts 0, 1 once more after it has begun; padding counts as it likes and is not looked at."""
+    if positions.shape[1] < 3:
+        return False
+    again = (positions[:, 1:-1] == 0) & (positions[:, 2:] == 1)
+    if attended is not None and attended.shape == positions.shape:
+        seen = attended.bool()
+        again &= seen[:, :-2] & seen[:, 1:-1] & seen[:, 2:]
+    return bool(again.any())
+
+
+_FOLLOWING = ("dynamic", "longrope")
+
+
+def positions_of(config: Any) -> int | None:
+    """The most tokens for which the frequencies of a model with this configuration stay as they are; None: any."""
+    said: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+    parts = [said] if "rope_type" in said else [part for part in said.values() if isinstance(part, Mapping)]
+    limits = [
+        part.get("original_max_position_embeddings") or config.max_position_embeddings
+        for part in parts
+        if any(kind in str(part.get("rope_type")) for kind in _FOLLOWING)
+    ]
+    return min(limits, default=None)
+
+
+def most_positions(model: nn.Module) -> int | None:
+    """The least such limit of a model's parts."""
+    found = (positions_of(getattr(module, "config", None)) for module in model.modules())
+    return min((limit for limit in found if limit is not None), default=None)
+
+
+def refuse_longer(batch: Mapping[str, Tensor], most: int | None) -> None:
+    """Refuse a batch of more tokens than ``most_positions`` gave."""
+    for name in ("input_ids", "inputs_embeds"):
+        if most is not None and name in batch and batch[name].shape[1] > most:
+            raise InvalidInput(
+                f"batch[{name!r}] has {batch[name].shape[1]} tokens in a row, but beyond {most} this model's rotary "
+                "positions (dynamic or longrope) follow the longest text of a micro-batch, which ties examples "
+                f"together; cut every text to at most {most} tokens before training"
+            )

@@ -1,0 +1,493 @@
+"""The folder of a run: what stays with the owner, what is released, and the ledger that keeps count between the two.
+
+owner/run.json       which plan, the seed of the draws, the ledger of released rounds
+owner/checkpoints/   states to resume from
+owner/rounds.jsonl   the run log
+owner/scores.jsonl   scores on data without secrets, until they are released
+owner/base_model.txt where the base model of adapters lies, if it has no public name
+owner/lock           held by the process that trains
+release/round-…/     a model released on the way
+release/model/       the final model; beside it certificate.json, certificate.md, plan/ (a copy to verify) and, if
+                     there are scores, evaluations.jsonl
+
+A release is made from a state that is safe in a checkpoint, and is entered in the ledger before it appears. So a run
+that dies goes on from the last released round or a later one: no round is ever released twice with different noise.
+Scores appear with the final model, and only those of rounds on the way to it: a round that a crash undid is done again
+with other noise, and its first scores are dropped.
+
+What a model's files say of the owner's machine: taken out between their export and their release.
+
+Libraries write down where things came from. PEFT names the folder of the base model, in its configuration and in an
+empty model card; transformers and its tokenizers named theirs in earlier versions; the Trainer pickles its arguments,
+with folders and, if there is one, the token for the hub, and its state says where the best checkpoint lies. None of it
+is needed to use a release.
+
+What happened in each round, a line of JSON each, in files of the owner's that follow a run through its crashes.
+
+Batch sizes and losses of the draw would give it away and stay with the owner for good; scores on data without secrets
+wait there until the model that they tell of is released.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self, final
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from hush.certificate import Certificate
+from hush.errors import InvalidInput
+from hush.plan import Plan
+from hush.storage import FolderLock, flush, folder_digest, readable_like_folder, whole_file, whole_folder
+from hush.train.checkpoints import Checkpoints, Ledger
+
+__all__ = [
+    "EVALUATIONS",
+    "LOCAL_BASE",
+    "SCORES",
+    "Export",
+    "RoundLines",
+    "RoundRecord",
+    "RunFolder",
+    "RunLog",
+    "local_base_of",
+    "tensors_of",
+    "without_owner_paths",
+]
+
+
+LOCAL_BASE = "a local base model; load your copy and pass it to PeftModel.from_pretrained"
+"""Stands in a release for the path of a base model that has no public name."""
+
+BASE, CARD_BASE = "base_model_name_or_path", "local-base-model"
+PATHS = ("special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file")  # and what ends in name_or_path
+ARGUMENTS = "training_args.bin"
+STATE, BEST = "trainer_state.json", "best_model_checkpoint"  # its round stands there, too
+EMPTY_CARD = ("# Model Card for Model ID", "[More Information Needed]")
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)  # a name, or an owner's name and a name
+
+
+def without_owner_paths(folder: Path) -> str | None:
+    """Take paths of this machine out of an exported model, in place; returns the base model's, if it had one.
+
+    Names of the hub stay. A base model by its path is only called local: what its own configuration says of where it
+    came from may be true of weights before the last ones.
+    """
+    base: str | None = None
+    for path in sorted(folder.rglob("*config.json")):
+        said = _mapping(path)
+        kept = _without_paths(said)
+        if _is_path(said.get(BASE)):
+            base, kept[BASE] = said[BASE], LOCAL_BASE
+        _replace(path, said, kept)
+    for path in sorted(folder.rglob(STATE)):
+        said = _mapping(path)
+        _replace(path, said, {**said, BEST: None} if said.get(BEST) else said)
+    for path in [*folder.rglob(ARGUMENTS), *filter(_is_empty_card, folder.rglob("README.md"))]:
+        path.unlink()
+    if base is not None:
+        for path in folder.rglob("*.md"):  # a card that somebody wrote more into
+            text = path.read_text(encoding="utf-8", errors="replace")
+            path.write_text(
+                text.replace(str(Path(base).resolve()), CARD_BASE).replace(base, CARD_BASE), encoding="utf-8"
+            )
+    return base
+
+
+def _without_paths(said: Any) -> Any:
+    """A configuration at any depth, since models that are made of several hold those of their parts."""
+    if isinstance(said, list):
+        return [_without_paths(part) for part in said]
+    if not isinstance(said, dict):
+        return said
+    named = {key for key, value in said.items() if (key in PATHS or key.endswith("name_or_path")) and _is_path(value)}
+    return {key: _without_paths(value) for key, value in said.items() if key not in named}
+
+
+def _replace(path: Path, said: dict[str, Any], kept: dict[str, Any]) -> None:
+    if kept != said:
+        path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """What a configuration says; nothing if it is no JSON, since an export may write files of any kind."""
+    try:
+        said: Any = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _is_path(value: object) -> bool:
+    """Whether this names something on this machine: a folder that is here counts before a name of the hub."""
+    if not isinstance(value, str) or value in ("", LOCAL_BASE):
+        return False
+    return _HUB.fullmatch(value) is None or Path(value).exists()
+
+
+def _is_empty_card(path: Path) -> bool:
+    """Whether PEFT wrote this page, and nobody anything into it."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return all(mark in text for mark in EMPTY_CARD)
+
+
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RoundRecord:
+    """One round, for the owner's eyes only; None where an empty draw leaves nothing to average.
+
+    round counts from 1. not_finite is how many examples were left out because their gradient was not finite;
+    norm_quantiles are those of the other gradients before clipping, at 0, 10, 25, 50, 75, 90 and 100 %.
+    signal_to_noise is the norm of the clipped sum by that expected of its noise.
+    """
+
+    round: int
+    examples: int
+    loss: float | None
+    clipped_share: float | None
+    norm_quantiles: tuple[float, ...] | None
+    not_finite: int
+    signal_to_noise: float | None
+    seconds: float = field(compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        round: int,
+        losses: NDArray[np.floating],
+        norms: NDArray[np.floating],
+        *,
+        clip_norm: float,
+        signal_to_noise: float | None,
+        seconds: float,
+    ) -> Self:
+        """From the losses and norms of the examples that were drawn."""
+        finite, losses = norms[np.isfinite(norms)], losses[np.isfinite(losses)]
+        return cls(
+            round=round,
+            examples=len(norms),
+            loss=float(losses.mean()) if losses.size else None,
+            clipped_share=float(np.mean(finite > clip_norm)) if finite.size else None,
+            norm_quantiles=tuple(np.quantile(finite, QUANTILES).tolist()) if finite.size else None,
+            not_finite=len(norms) - len(finite),
+            signal_to_noise=signal_to_noise,
+            seconds=seconds,
+        )
+
+
+@final
+class RoundLines:
+    """An owner-only file with a line of JSON for each round, of which ``round`` is the number.
+
+    A killed process costs at most the line it was writing; durable: once ``append`` returns, a crash of the machine
+    costs nothing. After a resume, the lines of rounds that are done again give way to the new ones.
+    """
+
+    def __init__(self, path: Path, *, resumed_after: int, durable: bool = False) -> None:
+        self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._closed = finalize(self, os.close, self._handle)
+        self._durable = durable
+        end = path.read_bytes().rfind(b"\n") + 1  # what follows is a torn line
+        os.ftruncate(self._handle, end)
+        if end:
+            self.append({"resumed_after": resumed_after})
+
+    def append(self, content: Mapping[str, Any]) -> None:
+        """Add a line."""
+        if not self._closed.alive:  # the number of the closed file may be that of another one by now
+            raise InvalidInput("this training was closed; open it again to go on")
+        line = json.dumps(dict(content)).encode() + b"\n"
+        if os.write(self._handle, line) < len(line):  # one write, so that a kill tears one line at most
+            raise InvalidInput("the disk took a part of a line only, as full ones do; make room and start again")
+        if self._durable:
+            os.fsync(self._handle)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._closed()
+
+    @staticmethod
+    def read(path: str | Path) -> list[dict[str, Any]]:
+        """The lines of a file, each round once, as last done."""
+        found: list[dict[str, Any]] = []
+        for number, line in enumerate(Path(path).read_bytes().split(b"\n")[:-1], start=1):
+            try:
+                content: dict[str, Any] = json.loads(line)
+                reached = content["resumed_after"] if "resumed_after" in content else content["round"] - 1
+                while found and found[-1]["round"] > reached:
+                    found.pop()
+                if "round" in content:
+                    found.append(content)
+            except (ValueError, TypeError, KeyError) as error:
+                raise InvalidInput(f"line {number} of {path} is not one of a run log; restore the file") from error
+        return found
+
+
+@final
+class RunLog:
+    """The rounds of a run: what only its owner may see."""
+
+    def __init__(self, path: Path, *, resumed_after: int) -> None:
+        self._lines = RoundLines(path, resumed_after=resumed_after)
+
+    def append(self, record: RoundRecord) -> None:
+        """Add a round."""
+        self._lines.append(asdict(record))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()
+
+    @staticmethod
+    def read(path: str | Path) -> list[RoundRecord]:
+        """The rounds of a log, each once, as last done."""
+        records: list[RoundRecord] = []
+        for content in RoundLines.read(path):
+            try:
+                quantiles = content["norm_quantiles"] and tuple(content["norm_quantiles"])
+                records.append(RoundRecord(**{**content, "norm_quantiles": quantiles}))
+            except (TypeError, KeyError) as error:
+                raise InvalidInput(f"round {content['round']} of {path} is not complete; restore the file") from error
+        return records
+
+
+SCORES, EVALUATIONS = "scores.jsonl", "evaluations.jsonl"  # before their release, and after it
+BASE_MODEL = "base_model.txt"
+
+Export = Callable[[Path], object]
+"""Writes the model, as it is now, into a folder."""
+
+_ROUND = re.compile(r"round-(\d{6,})")
+_REMAINS = re.compile(r"\..*\.(tmp|old)")
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")  # safetensors tells of a full disk by an error of its own
+
+
+@final
+class RunFolder:
+    """The folder of one run, locked for as long as it is open.
+
+    Guarantee: ``resume`` never goes back before a released round, so the releases of a run, however often it was
+    killed, are those of one training of at most the plan's rounds.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        plan: Plan,
+        *,
+        insecure_seed: int | None,
+        draw_seed: bytes,
+        marks: Iterable[str] = (),
+        keep: int = 2,
+    ) -> None:
+        self.root = Path(folder).resolve()
+        self.owner, self.public = self.root / "owner", self.root / "release"
+        self.checkpoints = Checkpoints(self.owner / "checkpoints", keep=keep)
+        self._plan = plan
+        self.saved = -1  # the round of the last checkpoint
+        self.owner.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.owner.chmod(0o700)
+        self._lock = FolderLock(self.owner / "lock")
+        try:
+            for folder in (self.owner, self.checkpoints.folder, self.public):
+                _clear_remains(folder)
+            self._ledger = self._open_ledger(insecure_seed, draw_seed)
+            self._change(self._ledger.with_marks(marks))
+            self._check_released()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def draw_seed(self) -> bytes:
+        """The seed of the draws: the one that this run began with."""
+        return bytes.fromhex(self._ledger.draw_seed)
+
+    @property
+    def last_released(self) -> int:
+        """The last round of which somebody may have seen the model."""
+        return self._ledger.last_released
+
+    def resume(self) -> dict[str, Any] | None:
+        """The newest whole checkpoint; None to begin with round 0."""
+        state = self.checkpoints.newest()
+        if state is not None and state.get("run") != self._ledger.run:
+            raise InvalidInput(
+                f"{self.checkpoints.folder} holds a checkpoint of another run; restore the checkpoints of this one"
+            )
+        reached = 0 if state is None else state["round"]
+        if reached < self.last_released:
+            raise InvalidInput(
+                f"the model of round {self.last_released} was released, but the newest whole checkpoint in "
+                f"{self.checkpoints.folder} is of round {reached}: going on from there would release rounds twice, "
+                "with other noise. Restore the lost checkpoints; if they are gone, the run ends with what was released"
+            )
+        self.saved = -1 if state is None else reached
+        return state
+
+    def save(self, round: int, state: dict[str, Any]) -> None:
+        """Keep a state to resume from."""
+        self._lock.check()
+        self.checkpoints.write(round, state | {"run": self._ledger.run})
+        self.saved = round
+
+    def release(self, round: int, export: Export) -> Path:
+        """Release the model of this round, the one last saved; nothing happens if that was done before."""
+        path = self.public / f"round-{round:06d}"
+        if not path.exists():
+            self._note(round)
+            self._write(path, export)
+        return path
+
+    def is_pending(self, round: int) -> bool:
+        """Whether the ledger says that this round was released, but a crash kept it from appearing."""
+        missing = not (self.public / f"round-{round:06d}").exists()
+        return missing and round in self._ledger.released and not self._ledger.finished
+
+    def finish(self, certificate: Certificate, export: Export) -> Certificate:
+        """Release the final model with its certificate; doing it again after a crash comes to the same."""
+        self._note(self._plan.rounds, finished=True)
+        self._write(self.public / "model", export)
+        certificate = replace(
+            certificate,
+            marks=(*certificate.marks, *self._ledger.marks),
+            fingerprints={**certificate.fingerprints, "model": folder_digest(self.public / "model")},
+        )
+        if not self._ledger.marks:  # beside the model of a marked run no certificate without the mark may lie
+            self._plan.save(self.public / "plan")
+        texts = {
+            **self._evaluations(),
+            "certificate.md": certificate.to_markdown(),
+            "certificate.json": json.dumps(certificate.to_dict(), indent=2, allow_nan=False) + "\n",
+        }
+        for name, text in texts.items():
+            with whole_file(self.public / name) as file:
+                file.write(text.encode())
+        self._hide_times(self.public)
+        flush(self.public)
+        return certificate
+
+    def check_open(self) -> None:
+        """Refuse to write anything once another process may train here."""
+        self._lock.check()
+
+    def close(self) -> None:
+        """Let another process train here."""
+        self._lock.release()
+
+    def _evaluations(self) -> dict[str, str]:
+        """The file of scores, if there are any."""
+        path = self.owner / SCORES
+        lines = [json.dumps(row) + "\n" for row in RoundLines.read(path)] if path.exists() else []
+        return {EVALUATIONS: "".join(lines)} if lines else {}
+
+    def _open_ledger(self, insecure_seed: int | None, draw_seed: bytes) -> Ledger:
+        path = self.owner / "run.json"
+        if path.exists():
+            ledger = Ledger.load(path)
+            ledger.check(path, self._plan, insecure_seed)
+            return ledger
+        found = [self.public / name for name in _names(self.public)]
+        found += [self.owner / name for name in _names(self.owner) if name != "lock"]
+        if found:
+            raise InvalidInput(f"{path} is missing, but {found[0]} exists; restore it, or train in a new folder")
+        ledger = Ledger.begin(self._plan, insecure_seed, draw_seed)
+        ledger.store(path)
+        flush(self.root)
+        flush(self.root.parent)
+        return ledger
+
+    def _note(self, round: int, *, finished: bool = False) -> None:
+        """Enter a release in the ledger, before it appears."""
+        self._lock.check()
+        if round != self.saved:
+            raise InvalidInput(
+                f"round {round} cannot be released before it is saved; the last one saved is {self.saved}"
+            )
+        self._change(self._ledger.with_release(round, finished=finished))
+
+    def _change(self, ledger: Ledger) -> None:
+        if ledger != self._ledger:
+            ledger.store(self.owner / "run.json")
+            self._ledger = ledger
+
+    def _write(self, path: Path, export: Export) -> None:
+        with whole_folder(path) as work:
+            try:
+                export(work)
+            except Exception as error:
+                told = _SYSTEM_ERROR.search(str(error))
+                if told is None:
+                    raise
+                raise OSError(int(told[1]), os.strerror(int(told[1])), str(path)) from None
+            self._hide_paths(work)
+            readable_like_folder(work)
+            self._hide_times(work)
+        self._hide_times(self.public)  # which just got a new entry
+        flush(self.root)
+
+    def _hide_paths(self, folder: Path) -> None:
+        """Paths of the owner's machine stay here; an audit needs that of the base model again."""
+        base = without_owner_paths(folder)
+        if base is not None:
+            with whole_file(self.owner / BASE_MODEL) as file:
+                file.write(str(Path(base).resolve() if Path(base).exists() else base).encode())
+
+    def _hide_times(self, folder: Path) -> None:
+        """When files were written says how long the rounds took, and so how large their secret draws were."""
+        time = datetime.fromisoformat(self._plan.created).timestamp()
+        for path in (*folder.rglob("*"), folder):
+            os.utime(path, (time, time))
+
+    def _check_released(self) -> None:
+        """Whatever lies in release/ must be in the ledger; otherwise owner/ is older than it."""
+        names = _names(self.public)
+        unknown = [name for name in names if (m := _ROUND.fullmatch(name)) and int(m[1]) not in self._ledger.released]
+        if not self._ledger.finished:
+            unknown += [name for name in names if name in ("model", "certificate.json", "certificate.md", EVALUATIONS)]
+        if unknown:
+            raise InvalidInput(
+                f"{self.public / unknown[0]} exists, but {self.owner / 'run.json'} knows nothing of its release: the "
+                "owner's files are older than what was released. Restore them, or train in a new folder"
+            )
+
+
+def local_base_of(model: Path) -> str | None:
+    """Where the base model lies that a run's released adapters belong to; None where no owner's file says so."""
+    path = model.resolve().parent.parent / "owner" / BASE_MODEL
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def tensors_of(model: nn.Module) -> Export:
+    """Writes a model as a safetensors file."""
+
+    def export(folder: Path) -> None:
+        try:
+            from safetensors.torch import save_model
+        except ImportError as error:
+            raise InvalidInput("writing a model needs safetensors; pip install safetensors, or pass export=") from error
+        save_model(model, str(folder / "model.safetensors"))
+
+    return export
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _clear_remains(folder: Path) -> None:
+    """Remove what a write left behind when its process was killed."""
+    for name in filter(_REMAINS.fullmatch, _names(folder)):
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

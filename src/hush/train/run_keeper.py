@@ -1,0 +1,147 @@
+"""The folder of a run as all ranks see it: the first one writes, and what it writes is the whole of all shards."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+from torch import nn
+from torch.optim import Optimizer
+
+from hush.certificate import Certificate
+from hush.errors import InvalidInput
+from hush.plan import Plan
+from hush.storage import flush
+from hush.train.checkpoints import buffers_digest, capture, check_storable, frozen_digest, refuse_moved_buffers, restore
+from hush.train.distributed import Ranks, standing_whole
+from hush.train.run_folder import SCORES, Export, RoundLines, RoundRecord, RunFolder, RunLog
+
+__all__ = ["Keeper"]
+
+
+@final
+class Keeper:
+    """Saves, resumes and releases one training; scores are those of the last scored round, with its number.
+
+    All ranks call its methods together, but for ``close``, ``log`` and ``keep_scores``.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        plan: Plan,
+        ranks: Ranks,
+        *,
+        model: nn.Module,
+        trainable: Mapping[str, nn.Parameter],
+        optimizer: Optimizer,
+        scheduler: Any | None,
+        export: Export,
+        insecure_seed: int | None,
+        draw_seed: bytes,
+        marks: Iterable[str],
+        keep: int,
+    ) -> None:
+        self._ranks, self._model, self._trainable = ranks, model, trainable
+        self._optimizer, self._scheduler, self._export = optimizer, scheduler, export
+        self._folder: RunFolder | None = None
+        self._log: RunLog | None = None
+        self._score_log: RoundLines | None = None
+        self.scores: dict[str, Any] = {}
+        if scheduler is not None:
+            check_storable("the scheduler", scheduler.state_dict())
+        check_storable("the optimizer", optimizer.state_dict()["param_groups"])
+        self._fixed = {"frozen": frozen_digest(model), "buffers": buffers_digest(model)}
+
+        def opened() -> bytes:
+            self._folder = RunFolder(
+                folder, plan, insecure_seed=insecure_seed, draw_seed=draw_seed, marks=marks, keep=keep
+            )
+            return self._folder.draw_seed
+
+        self.draw_seed = ranks.by_first(opened)
+        try:
+            self.saved, self.round = self._resume()
+        except BaseException:
+            self.close()
+            raise
+
+    def save(self, round: int) -> None:
+        """Keep the state after this round, to resume from; a state that is saved already is left alone."""
+        if round == self.saved:
+            return
+        refuse_moved_buffers(self._model, self._fixed["buffers"])
+        state = capture(self._trainable, self._optimizer, self._scheduler, self._ranks) | {"fixed": self._fixed}
+        self._ranks.by_first(lambda: self._open.save(round, state))
+        self.saved = round
+
+    def release(self, round: int) -> Path:
+        """Release the model of this round, after it is saved."""
+        self.save(round)
+        with standing_whole(self._model, here=self._ranks.first):
+            return self._ranks.by_first(lambda: self._open.release(round, self._export))
+
+    def finish(self, round: int, certificate: Certificate) -> Certificate:
+        """Release the final model and its certificate."""
+        self.save(round)
+        with standing_whole(self._model, here=self._ranks.first):
+            return self._ranks.by_first(lambda: self._open.finish(certificate, self._export))
+
+    def log(self, record: RoundRecord) -> None:
+        """Add a round to the run log."""
+        if self._log is not None:
+            self._log.append(record)
+
+    def keep_scores(self, round: int, scores: Mapping[str, float]) -> None:
+        """Keep scores of this round until they are released with the final model."""
+        if self.scores.get("round") == round:
+            scores = {**self.scores, **scores}
+        self.scores = {"round": round, **scores}
+        if not self._ranks.first:
+            return
+        self._open.check_open()  # else these may be scores of a round that another process does again
+        if self._score_log is None:
+            self._score_log = RoundLines(self._open.owner / SCORES, resumed_after=round, durable=True)
+            flush(self._open.owner)
+        self._score_log.append(self.scores)
+
+    def close(self) -> None:
+        """Let another process train here."""
+        for log in (self._log, self._score_log):
+            if log is not None:
+                log.close()
+        if self._folder is not None:
+            self._folder.close()
+
+    @property
+    def _open(self) -> RunFolder:
+        if self._folder is None:
+            raise InvalidInput("only the first rank writes to the folder of a run")
+        return self._folder
+
+    def _resume(self) -> tuple[int, int]:
+        """Go on from the folder's checkpoint, if there is one; the round it is of, or -1, and that reached."""
+        state = self._ranks.by_first(lambda: self._open.resume())
+        reached = 0
+        if state is not None:
+            differ = [name for name, digest in self._fixed.items() if state["fixed"][name] != digest]
+            if differ:
+                raise InvalidInput(
+                    f"the {differ[0]} tensors of the model, which training leaves alone, are not those that it began "
+                    "with; build the model from the same weights as then"
+                )
+            restore(state, self._trainable, self._optimizer, self._scheduler, self._ranks)
+            reached = self.saved = state["round"]
+            if self._ranks.by_first(lambda: self._open.is_pending(reached)):
+                self.release(reached)
+        if self._ranks.first:
+            self._log = RunLog(self._open.owner / "rounds.jsonl", resumed_after=reached)
+        self.scores = self._ranks.by_first(lambda: self._resume_scores(reached))
+        return (-1 if state is None else reached), reached
+
+    def _resume_scores(self, reached: int) -> dict[str, Any]:
+        """Go on with the scores that were kept; those of later rounds, which are done again, give way."""
+        path = self._open.owner / SCORES
+        if not path.exists():
+            return {}
+        self._score_log = RoundLines(path, resumed_after=reached, durable=True)
+        return next(reversed(RoundLines.read(path)), {})

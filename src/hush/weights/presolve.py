@@ -1,0 +1,217 @@
+"""Stage 3, before solving: decide exactly what can be decided, and keep the way back to all examples.
+
+Rows that cannot bind go, columns in no row take their upper bound, equal columns become one, and columns that some
+optimum leaves at 0 go; again while that changes something. The optimum of what is left, plus what was decided, is the
+optimum of the whole. Shapes: N columns and S rows of the original program.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.weights.linear_program import Array, Indices, Program
+
+__all__ = ["Reduction", "reduced", "unreduced"]
+
+
+ROUNDS = 20  # each round is exact, so stopping early is too
+FEW = 0.05  # share of the rows that are decided at once, up to which it pays to note what each decision touches
+PAYS = 0.01  # share of the columns that a round must decide for the next one to be worth its time
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reduction:
+    """A smaller program and the way back.
+
+    Column i of the original is the share ``upper_N[i] / total[k]`` of column k = ``column_N[i]`` of the smaller one, or
+    ``fixed_N[i]`` where that is -1; ``row_S`` lists the rows that are left. ``bounding`` (smaller) and ``bounding_N``
+    (original) name the row whose capacity is a column's upper bound, or -1.
+    """
+
+    program: Program
+    original: Program
+    bounding: Indices
+    bounding_N: Indices
+    row_S: Indices
+    column_N: Indices
+    upper_N: Array
+    total: Array
+    fixed_N: Array
+    dual_S: Array
+
+    def primal(self, value: Array) -> Array:
+        """Values of all original columns."""
+        from hush.weights.presolve_kernels import split
+
+        return split(value, self.total, self.upper_N, self.column_N, self.fixed_N)
+
+    def inward(self, value_N: Array) -> Array:
+        """Values of the smaller program's columns from values of all original ones."""
+        from hush.weights.presolve_kernels import joined
+
+        return joined(value_N, self.column_N, self.program.num_columns)
+
+    def start(self, start: Array) -> Array:
+        """Duals of all original rows to start from, with nothing repaired."""
+        full_S = self.dual_S.copy()
+        full_S[self.row_S] = start
+        return full_S
+
+    def dual(self, dual: Array) -> Array:
+        """Duals of all original rows."""
+        from hush.weights.presolve_kernels import cover_columns
+
+        small, covered = self.program, np.array(dual, dtype=np.float64)
+        cover_columns(small.offset_N, small.row_of_entry, self.bounding, covered)
+        full_S = self.dual_S.copy()
+        full_S[self.row_S] = covered
+        cover_columns(self.original.offset_N, self.original.row_of_entry, self.bounding_N, full_S)
+        return full_S
+
+
+@final
+class _Work:
+    """The original program with the decisions so far."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.arrangement = program.arrangement
+        self.upper_N = program.upper_N.copy()
+        self.open_N = np.ones(program.num_columns, dtype=np.bool_)
+        self.open_S = np.ones(program.num_rows, dtype=np.bool_)
+        self.degree_N = self.arrangement.degree_N.copy()
+        self.fixed_N = np.zeros(program.num_columns)
+        self.dual_S = np.zeros(program.num_rows)
+        self.bounding_N = np.full(program.num_columns, -1, dtype=np.int32)
+        self.room_S, self.private_S = self.arrangement.room_S.copy(), self.arrangement.private_S.copy()
+        self.count_S = np.diff(program.offset_S)
+        self.lost_S, self.gained_S = np.zeros_like(self.count_S), np.zeros_like(self.count_S)
+        self.highest = float(self.upper_N.max(initial=0.0))
+        at_once_S = (program.capacity_S >= self.room_S) | (program.capacity_S <= self.private_S)
+        self.note = np.count_nonzero(at_once_S) <= FEW * program.num_rows
+
+    def settle(self) -> None:
+        from hush.weights.presolve_kernels import settle
+
+        for _ in range(ROUNDS):
+            decided = settle(
+                *_lists(self.program),
+                self.program.capacity_S,
+                self.upper_N,
+                self.open_N,
+                self.open_S,
+                self.degree_N,
+                self.fixed_N,
+                self.dual_S,
+                self.bounding_N,
+                self.room_S,
+                self.private_S,
+                self.count_S,
+                self.lost_S,
+                self.gained_S,
+                self.highest,
+                self.note,
+            )
+            if not self.note:
+                self._look_again()
+            elif decided <= PAYS * self.program.num_columns:
+                return
+
+    def _look_again(self) -> None:
+        """Make the next round look at every row."""
+        self.lost_S[:] = self.gained_S[:] = np.diff(self.program.offset_S)
+        self.note = True
+
+    def merged(self) -> Reduction:
+        """What is open, with equal columns merged into one of their joint upper bound."""
+        from hush.weights.presolve_kernels import compacted, least_rows, merged
+        from hush.weights.sparse_kernels import transposed
+
+        row_S = np.flatnonzero(self.open_S)
+        number_S = np.full(self.program.num_rows, -1, dtype=np.int32)
+        number_S[row_S] = np.arange(len(row_S))
+        base = self.arrangement
+        source, offset, row = compacted(base.order_N, base.offset_N, base.row_of_entry, self.open_N, number_S)
+        column_N = np.full(self.program.num_columns, -1, dtype=np.int32)
+        offset, row, total = merged(source, offset, row, self.upper_N, column_N)
+        offset_S, column = transposed(offset, row, len(row_S))
+        capacity_S = self.program.capacity_S[row_S]
+        # A column cannot exceed the least capacity of its rows; solvers do better when they are told.
+        bounding = least_rows(offset, row, capacity_S, total)
+        bounded = bounding >= 0
+        upper = total.copy()
+        upper[bounded] = capacity_S[bounding[bounded]]
+        program = Program(
+            offset_S=offset_S,
+            column_of_entry=column,
+            offset_N=offset,
+            row_of_entry=row,
+            capacity_S=capacity_S,
+            upper_N=upper,
+        )
+        return Reduction(
+            program=program,
+            original=self.program,
+            bounding=bounding,
+            bounding_N=self.bounding_N,
+            row_S=row_S,
+            column_N=column_N,
+            upper_N=self.upper_N,
+            total=total,
+            fixed_N=self.fixed_N,
+            dual_S=self.dual_S,
+        )
+
+    def drop(self, reduction: Reduction) -> bool:
+        """Decide what domination decides in the merged program, if it is enough to pay for another round."""
+        from hush.weights.presolve_kernels import dominated_columns, implied_rows
+
+        small = reduction.program
+        most = 40 * small.num_entries
+        columns: NDArray[np.bool_] = dominated_columns(*_lists(small), small.capacity_S, small.upper_N, most)
+        rows: NDArray[np.bool_] = implied_rows(*_lists(small), small.capacity_S)
+        if int(columns.sum()) + int(rows.sum()) <= PAYS * small.num_columns:
+            return False
+        self.open_N[self.open_N] = ~columns[reduction.column_N[self.open_N]]
+        for j in reduction.row_S[rows]:
+            self.open_S[j] = False
+            begin, end = self.program.offset_S[j], self.program.offset_S[j + 1]
+            self.degree_N[self.program.column_of_entry[begin:end]] -= 1
+        self._look_again()
+        return True
+
+
+def unreduced(program: Program) -> Reduction:
+    """The program itself, for when the way back from a smaller one has cost too much."""
+    n, m = program.num_columns, program.num_rows
+    return Reduction(
+        program=program,
+        original=program,
+        bounding=np.full(n, -1),
+        bounding_N=np.full(n, -1, dtype=np.int32),
+        row_S=np.arange(m),
+        column_N=np.arange(n, dtype=np.int32),
+        upper_N=program.upper_N,
+        total=program.upper_N,
+        fixed_N=np.zeros(n),
+        dual_S=np.zeros(m),
+    )
+
+
+def reduced(program: Program) -> Reduction:
+    """The program that is left after all exact reductions that pay."""
+    work = _Work(program)
+    for _ in range(ROUNDS):
+        work.settle()
+        reduction = work.merged()
+        if not work.drop(reduction):
+            return reduction
+    work.settle()
+    return work.merged()
+
+
+def _lists(program: Program) -> tuple[Indices, Indices, Indices, Indices]:
+    return program.offset_S, program.column_of_entry, program.offset_N, program.row_of_entry

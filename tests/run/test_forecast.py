@@ -1,0 +1,54 @@
+"""What a run would do now, and what it would refuse, said without doing anything."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import NO_CANARIES, small_config
+
+from hush.errors import InvalidInput
+from hush.run import forecast, run_pipeline
+
+
+def test_a_forecast_writes_nothing_and_says_what_would_run(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    fresh = forecast(config, output=tmp_path / "run")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert [(one.stage, one.state) for one in fresh] == [(name, "runs") for name in NO_CANARIES]
+    sizes = {one.stage: one.size for one in fresh}
+    assert sizes["data"].startswith("1 file")
+    assert sizes["train"].startswith("4 rounds of 4")
+    run_pipeline(config, output=tmp_path / "run")
+    assert {one.state for one in forecast(config, output=tmp_path / "run")} == {"done"}
+    again = {one.stage: one.state for one in forecast(config, output=tmp_path / "run", since="train", new_release=True)}
+    assert again == {"data": "done", "scan": "done", "plan": "done", "train": "runs", "audit": "runs", "report": "runs"}
+    longer = small_config(tmp_path, plan={"rounds": 9})
+    other = {one.stage: one for one in forecast(longer, output=tmp_path / "run", new_release=True)}
+    assert [other[name].state for name in ("scan", "plan", "train")] == ["done", "runs", "depends"]
+    assert "done" not in other["train"].size  # the rounds of another training
+
+
+def test_a_further_training_that_nobody_asked_for_is_foretold_as_refused(own: Path) -> None:
+    def train_state(**arguments: Any) -> str:
+        return next(one.state for one in forecast(output=own / "run", **arguments) if one.stage == "train")
+
+    with pytest.raises(InvalidInput, match="pass --new-release"):
+        forecast(small_config(own), output=own / "run", since="train")
+    longer, faster = small_config(own, plan={"rounds": 9}), small_config(own, training={"learning_rate": 0.01})
+    assert train_state(config=longer) == "depends, refused"
+    assert train_state(config=faster) == "refused"
+    assert train_state(config=faster, new_release=True) == "runs"
+    assert train_state(config=small_config(own)) == "done"
+    for config in (longer, faster):
+        with pytest.raises(InvalidInput, match="pass --new-release"):
+            run_pipeline(config, output=own / "run")
+    assert train_state(config=longer) == "depends, refused"
+
+
+def test_a_data_set_of_the_hub_is_not_fetched_to_foretell_a_run(tmp_path: Path) -> None:
+    stages = {
+        one.stage: one for one in forecast(small_config(tmp_path, data={"source": "imdb"}), output=tmp_path / "r")
+    }
+    assert stages["data"].size == "a data set by name, not looked at"
+    assert stages["scan"].seconds is None

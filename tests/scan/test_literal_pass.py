@@ -1,0 +1,78 @@
+"""What one example gives away by its surroundings is found in every example that holds it."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toys import Held, Memory, prepared
+
+from hush.errors import InvalidInput
+from hush.scan.assemble import run_scan
+from hush.scan.engines import LocalEngine
+from hush.scan.finders.patterns import Patterns
+from hush.scan.result import Scan
+
+CALLED = r"pw=(\w+)"
+
+
+def searched(texts: list[str], *, cuts: tuple[int, ...] = (), again: Any = "text") -> Scan:
+    corpus = Memory([(text, None) for text in texts], cuts=cuts, size=2)
+    rules = prepared(Patterns(patterns=[CALLED], group=1), again=again)
+    return run_scan(corpus, rules, engine=LocalEngine(workers=1))
+
+
+WORDS = st.sampled_from(["pw=ab", "ab", "cab", "pw=c", "c", "x"])
+TEXTS = st.lists(st.lists(WORDS, max_size=4).map(" ".join), min_size=1, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS, st.sets(st.integers(1, 7)))
+def test_every_occurrence_of_what_any_example_calls_a_secret_is_found_once(texts: list[str], cuts: set[int]) -> None:
+    found = searched(texts, cuts=tuple(sorted(cut for cut in cuts if cut < len(texts))))
+    secrets = list(found.secrets.texts or ())
+    assert sorted(secrets) == sorted({key for text in texts for key in re.findall(CALLED, text)})
+    expected = {
+        (example, number, begin, begin + len(key))
+        for example, text in enumerate(texts)
+        for number, key in enumerate(secrets)
+        for begin in range(len(text))
+        if text.startswith(key, begin)
+    }
+    reasons = [(reason.example, reason.secret, reason.begin, reason.end) for reason in found.why()]
+    spans = [reason for reason in reasons if reason[2] >= 0]
+    assert len(spans) == len(set(spans))
+    assert set(spans) == expected
+    pairs = {(example, secret) for example, secret, *_ in expected}
+    assert set(zip(*map(list, found.incidence.to_scipy().nonzero()), strict=True)) == pairs
+
+
+def test_whole_words_are_asked_for_where_names_are() -> None:
+    texts = ["pw=al", "also", "al so"]
+    assert searched(texts).incidence.examples_of(0).tolist() == [0, 1, 2]
+    assert searched(texts, again="words").incidence.examples_of(0).tolist() == [0, 2]
+    assert searched(texts, again=None).incidence.examples_of(0).tolist() == [0]
+
+
+class Changing:
+    """A shard that has an example more when it is read again."""
+
+    files = ("memory",)
+
+    def __init__(self) -> None:
+        self._later = [("pw=ab",), ("pw=ab", "ab")]
+
+    def blocks(self, *args: Any, **kwargs: Any) -> Any:
+        return Held(tuple((text, None) for text in self._later.pop(0)), 10).blocks(*args, **kwargs)
+
+
+class Unstable(Memory):
+    def shards(self) -> Any:
+        return [Changing()]
+
+
+def test_data_that_grow_between_the_searches_are_refused() -> None:
+    rules = prepared(Patterns(patterns=[CALLED], group=1), again="text")
+    with pytest.raises(InvalidInput, match="1 examples at first and 2 later"):
+        run_scan(Unstable([]), rules, engine=LocalEngine(workers=1))
