@@ -1,8 +1,10 @@
 """The error family."""
 
+import pickle
+
 import pytest
 
-from hush.errors import CannotCertify, HushError, InfeasiblePlan, InvalidInput
+from hush.errors import CannotCertify, HushError, InfeasiblePlan, InvalidInput, Setting
 
 
 @pytest.mark.parametrize("error", [InvalidInput, InfeasiblePlan, CannotCertify])
@@ -15,3 +17,16 @@ def test_only_bad_input_is_a_value_error() -> None:
     assert issubclass(InvalidInput, ValueError)
     assert not issubclass(InfeasiblePlan, ValueError)
     assert not issubclass(CannotCertify, ValueError)
+
+
+def test_each_door_shows_its_own_name_for_a_setting_also_after_pickling() -> None:
+    parts = ("pass a number above 0, or drop ", Setting("keep"))
+    error = pickle.loads(pickle.dumps(InvalidInput(*parts, setting="batch_size", value=0)))
+    assert str(error) == "batch_size=0; pass a number above 0, or drop keep"
+    assert error.message(lambda name: f"plan.{name}") == "plan.batch_size=0; pass a number above 0, or drop plan.keep"
+    assert error.setting == "batch_size"
+
+
+def test_text_that_looks_like_the_name_of_a_setting_is_left_alone() -> None:
+    error = InvalidInput("keep what is there", setting="keep")
+    assert error.message(lambda _: "--keep") == "keep what is there"

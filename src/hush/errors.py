@@ -1,13 +1,50 @@
 """The error family, below every stage. Each message says what is wrong, the values, and what to do.
 
-No message ever holds the text of a secret: secrets are named by index or id.
+An error names a setting by the field that states it (``batch_size``, ``lora.rank``), never by a command-line flag: the
+command line shows it as ``--batch-size``, a config file as ``plan.batch_size``, Python as the argument. No message
+holds the text of a secret: secrets are named by index or id.
 """
 
-__all__ = ["CannotCertify", "HushError", "InfeasiblePlan", "InvalidInput"]
+from collections.abc import Callable
+
+__all__ = ["CannotCertify", "HushError", "InfeasiblePlan", "InvalidInput", "Setting"]
+
+_NO_VALUE = object()
+
+
+class Setting(str):
+    """The name of a setting inside a message: each front door shows its own name for it."""
+
+    __slots__ = ()
 
 
 class HushError(Exception):
-    """Base of every error that hush raises on purpose; catch it to catch them all."""
+    """Base of every error that hush raises on purpose; catch it to catch them all.
+
+    parts: the message in pieces; a piece that is a :class:`Setting` is shown by the front door's name for it.
+    setting: the one setting that is wrong, if there is one; with value, the message begins with both.
+
+    >>> error = HushError("pass a number above 0, or drop ", Setting("keep"), setting="batch_size", value=0)
+    >>> str(error)
+    'batch_size=0; pass a number above 0, or drop keep'
+    >>> error.message(lambda name: "--" + name.replace("_", "-"))
+    '--batch-size=0; pass a number above 0, or drop --keep'
+    """
+
+    def __init__(self, *parts: str, setting: str | None = None, value: object = _NO_VALUE) -> None:
+        super().__init__(*parts)
+        self.setting = setting
+        self._begin: tuple[str, ...] = ()  # a repr, so that the error can be pickled whatever the value is
+        if setting is not None and value is not _NO_VALUE:
+            self._begin = (Setting(setting), f"={value!r}; ")
+
+    def message(self, name_of: Callable[[str], str] = str) -> str:
+        """The message, with each setting shown as ``name_of`` names it."""
+        parts = (*self._begin, *self.args)
+        return "".join(name_of(str(part)) if isinstance(part, Setting) else str(part) for part in parts)
+
+    def __str__(self) -> str:
+        return self.message()
 
 
 class InvalidInput(HushError, ValueError):
