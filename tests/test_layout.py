@@ -15,6 +15,7 @@ PACKAGE = Path(hush.__file__).parent
 ORDER = [
     "errors",
     "numbers",
+    "arrays",
     "storage",
     "keys",
     "console",
@@ -83,6 +84,13 @@ def loaded_after(statement: str) -> set[str]:
 def test_import_hush_loads_nothing_heavy() -> None:
     heavy = {"torch", "pyarrow", "matplotlib", "scipy", "numpy", "typer", "rich"}
     assert not heavy & loaded_after("import hush")
+
+
+def test_help_loads_no_numerical_library() -> None:
+    heavy = {"torch", "pyarrow", "matplotlib", "scipy", "numpy", "pydantic", "yaml", "numba"}
+    statement = "import sys; sys.argv = ['hush', '--help']\nimport contextlib, io\nfrom hush.cli import main\n"
+    shown = "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): main()"
+    assert not heavy & loaded_after(statement + shown)
 
 
 def test_the_ground_floor_loads_no_table_or_plot_library() -> None:

@@ -13,8 +13,8 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hush.arrays import chosen_indices
 from hush.errors import InvalidInput
-from hush.numbers import chosen_indices
 from hush.protection import Protection
 from hush.storage import read_table, write_table
 

@@ -14,7 +14,7 @@ from made_plans import put_together, small_plan
 
 from hush.accounting import calibrate
 from hush.errors import InvalidInput
-from hush.report import markup
+from hush.report import numbers
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most
 from hush.report.numbers import SecretNumbers, binned_counts, curve_of, kept_weight, noise_by_method, shown_curves
 from hush.report.plots import CELLS, MOST_POINTS, scatter_plot
@@ -68,8 +68,8 @@ def test_the_block_of_rows_reads_back_as_it_was(counts: list[int], most: int) ->
     found = numbers_of(counts)
     ids = [f"s-{place}" for place in range(len(counts))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(markup, "MOST_ROWS", most)
-        packed = markup.packed_rows(ids, found, None)
+        patch.setattr(numbers, "MOST_ROWS", most)
+        packed = numbers.packed_rows(ids, found, None)
     block, offset, read = zlib.decompress(base64.b64decode(packed.content)), 0, {}
     for name, kind in packed.layout["columns"]:
         read[name] = np.frombuffer(block, f"<{kind}", packed.rows, offset)

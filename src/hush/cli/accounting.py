@@ -102,7 +102,8 @@ def calibrate(
     Example: `hush calibrate found/public/incidence.parquet --prior 1e-10 --ceiling 1e-3 --batch-size 16 --rounds 50`
     """
     from hush.accounting import calibrate as accounted
-    from hush.cli.inputs import check_output, named_by_id, read_problem
+    from hush.cli.checks import check_output
+    from hush.cli.inputs import named_by_id, read_problem
     from hush.cli.results.accounting import calibration_record, print_json, show_calibration, write_posteriors
 
     check_output(output, incidence, rates, secrets, force=force)

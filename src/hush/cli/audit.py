@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hush.cli.inputs import check_model, needed_for, quiet_libraries
+from hush.cli.checks import check_model, needed_for, quiet_libraries
 from hush.cli.interrupt import GOES_ON, said_when_stopped
 from hush.cli.messages import both, terminal, working
 from hush.cli.options import DATA_IN, SPEED, ColumnOption, DeviceOption, JsonOption, PlanOfRunOption, UnitOption, flag
@@ -356,7 +356,7 @@ def canaries(
     from random import SystemRandom
 
     from hush.audit.canaries import Template, check_folder, plant, save_planted, templates_from
-    from hush.cli.inputs import check_apart
+    from hush.cli.checks import check_apart
     from hush.cli.results.accounting import print_json
     from hush.data import read_corpus
 

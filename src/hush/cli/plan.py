@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hush.cli.inputs import check_scanned, read_data_fingerprint
+from hush.cli.checks import check_scanned, read_data_fingerprint
 from hush.cli.messages import working
 from hush.cli.options import (
     DATA_IN,
@@ -116,7 +116,8 @@ def plan(
     Example: `hush plan found/public/incidence.parquet --secrets found/public/secrets.parquet --data mail.jsonl
     --key my.key --batch-size 16 --rounds 50 --output my-plan`
     """
-    from hush.cli.inputs import check_apart, check_batch_size, check_folder_free, named_by_id, read_promises
+    from hush.cli.checks import check_apart, check_folder_free
+    from hush.cli.inputs import check_batch_size, named_by_id, read_promises
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import plan_record, show_plan
     from hush.plan.files import check_folder
@@ -201,7 +202,8 @@ def frontier(
     Example: `hush frontier found/public/incidence.parquet --secrets found/public/secrets.parquet --batch-size 16
     --rounds 50 --plot frontier.html --output frontier.json`
     """
-    from hush.cli.inputs import check_batch_size, check_output, named_by_id, read_promises
+    from hush.cli.checks import check_output
+    from hush.cli.inputs import check_batch_size, named_by_id, read_promises
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import frontier_record, show_frontiers, write_rows
     from hush.report.figures import FORMS, frontier_figure, save_figure

@@ -56,7 +56,7 @@ def init(
 
     Example: `hush init --kind code --output hush.yaml`
     """
-    from hush.cli.inputs import check_output
+    from hush.cli.checks import check_output
     from hush.cli.results.accounting import print_json
     from hush.run.config import template
     from hush.storage import whole_file

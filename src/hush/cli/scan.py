@@ -97,7 +97,7 @@ def scan(
 
     Example: `hush scan mail.jsonl --rules rules.yaml --output found --key my.key`
     """
-    from hush.cli.inputs import check_apart, check_folder_free, is_inside
+    from hush.cli.checks import check_apart, check_folder_free, is_inside
     from hush.cli.results.accounting import print_json
     from hush.cli.results.scan import scan_record, show_scan
     from hush.run.job import unread_files

@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hush.cli.inputs import check_model, needed_for, quiet_libraries
+from hush.cli.checks import check_model, needed_for, quiet_libraries
 from hush.cli.interrupt import Interrupt, said_when_stopped, stopped_after
 from hush.cli.messages import terminal, working
 from hush.cli.options import DATA_IN, SPEED, ColumnOption, DeviceOption, JsonOption, PlanArgument, UnitOption, flag
 from hush.errors import InvalidInput
-from hush.train.recipe import MOST_LEARNING_RATE
+from hush.train.settings import MAX_LEARNING_RATE
 
 __all__ = ["train"]
 
@@ -78,7 +78,7 @@ def train(
         float | None,
         typer.Option(
             help="At its peak, above 0 [5e-4; with --lora 1e-3; with sgd 0.1].",
-            max=MOST_LEARNING_RATE,
+            max=MAX_LEARNING_RATE,
             rich_help_panel=LEARNING,
         ),
     ] = None,
@@ -166,7 +166,7 @@ def train(
 
     On 4 GPUs: `torchrun --nproc-per-node 4 -m hush train my-plan …` as above; if it is too large for one, add `--shard`
     """
-    from hush.cli.inputs import check_apart
+    from hush.cli.checks import check_apart
     from hush.cli.messages import Milestones, both
     from hush.cli.results.accounting import print_json
     from hush.cli.results.train import TrainingBar, fitted_record, show_fitted, show_start, stopped_at_once

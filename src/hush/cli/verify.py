@@ -161,7 +161,7 @@ def report(
 
     Example: `hush report run --scan found --frontier frontier.json --audit audit --output report.html`
     """
-    from hush.cli.inputs import check_output
+    from hush.cli.checks import check_output
     from hush.cli.results.accounting import print_json
     from hush.report.report import TITLE, Report, read_audit, read_frontier, read_source
     from hush.scan.result import Scan

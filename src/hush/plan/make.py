@@ -20,9 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from hush.accounting import posteriors
 from hush.accounting.arguments import Bound, checked_choice, checked_noise, checked_number
+from hush.arrays import chosen_indices
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
-from hush.numbers import chosen_indices, rounded_up
+from hush.numbers import rounded_up
 from hush.plan.plan import Plan, check_data_fingerprint, check_ids
 from hush.weights.choose import Capacity, Choice, Chooser, Progress, TooLittleNoise
 from hush.weights.frontier import KEEP, explained, make_chooser, noise_without

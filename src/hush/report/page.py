@@ -13,7 +13,8 @@ from typing import final
 
 from hush import __version__
 from hush.errors import InvalidInput
-from hush.report.markup import PackedRows, embedded, shown
+from hush.report.markup import embedded, shown
+from hush.report.numbers import PackedRows
 from hush.report.plots import Plot
 
 __all__ = ["Section", "figure", "page"]

@@ -21,8 +21,7 @@ from hush.plan.files import is_release, minor_version, read_json, read_record
 from hush.plan.verify import model_problem, plan_differences, refuse_unknown_words, run_differences
 from hush.report import sections as parts
 from hush.report.attacks import AuditResult
-from hush.report.markup import packed_rows
-from hush.report.numbers import MethodNoise, SecretNumbers, shown_curves
+from hush.report.numbers import MethodNoise, SecretNumbers, packed_rows, shown_curves
 from hush.report.page import Section, page
 from hush.report.plots import Look
 from hush.report.sections import headline

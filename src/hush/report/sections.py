@@ -14,8 +14,8 @@ from hush.numbers import counted, rounded_down
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.report.attacks import AuditResult, attacks_plot, attacks_table
-from hush.report.markup import PackedRows, at_least, at_most, percent_at_least, percent_at_most, shown, table
-from hush.report.numbers import Curve, MethodNoise, SecretNumbers, binned_counts, kept_weight
+from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most, shown, table
+from hush.report.numbers import Curve, MethodNoise, PackedRows, SecretNumbers, binned_counts, kept_weight
 from hush.report.page import Section, figure
 from hush.report.plots import Look, counts_plot, curves_plot, frontier_plot, noise_plot, scatter_plot, training_plots
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from hush.accounting.arguments import MOST_ROUNDS
 from hush.scan.rules.reading import YES_OR_NO, Model, Probability, Real, Texts, Whole, nearest, wrong
-from hush.train.recipe import MOST_LEARNING_RATE
+from hush.train.settings import MAX_LEARNING_RATE
 
 __all__ = [
     "AttackName",
@@ -140,7 +140,7 @@ class TrainingSection(Model):
     lora: LoraSection | None = Field(default=None, description="a mapping with rank, alpha, dropout or targets")
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: Positive | None = Field(
-        default=None, le=MOST_LEARNING_RATE, description="a number above 0 and up to 1000, such as 5e-4"
+        default=None, le=MAX_LEARNING_RATE, description="a number above 0 and up to 1000, such as 5e-4"
     )
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     warmup: Whole = Field(default=0, ge=0, description="a number of rounds, a whole number from 0 on")

@@ -23,8 +23,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from hush.arrays import chosen_indices
 from hush.errors import InvalidInput
-from hush.numbers import chosen_indices
 from hush.plan import Plan
 from hush.train.clipping import Loss
 from hush.train.distributed import gradients_of

@@ -1,7 +1,4 @@
-"""What ``hush train`` trains and how: settings that a run keeps to its end, and those that only change its speed.
-
-Limits of what training may be asked for, where torch is not needed to state them.
-"""
+"""What ``hush train`` trains and how: settings that a run keeps to its end, and those that only change its speed."""
 
 import json
 import os
@@ -19,11 +16,9 @@ from hush.errors import InvalidInput
 from hush.plan.files import read_json
 from hush.train.checkpoints import durable_file
 from hush.train.pretrained import Lora, Task
+from hush.train.settings import MAX_LEARNING_RATE
 
-__all__ = ["MOST_LEARNING_RATE", "Recipe", "Runtime", "check_recipe", "read_lengths", "store_lengths", "store_recipe"]
-
-
-MOST_LEARNING_RATE = 1e3  # beyond it, no optimizer does anything but overflow
+__all__ = ["Recipe", "Runtime", "check_recipe", "read_lengths", "store_lengths", "store_recipe"]
 
 
 FROM_HERE = "model_from_here"
@@ -51,9 +46,9 @@ class Recipe:
     public_batch: int | None = None
 
     def __post_init__(self) -> None:
-        if self.learning_rate is not None and not 0 < self.learning_rate <= MOST_LEARNING_RATE:
+        if self.learning_rate is not None and not 0 < self.learning_rate <= MAX_LEARNING_RATE:
             raise InvalidInput(
-                f"learning_rate={self.learning_rate!r}; pass a number above 0 and up to {MOST_LEARNING_RATE:g}"
+                f"learning_rate={self.learning_rate!r}; pass a number above 0 and up to {MAX_LEARNING_RATE:g}"
             )
         if self.warmup < 0:
             raise InvalidInput(f"warmup={self.warmup}; pass a number of rounds, 0 or more")

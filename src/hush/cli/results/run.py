@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, final
 from rich.console import Console
 
 from hush.audit.headline import STYLES, headline
-from hush.cli.inputs import quiet_libraries
+from hush.cli.checks import quiet_libraries
 from hush.cli.results.accounting import Record
 from hush.cli.results.cautions import plan_cautions, show_cautions
 from hush.console import WorkBar, counted, plain, rounded_up, show_rows

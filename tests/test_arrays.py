@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from hush.arrays import checked_indices, checked_size, chosen_indices
 from hush.errors import InvalidInput
-from hush.numbers import checked_indices, checked_size, chosen_indices
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, np.int64])
