@@ -44,7 +44,7 @@ def test_the_page_says_what_the_results_say() -> None:
         f"ends {over(drop, 'no protection', 2)[0]} above no protection on the first and "
         f"{over(drop, 'no protection', 2)[1]} on the second",
         f"by {over(drop, after, 3)[0]} on code without secrets and by {over(drop, after, 3)[1]} on the projects' code",
-        f"from two sittings, differ by {at_most(float(sittings), 3)} at most",
+        f"from two sessions, differ by {at_most(float(sittings), 3)} at most",
         f"raises the second by {over(twice, drop, 3)[1]}",
         f"{100 * (projects[drop] - projects[after]) / lack:.1f} % of what dropping lacks",
         f"It gains {gain[0]:.2f} on code without secrets and {gain[1]:.2f} on the projects' code, {gained('hush')[0]} "
