@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from hush.arrays import checked_indices, checked_size, chosen_indices
+from hush.arrays import checked_indices, chosen_indices
 from hush.errors import InvalidInput
+from hush.numbers import checked_size
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, np.int64])

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from hush.accounting.arguments import MOST_ROUNDS
+from hush.accounting.arguments import MAX_ROUNDS
 from hush.scan.rules.reading import YES_OR_NO, Model, Probability, Real, Texts, Whole, nearest, wrong
 from hush.train.settings import MAX_LEARNING_RATE
 
@@ -51,7 +51,7 @@ class PlanSection(Model):
 
     batch_size: Positive = Field(description="the expected number of examples in a round, a number above 0")
     rounds: Count = Field(
-        le=MOST_ROUNDS, description=f"the number of training rounds, a whole number from 1 to {MOST_ROUNDS:,}"
+        le=MAX_ROUNDS, description=f"the number of training rounds, a whole number from 1 to {MAX_ROUNDS:,}"
     )
     bound: Literal["blowup", "renyi", "kl"] = "blowup"
     capacity: Literal["accounted", "paper", "none"] = "accounted"
