@@ -92,9 +92,7 @@ def test_without_any_held_out_it_is_make_plan(tmp_path: Path) -> None:
 def test_examples_with_a_secret_are_refused() -> None:
     incidence = graph(1)
     bearing = np.flatnonzero(incidence.secrets_per_example)[:2]
-    with pytest.raises(
-        InvalidInput, match=rf"2 of the examples to hold out .*, first example {bearing[0]};"
-    ):
+    with pytest.raises(InvalidInput, match=rf"2 of the examples to hold out .*, first example {bearing[0]};"):
         make_plan_holding_out(incidence, bearing, **PROMISE)
 
 

@@ -20,12 +20,11 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.plan import Plan
-from hush.plan.files import read_json
 from hush.run.config import Config
 from hush.run.folder import Record, RunPaths, StageName
 from hush.run.job import Job, file_rows, files_of
 from hush.run.sections import SmallModel
-from hush.storage import whole_folder
+from hush.storage import read_json, whole_folder
 
 if TYPE_CHECKING:
     from hush.train.recipe import Recipe, Runtime

@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from hush.errors import InvalidInput
-from hush.plan.files import read_json
+from hush.storage import read_json
 from hush.train.checkpoints import durable_file
 from hush.train.pretrained import Lora, Task
 from hush.train.settings import MAX_LEARNING_RATE
