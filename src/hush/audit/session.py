@@ -27,8 +27,7 @@ from hush.data import Corpus
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.numbers import counted
-from hush.plan.files import read_json
-from hush.storage import folder_digest, whole_file
+from hush.storage import folder_digest, read_json, whole_file
 from hush.train.fit import usable_device
 from hush.train.language_models import default_loss, masked_lm_loss
 from hush.train.pretrained import MOST_TOKENS

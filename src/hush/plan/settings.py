@@ -4,7 +4,7 @@ from typing import Any, Literal, Self, final
 
 from pydantic import Field, model_validator
 
-from hush.accounting.arguments import MOST_ROUNDS
+from hush.accounting.arguments import MAX_ROUNDS
 from hush.errors import Setting
 from hush.settings import Count, Positive, Real, Settings, wrong
 
@@ -19,7 +19,7 @@ class PlanSettings(Settings):
 
     batch_size: Positive = Field(description="the expected number of examples in a round, a number above 0")
     rounds: Count = Field(
-        le=MOST_ROUNDS, description=f"the number of training rounds, a whole number from 1 to {MOST_ROUNDS:,}"
+        le=MAX_ROUNDS, description=f"the number of training rounds, a whole number from 1 to {MAX_ROUNDS:,}"
     )
     bound: Literal["blowup", "renyi", "kl"] = "blowup"
     capacity: Literal["accounted", "paper", "none"] = "accounted"

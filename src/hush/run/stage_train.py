@@ -18,11 +18,10 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.plan import Plan
-from hush.plan.files import read_json
 from hush.run.folder import Record, RunPaths, StageName
 from hush.run.job import Job, file_rows, files_of
 from hush.run.sections import SmallModel
-from hush.storage import whole_folder
+from hush.storage import read_json, whole_folder
 from hush.train.settings import Learning
 
 __all__ = [

@@ -22,7 +22,6 @@ from hush.errors import InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
 from hush.keys import DataKey
 from hush.plan import Plan
-from hush.plan.files import read_json
 from hush.plan.make import graph_of_training
 from hush.plan.plan import promises_fingerprint
 from hush.protection import promise_arrays
@@ -32,7 +31,7 @@ from hush.run.job import Job, file_rows, files_of, unread_files
 from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
-from hush.storage import whole_folder
+from hush.storage import read_json, whole_folder
 
 if TYPE_CHECKING:
     from hush.audit.folders import AuditedRun

@@ -12,7 +12,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from hush.errors import InvalidInput, Setting
-from hush.plan.files import read_json
+from hush.storage import read_json
 from hush.train.checkpoints import durable_file
 from hush.train.settings import Learning, Recipe
 
