@@ -70,11 +70,11 @@ def test_a_key_may_be_a_key_or_a_file(tmp_path: Path) -> None:
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     data = written(tmp_path, ["a"])
     rules = {"defaults": DEFAULTS, "rules": [{"name": "w", "find": "literals", "values": ["cat"]}]}
-    with pytest.raises(InvalidInput, match="workers=2 is about this machine, but an engine is given"):
+    with pytest.raises(InvalidInput, match="workers=2; an engine is given"):
         scan(data, rules, workers=2, engine=LocalEngine())
-    with pytest.raises(InvalidInput, match="is no folder, but these rules are about code"):
+    with pytest.raises(InvalidInput, match="is not a folder, but these rules are about code"):
         scan(read_corpus(data), rules | {"chunks": {"lines": 3}})
-    with pytest.raises(InvalidInput, match="unit is about tables, but these rules are about code"):
+    with pytest.raises(InvalidInput, match="unit is for tables, but these rules are about code"):
         scan(tmp_path, rules | {"chunks": {"lines": 3}}, unit="file")
 
 

@@ -30,7 +30,7 @@ def test_each_tracked_file_is_an_example_or_is_passed_over_by_kind(tmp_path: Pat
     commit(top, {})
     (top / "gone.py").unlink()
     write(top, {"untracked.py": "never added"})
-    repository = Repository.open(top, largest=1000)
+    repository = Repository.open(top, max_bytes=1000)
     assert repository.files == (
         ".gitmodules",
         "dir with space/ünïcode – name.py",

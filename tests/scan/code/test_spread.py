@@ -188,7 +188,7 @@ def test_a_group_spreads_from_a_contributor_to_all_its_members(shop: Repository)
 
 def test_entries_that_mean_nothing_here_are_told(shop: Repository) -> None:
     secret = CodeSecret(name="s", paths=("biling/**", "web/**"), owners=("@acme/none",), authors=("dee@acme.com",))
-    assert containment(shop, settings(secret)).slips == (
+    assert containment(shop, settings(secret)).unmatched == (
         "pattern 1 of the paths of s matches no file",
         "owner @acme/none of s is not in CODEOWNERS",
         "author dee@acme.com of s has no commit",
@@ -215,7 +215,7 @@ UNREAD = {
 
 def test_a_secret_file_that_is_no_text_still_spreads_to_those_who_import_it(tmp_path: Path) -> None:
     plain_folder(tmp_path, {**UNREAD, "big/b.py": b"\xff", "use_b.py": "import big.b"})
-    repository = Repository.open(tmp_path, use_git=False, largest=1000)
+    repository = Repository.open(tmp_path, use_git=False, max_bytes=1000)
     assert set(repository.passed_over) == {"not UTF-8", "too large"}
     secret = CodeSecret(name="s", paths=("big/?.*",))
     contained = containment(repository, settings(secret, imports=Imports(depth=1)))

@@ -13,7 +13,7 @@ import hush
 pytest.importorskip("presidio_analyzer")
 
 from hush.scan.finders import PersonalData
-from hush.scan.finders.personal import OVERLAP, WINDOW
+from hush.scan.finders.personal import OVERLAP_CHARACTERS, WINDOW_CHARACTERS
 
 ENTITIES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD")
 
@@ -55,12 +55,21 @@ def test_planted_addresses_and_numbers_are_found_at_their_characters(finder: Per
 
 
 @pytest.mark.parametrize(
-    "at", [0, WINDOW - OVERLAP, WINDOW - OVERLAP // 2 - 5, WINDOW - 8, WINDOW, WINDOW + 5, 2 * WINDOW]
+    "at",
+    [
+        0,
+        WINDOW_CHARACTERS - OVERLAP_CHARACTERS,
+        WINDOW_CHARACTERS - OVERLAP_CHARACTERS // 2 - 5,
+        WINDOW_CHARACTERS - 8,
+        WINDOW_CHARACTERS,
+        WINDOW_CHARACTERS + 5,
+        2 * WINDOW_CHARACTERS,
+    ],
 )
 def test_long_texts_hide_nothing_at_the_edges_of_windows(model: str, at: int) -> None:
     address = "ana@example.org"
     finder = PersonalData(entities=["EMAIL_ADDRESS"], score=0.4, model=model)
-    text = ("- " * WINDOW)[:at] + f" {address} " + "- " * (WINDOW // 2)
+    text = ("- " * WINDOW_CHARACTERS)[:at] + f" {address} " + "- " * (WINDOW_CHARACTERS // 2)
     assert [row[:4] for row in rows_of(finder.find(block_of([text])))] == [(0, at + 1, at + 1 + len(address), address)]
 
 

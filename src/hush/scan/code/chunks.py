@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import final
 
 from hush.data.corpus import Corpus
-from hush.data.parts import Broken, Column, Row, Span
+from hush.data.parts import BrokenRow, Column, Row, Span
 from hush.errors import InvalidInput
 from hush.scan.code.repository import Repository, text_or_problem
 from hush.scan.code.settings import Chunks
@@ -113,12 +113,12 @@ class CodePart:
         return self.root / self.file
 
     def columns(self) -> dict[str, Column]:
-        return dict.fromkeys(COLUMNS, Column(is_text=True, is_form=True))
+        return dict.fromkeys(COLUMNS, Column(is_text=True, has_safe_name=True))
 
-    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | Broken]:
+    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | BrokenRow]:
         text, problem = text_or_problem(self.root, self.file)
         if text is None:
-            yield Broken(where=str(self.path), why=f"it was text and is now {problem}", file=str(self.path))
+            yield BrokenRow(where=str(self.path), why=f"it was text and is now {problem}", file=str(self.path))
             return
         for chunk in chunks_of(text, self.chunks):
             row = {"text": text[chunk.begin : chunk.end], "path": self.file, "id": f"{self.file}#{chunk.place}"}

@@ -193,7 +193,7 @@ def _text(name: bytes) -> str:
     return name.decode(errors="surrogateescape")
 
 
-PLACES = (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS")  # the first that is there counts
+CODEOWNERS_PATHS = (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS")  # the first that is there counts
 _WORD = re.compile(r"(?:\\.|[^\s\\])+")
 _OWNER = re.compile(r"@[\w.-]+(?:/[\w.-]+)?|[^@\s]+@[^@\s]+")
 
@@ -209,14 +209,14 @@ class Owners:
     @classmethod
     def read(cls, root: Path) -> Self:
         """The owners that a repository states; an error if it has no such file."""
-        for place in PLACES:
+        for place in CODEOWNERS_PATHS:
             text, problem = text_or_problem(root, place)
             if text is not None:
                 return cls.parse(text)
             if problem != "missing":
                 raise InvalidInput(f"{root / place} cannot be read: it is {problem}; mend the file")
         raise InvalidInput(
-            f"{root} has no CODEOWNERS file, which rules by owners need; add one at {' or '.join(PLACES)}"
+            f"{root} has no CODEOWNERS file, which rules by owners need; add one at {' or '.join(CODEOWNERS_PATHS)}"
         )
 
     @classmethod

@@ -30,11 +30,11 @@ from hush.errors import InvalidInput
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-__all__ = ["Globs", "Kind", "Repository", "ask_git", "content_or_problem", "encodes", "stream_git", "text_or_problem"]
+__all__ = ["Globs", "Kind", "Repository", "ask_git", "content_or_problem", "is_utf8", "stream_git", "text_or_problem"]
 
 
-READ_AT_ONCE = 1 << 20
-TOLD = 200  # characters of git's own words in a message
+READ_BYTES = 1 << 20
+MAX_GIT_MESSAGE_BYTES = 200  # characters of git's own words in a message
 
 _SETTINGS = {
     "safe.directory": "*",  # nothing that the repository's owner could have git run is left below
@@ -69,14 +69,14 @@ def stream_git(folder: Path, *arguments: str) -> Iterator[bytes]:
         )
         with process:
             output, rest = process.stdout, b""
-            while output is not None and (read := output.read(READ_AT_ONCE)):
+            while output is not None and (read := output.read(READ_BYTES)):
                 *fields, rest = (rest + read).split(b"\0")
                 yield from fields
             if rest:
                 yield rest
         if process.returncode:
             complaints.seek(0)
-            words = complaints.read(TOLD).decode(errors="replace").splitlines() or ["no message"]
+            words = complaints.read(MAX_GIT_MESSAGE_BYTES).decode(errors="replace").splitlines() or ["no message"]
             raise InvalidInput(
                 f"git {arguments[0]} failed in {folder} with status {process.returncode} ({words[0]}); "
                 "check the repository with git fsck, or clone it again whole"
@@ -103,7 +103,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-LOOKED_AT = 8000  # bytes in which a zero means binary, as for git
+BINARY_CHECK_BYTES = 8000  # bytes in which a zero means binary, as for git
 
 Kind = Literal[
     "binary", "not UTF-8", "too large", "submodule", "link", "missing", "unreadable", "odd name", "hidden", "ignored"
@@ -112,11 +112,11 @@ Kind = Literal[
 
 def text_or_problem(root: Path, path: str) -> tuple[str | None, Kind | None]:
     """A file's text, or why it has none."""
-    content, problem = content_or_problem(root, path, largest=None)
+    content, problem = content_or_problem(root, path, max_bytes=None)
     return (None, problem) if content is None else (content.decode(), None)
 
 
-def content_or_problem(root: Path, path: str, largest: int | None) -> tuple[bytes | None, Kind | None]:
+def content_or_problem(root: Path, path: str, max_bytes: int | None) -> tuple[bytes | None, Kind | None]:
     """A file's bytes if they are text, else why not. No link is followed, not even one that replaced a folder."""
     place = root / path
     try:
@@ -127,14 +127,14 @@ def content_or_problem(root: Path, path: str, largest: int | None) -> tuple[byte
             return None, "link"
         if not stat.S_ISREG(found.st_mode):  # a pipe would keep its reader waiting
             return None, "unreadable"
-        if largest is not None and found.st_size > largest:
+        if max_bytes is not None and found.st_size > max_bytes:
             return None, "too large"
         content = place.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None, "missing"
     except OSError:
         return None, "unreadable"
-    if b"\0" in content[:LOOKED_AT]:
+    if b"\0" in content[:BINARY_CHECK_BYTES]:
         return None, "binary"
     try:
         content.decode()
@@ -143,7 +143,7 @@ def content_or_problem(root: Path, path: str, largest: int | None) -> tuple[byte
     return content, None
 
 
-def encodes(path: str) -> bool:
+def is_utf8(path: str) -> bool:
     """Whether a path can be written as UTF-8."""
     try:
         path.encode()
@@ -186,8 +186,8 @@ class Globs:
             ) from None
 
 
-LARGEST = 1_000_000  # bytes
-UNREAD: tuple[Kind, ...] = ("binary", "link", "missing", "not UTF-8", "submodule", "too large", "unreadable")
+MAX_FILE_BYTES = 1_000_000  # bytes
+PRESENT_KINDS: tuple[Kind, ...] = ("binary", "link", "missing", "not UTF-8", "submodule", "too large", "unreadable")
 
 
 @final
@@ -211,15 +211,17 @@ class Repository:
     has_commits: bool = False
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], *, use_git: bool = True, largest: int = LARGEST) -> "Repository":
-        """Looks at every file once. largest: bytes above which a file is passed over."""
+    def open(
+        cls, folder: str | os.PathLike[str], *, use_git: bool = True, max_bytes: int = MAX_FILE_BYTES
+    ) -> "Repository":
+        """Looks at every file once. max_bytes: bytes above which a file is passed over."""
         place = Path(folder).resolve()
         if not place.is_dir():
             raise InvalidInput(f"{place} is no folder; pass the folder of a repository")
         state = _git_state(place) if use_git else None
         entries = _walked(place) if state is None else _tracked(state.root)
         state = state or _State(root=place, tracked=False)
-        sizes, passed_over = _sorted_out(state.root, entries, largest)
+        sizes, passed_over = _classified(state.root, entries, max_bytes)
         return cls(
             root=state.root,
             files=tuple(sorted(sizes)),
@@ -239,7 +241,7 @@ class Repository:
     @cached_property
     def known(self) -> frozenset[str]:
         """All paths that are there, even if they cannot be read as text: a file may import one that is too large."""
-        return frozenset(self.files).union(*(self.passed_over.get(kind, ()) for kind in UNREAD))
+        return frozenset(self.files).union(*(self.passed_over.get(kind, ()) for kind in PRESENT_KINDS))
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
@@ -354,19 +356,19 @@ def _ignored(path: str, rules: tuple[tuple[str, Globs], ...]) -> bool:
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
-def _sorted_out(
-    root: Path, entries: Iterator[Entry], largest: int
+def _classified(
+    root: Path, entries: Iterator[Entry], max_bytes: int
 ) -> tuple[dict[str, int], dict[Kind, tuple[str, ...]]]:
     """The sizes of the text files, and everything else by kind."""
     sizes: dict[str, int] = {}
     passed: defaultdict[Kind, set[str]] = defaultdict(set)
     for path, kind in entries:
-        if not encodes(path):
+        if not is_utf8(path):
             passed["odd name"].add(os.fsencode(path).decode(errors="backslashreplace"))
             continue
         content = None
         if kind is None:
-            content, kind = content_or_problem(root, path, largest)
+            content, kind = content_or_problem(root, path, max_bytes)
         if content is None:
             passed[kind or "unreadable"].add(path)
         else:

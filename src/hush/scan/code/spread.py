@@ -19,12 +19,12 @@ from hush.scan.code.history import History, Owners, read_history
 from hush.scan.code.imports import ImportGraph, import_graph
 from hush.scan.code.repository import Globs, Repository
 from hush.scan.code.settings import CodeSecret, CodeSettings, Contributors
-from hush.scan.hits import Declared, Hits
+from hush.scan.hits import DeclaredSecret, Hits
 
-__all__ = ["CodeSecrets", "Containment", "Evidence", "Step", "containment", "people_meant", "reached_by_imports"]
+__all__ = ["CodeSecrets", "Containment", "Evidence", "Step", "containment", "matching_authors", "reached_by_imports"]
 
 
-ROUNDING = 1e-9  # a share of exactly the threshold counts, however the division rounds
+SHARE_TOLERANCE = 1e-9  # a share of exactly the threshold counts, however the division rounds
 
 Shares = Mapping[str, Mapping[int, float]]
 
@@ -74,13 +74,13 @@ class Evidence:
                     said = f"file {path} is owned by {', '.join(owning)}, owner of {secret.name}"
                     reasons.setdefault(path, []).append(said)
         if secret.authors:
-            named = people_meant(secret.authors, self.history, self.settings.groups)
+            named = matching_authors(secret.authors, self.history, self.settings.groups)
             people = self._with_groups(named, self.settings.authored)
             for path, said in self.files_of(people, self.settings.authored).items():
                 reasons.setdefault(path, []).append(f"file {path} is by authors of {secret.name}: {said}")
         return reasons
 
-    def slips(self, secret: CodeSecret) -> list[str]:
+    def unmatched(self, secret: CodeSecret) -> list[str]:
         """Entries of a secret that mean nothing in this repository, which may be a slip of its author."""
         said = [
             f"pattern {number} of the paths of {secret.name} matches no file"
@@ -101,7 +101,7 @@ class Evidence:
         said += [
             f"author {name} of {secret.name} has no commit"
             for name in secret.authors
-            if not people_meant([name], self.history, groups)
+            if not matching_authors([name], self.history, groups)
         ]
         return said
 
@@ -110,7 +110,7 @@ class Evidence:
         found: dict[str, str] = {}
         for path, shares in self.shares(rule).items():
             theirs = {person: share for person, share in shares.items() if person in people}
-            if theirs and sum(theirs.values()) >= rule.share - ROUNDING:
+            if theirs and sum(theirs.values()) >= rule.share - SHARE_TOLERANCE:
                 most = min(theirs, key=lambda person: (-theirs[person], self.history.authors[person]))
                 since = "" if rule.since is None else f" since {rule.since}"
                 named = _shown(self.history.authors[most].email) + ("" if len(theirs) == 1 else " and others")
@@ -121,17 +121,20 @@ class Evidence:
         """Those who made enough of one of these files."""
         shares = self.shares(rule)
         people = {
-            person for file in files for person, share in shares.get(file, {}).items() if share >= rule.share - ROUNDING
+            person
+            for file in files
+            for person, share in shares.get(file, {}).items()
+            if share >= rule.share - SHARE_TOLERANCE
         }
         return self._with_groups(frozenset(people), rule)
 
     def _with_groups(self, people: frozenset[int], rule: Contributors) -> frozenset[int]:
         """The same people, if the rule says so with everybody who is in a group with one of them."""
-        groups = [people_meant(members, self.history, {}) for members in self.settings.groups.values()]
+        groups = [matching_authors(members, self.history, {}) for members in self.settings.groups.values()]
         return people.union(*(group for group in groups if rule.groups and group & people))
 
 
-def people_meant(entries: Iterable[str], history: History, groups: Mapping[str, tuple[str, ...]]) -> frozenset[int]:
+def matching_authors(entries: Iterable[str], history: History, groups: Mapping[str, tuple[str, ...]]) -> frozenset[int]:
     """The authors that addresses, names or groups mean, in upper or lower case; numbers into ``history.authors``."""
     wanted = _entries(entries, groups)
     return frozenset(
@@ -150,7 +153,7 @@ def _shown(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
-SHOWN = 8  # files of a way that a reason names
+MAX_CHAIN_FILES = 8  # files of a way that a reason names
 
 
 @final
@@ -159,7 +162,7 @@ class Containment:
     """Files with their secrets.
 
     reasons: for each file that contains any, pairs of a secret's number and a sentence, each secret at least once.
-    own: the number of own files of each secret. slips: sentences about entries of the rules that mean nothing here.
+    own: the number of own files of each secret. unmatched: sentences about entries of the rules that mean nothing here.
     with_errors: files whose imports may be incomplete.
     """
 
@@ -167,7 +170,7 @@ class Containment:
     files: tuple[str, ...] = field(repr=False)
     reasons: Mapping[str, tuple[tuple[int, str], ...]] = field(repr=False)
     own: tuple[int, ...]
-    slips: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
     with_errors: tuple[str, ...] = field(repr=False, default=())
 
     def files_of(self, name: str) -> frozenset[str]:
@@ -184,11 +187,11 @@ def containment(repository: Repository, settings: CodeSettings, graph: ImportGra
     importers = {} if graph is None or settings.imports.depth == 0 else graph.importers()
     found: dict[str, list[tuple[int, str]]] = {}
     own: list[int] = []
-    slips: list[str] = []
+    unmatched: list[str] = []
     for number, secret in enumerate(settings.secrets):
         reasons = evidence.own_files(secret)
         own.append(len(reasons))
-        slips += evidence.slips(secret)
+        unmatched += evidence.unmatched(secret)
         files = frozenset(reasons)
         reached = reached_by_imports(importers, files, settings.imports.depth)
         for path in reached:
@@ -205,7 +208,7 @@ def containment(repository: Repository, settings: CodeSettings, graph: ImportGra
         files=repository.files,
         reasons={path: tuple(found[path]) for path in sorted(found)},
         own=tuple(own),
-        slips=tuple(dict.fromkeys(slips)),
+        unmatched=tuple(dict.fromkeys(unmatched)),
         with_errors=() if graph is None else graph.with_errors,
     )
 
@@ -251,7 +254,7 @@ def _said(path: str, reached: Mapping[str, Step], secret: CodeSecret) -> str:
     last, steps = reached[path].last, reached[path].steps
     between: list[str] = []
     place = reached[path].imported
-    while place != last and len(between) < SHOWN:
+    while place != last and len(between) < MAX_CHAIN_FILES:
         between.append(place)
         place = reached[place].imported
     if place != last:
@@ -277,9 +280,9 @@ class CodeSecrets:
         return ("path",)
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return [
-            Declared(key=secret.name, name=secret.name, protection=secret.protection)
+            DeclaredSecret(key=secret.name, name=secret.name, protection=secret.protection)
             for secret in self.contained.secrets
         ]
 

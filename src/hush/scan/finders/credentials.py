@@ -23,35 +23,43 @@ from typing import Any, final
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
-from hush.scan.hits import Declared, Hits, SpanList, fields_only, occurrences
+from hush.scan.hits import DeclaredSecret, Hits, SpanList, occurrences, pickled_fields
 
 __all__ = ["Credentials", "private_keys"]
 
 
-EDGE = re.compile(  # a first or a last line, framed by dashes or only mentioned
+KEY_BOUNDARY = re.compile(  # a first or a last line, framed by dashes or only mentioned
     r"(?P<lead>-{4,5} ?)?"
     r"(?P<line>(?:BEGIN|END) (?P<kind>[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?)|PuTTY-User-Key-File-\d+)"
     r"(?P<trail> ?-{4,5})?"
 )
-LONGEST = 20_000  # characters, more than a key of 16,384 bits takes: what is farther apart belongs to two keys
-WRAPPED = re.compile(r"\s*[A-Za-z0-9+/]{60,76}\s")  # a full line: 64 in PEM and PGP, 70 in OpenSSH, at most 76 in MIME
+MAX_KEY_CHARACTERS = (
+    20_000  # characters, more than a key of 16,384 bits takes: what is farther apart belongs to two keys
+)
+FULL_BASE64_LINE = re.compile(
+    r"\s*[A-Za-z0-9+/]{60,76}\s"
+)  # a full line: 64 in PEM and PGP, 70 in OpenSSH, at most 76 in MIME
 BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 CHECKSUM = re.compile(r"=[A-Za-z0-9+/]{4}")  # the line before the last one in PGP
-FEWEST = 3  # lines of a middle piece
-KINDS = (re.compile("[a-z]"), re.compile("[A-Z]"), re.compile("[0-9]"))  # no digests in hex, no sequences of genes
+MIN_MIDDLE_LINES = 3  # lines of a middle piece
+CHARACTER_CLASSES = (
+    re.compile("[a-z]"),
+    re.compile("[A-Z]"),
+    re.compile("[0-9]"),
+)  # no digests in hex, no sequences of genes
 
 
 def private_keys(text: str) -> Iterator[tuple[int, int]]:
     """The characters of every key that is whole, and of what shows of others: a first line, a last one, a middle."""
     opened: dict[str, re.Match[str]] = {}  # by kind, the first line whose last one may still come
-    for match in EDGE.finditer(text):
+    for match in KEY_BOUNDARY.finditer(text):
         if not (match["kind"] and match["lead"] and match["trail"]):
             yield match.span("line")
             continue
         first = opened.pop(match["kind"], None)
         if match["line"].startswith("BEGIN"):
             opened[match["kind"]] = match
-        elif first is not None and match.end() - first.start() <= LONGEST:
+        elif first is not None and match.end() - first.start() <= MAX_KEY_CHARACTERS:
             yield first.start(), match.end()
             continue
         else:
@@ -59,7 +67,7 @@ def private_keys(text: str) -> Iterator[tuple[int, int]]:
         if first is not None:
             yield first.span("line")
     yield from (match.span("line") for match in opened.values())
-    if WRAPPED.match(text) and _is_middle([line for line in text.split() if not CHECKSUM.fullmatch(line)]):
+    if FULL_BASE64_LINE.match(text) and _is_middle([line for line in text.split() if not CHECKSUM.fullmatch(line)]):
         yield len(text) - len(text.lstrip()), len(text.rstrip())
 
 
@@ -67,10 +75,10 @@ def _is_middle(lines: list[str]) -> bool:
     """Whether lines are base64 of one length, the last one maybe shorter."""
     lengths, content = list(map(len, lines)), "".join(lines)
     return (
-        len(lines) >= FEWEST
+        len(lines) >= MIN_MIDDLE_LINES
         and set(lengths[:-1]) == {max(lengths)}
         and BASE64.fullmatch(content) is not None
-        and all(kind.search(content) for kind in KINDS)
+        and all(kind.search(content) for kind in CHARACTER_CLASSES)
     )
 
 
@@ -78,7 +86,7 @@ PRIVATE_KEYS = "PrivateKeyDetector"  # whose list of first lines is short: hush 
 LINE = re.compile(r"[^\r\n]+")
 # What some detectors hand over is not the credential: a group of their pattern that holds the kind of token alone, or
 # the match with what stands around it. Of the whole match, this is the credential: its group, or all if there is none.
-EXACT = {
+CREDENTIAL_IN_MATCH = {
     "ArtifactoryDetector": re.compile(r"\w+"),
     "AzureStorageKeyDetector": re.compile(r"=(.+)"),
     "GitHubTokenDetector": re.compile(r".+"),
@@ -87,8 +95,8 @@ EXACT = {
 }
 # Patterns that share out a run of spaces in all ways among three places: hours for a line that is padded with some
 # thousand of them. They ask for a space or none, never for two, and their credentials hold none.
-SPACED = ("CloudantDetector", "IbmCloudIamDetector", "IbmCosHmacDetector", "SoftlayerDetector")
-SPACES = re.compile("  +")
+SLOW_ON_SPACES = ("CloudantDetector", "IbmCloudIamDetector", "IbmCosHmacDetector", "SoftlayerDetector")
+SPACE_RUN = re.compile("  +")
 
 
 @final
@@ -119,7 +127,7 @@ class Credentials:
         return ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return ()
 
     def find(self, block: Block) -> Hits:
@@ -166,14 +174,14 @@ class Credentials:
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        return fields_only(self)
+        return pickled_fields(self)
 
 
 def _matched(plugin: Any, line: str) -> Iterator[str | None]:
     """What a detector sees in a line."""
-    if type(plugin).__name__ in SPACED:
-        line = SPACES.sub(" ", line)
-    exact = EXACT.get(type(plugin).__name__)
+    if type(plugin).__name__ in SLOW_ON_SPACES:
+        line = SPACE_RUN.sub(" ", line)
+    exact = CREDENTIAL_IN_MATCH.get(type(plugin).__name__)
     if exact is None:
         yield from (secret.secret_value for secret in plugin.analyze_line(filename="", line=line, line_number=0))
         return

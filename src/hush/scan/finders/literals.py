@@ -27,7 +27,7 @@ from hush.data.parts import Block
 from hush.errors import InvalidInput
 from hush.protection import Protection
 from hush.scan.finders.unicode import bytes_of, caseless, caseless_table, frozen, is_word
-from hush.scan.hits import Declared, Hits, fields_only
+from hush.scan.hits import DeclaredSecret, Hits, pickled_fields
 from hush.scan.rules.promises import LEAST_PRIOR
 from hush.storage import parquet_table
 
@@ -80,9 +80,9 @@ class Literals:
         return ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return [
-            Declared(key=key, name=name, protection=protection)
+            DeclaredSecret(key=key, name=name, protection=protection)
             for key, (name, protection) in zip(self._positions, self._named, strict=True)
         ]
 
@@ -156,7 +156,7 @@ class Literals:
         return ahocorasick_rs.BytesAhoCorasick([key.encode() for key in self._keys], implementation=kind)
 
     def __getstate__(self) -> dict[str, Any]:
-        return fields_only(self)
+        return pickled_fields(self)
 
     def __repr__(self) -> str:
         return f"Literals({len(self.values)} literals, ignore_case={self.ignore_case}, whole_words={self.whole_words})"

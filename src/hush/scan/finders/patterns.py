@@ -15,7 +15,7 @@ from typing import Any, Literal, final
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
-from hush.scan.hits import Declared, Hits, SpanList, fields_only
+from hush.scan.hits import DeclaredSecret, Hits, SpanList, pickled_fields
 
 __all__ = ["Fields", "Patterns"]
 
@@ -62,8 +62,10 @@ class Patterns:
         return ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
-        return [Declared(key=_key(index)) for index in range(len(self.patterns))] if self.secret == "pattern" else ()
+    def declared(self) -> Sequence[DeclaredSecret]:
+        return (
+            [DeclaredSecret(key=_key(index)) for index in range(len(self.patterns))] if self.secret == "pattern" else ()
+        )
 
     def find(self, block: Block) -> Hits:
         found = SpanList()
@@ -82,7 +84,7 @@ class Patterns:
         return [_compiled(index, pattern) for index, pattern in enumerate(self.patterns, 1)]
 
     def __getstate__(self) -> dict[str, Any]:
-        return fields_only(self)
+        return pickled_fields(self)
 
     def __repr__(self) -> str:
         return f"Patterns({len(self.patterns)} patterns, secret={self.secret!r})"
@@ -132,7 +134,7 @@ class Fields:
         return (self.column,)
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return ()
 
     def find(self, block: Block) -> Hits:

@@ -14,13 +14,13 @@ from typing import Any, final
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
-from hush.scan.hits import Declared, Hits, SpanList, fields_only
+from hush.scan.hits import DeclaredSecret, Hits, SpanList, pickled_fields
 
 __all__ = ["PersonalData"]
 
 
-WINDOW = 100_000  # characters; a language model's memory grows by about a gigabyte with each as many
-OVERLAP = 2_000  # more than any name or number is long
+WINDOW_CHARACTERS = 100_000  # characters; a language model's memory grows by about a gigabyte with each as many
+OVERLAP_CHARACTERS = 2_000  # more than any name or number is long
 LOGGERS = ("presidio-analyzer", "decision_process", "tldextract", "spacy")
 
 
@@ -57,7 +57,7 @@ class PersonalData:
         return ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return ()
 
     def find(self, block: Block) -> Hits:
@@ -68,11 +68,11 @@ class PersonalData:
         return found.hits()
 
     def _recognised(self, text: str) -> Iterator[tuple[int, int, str]]:
-        for start in range(0, max(len(text) - OVERLAP, 1), WINDOW - OVERLAP):
-            stop = start + WINDOW
+        for start in range(0, max(len(text) - OVERLAP_CHARACTERS, 1), WINDOW_CHARACTERS - OVERLAP_CHARACTERS):
+            stop = start + WINDOW_CHARACTERS
             # Each window answers for what begins in its middle; the text's own ends belong to the first and the last.
-            first = start + OVERLAP // 2 if start else 0
-            last = stop - OVERLAP // 2 if stop < len(text) else len(text)
+            first = start + OVERLAP_CHARACTERS // 2 if start else 0
+            last = stop - OVERLAP_CHARACTERS // 2 if stop < len(text) else len(text)
             results = self._engine.analyze(
                 text[start:stop], self.language, entities=list(self.entities), score_threshold=self.score
             )
@@ -106,7 +106,7 @@ class PersonalData:
         return engine
 
     def __getstate__(self) -> dict[str, Any]:
-        return fields_only(self)
+        return pickled_fields(self)
 
 
 def _no_model(name: str) -> InvalidInput:

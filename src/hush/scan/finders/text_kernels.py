@@ -35,7 +35,7 @@ def compiled(function: Any) -> Any:
 
 
 @compiled
-def longer(array, needed):
+def grown(array, needed):
     """The array with room for at least this many entries, and for as many again."""
     out = np.empty(2 * needed, array.dtype)
     out[: array.size] = array
@@ -202,9 +202,9 @@ def split_words(data, offset_N, table):
                 break
             at = offset_W[num_words]
             if at + length > letters.size:
-                letters = longer(letters, at + length)
+                letters = grown(letters, at + length)
             if num_words + 1 == offset_W.size:
-                offset_W = longer(offset_W, num_words + 1)
+                offset_W = grown(offset_W, num_words + 1)
             letters[at : at + length] = word[:length]
             offset_W[num_words + 1] = at + length
             num_words += 1
@@ -224,7 +224,7 @@ def hash_of(letters, begin, end):
 
 
 @compiled
-def located(slots, hash_W, letters, offset_W, source, begin, end, value):
+def find_slot(slots, hash_W, letters, offset_W, source, begin, end, value):
     """The slot of a word, and its number, or -1 where that slot is free for it."""
     mask = np.uint64(slots.size - 1)
     slot = value & mask
@@ -242,7 +242,7 @@ def located(slots, hash_W, letters, offset_W, source, begin, end, value):
 
 
 @compiled
-def indexed(hash_W, num_words, size):
+def slots_for(hash_W, num_words, size):
     """Slots for these words, which are distinct."""
     slots = np.full(size, -1, np.int32)
     mask = np.uint64(size - 1)
@@ -264,20 +264,20 @@ def word_index(letters, offset_W):
     size = 16
     while size < 2 * num_words:
         size *= 2
-    return hash_W, indexed(hash_W, num_words, size)
+    return hash_W, slots_for(hash_W, num_words, size)
 
 
 @compiled
-def appended(letters, offset_W, count_W, hash_W, slots, num_words, source, begin, end, value, slot):
+def append_word(letters, offset_W, count_W, hash_W, slots, num_words, source, begin, end, value, slot):
     """Adds a word that is not there; returns the arrays, which may be new ones."""
     at = offset_W[num_words]
     if at + end - begin > letters.size:
-        letters = longer(letters, at + end - begin)
+        letters = grown(letters, at + end - begin)
     if num_words + 1 >= offset_W.size:
         offset_W, count_W, hash_W = (
-            longer(offset_W, num_words + 2),
-            longer(count_W, num_words + 2),
-            longer(hash_W, num_words + 2),
+            grown(offset_W, num_words + 2),
+            grown(count_W, num_words + 2),
+            grown(hash_W, num_words + 2),
         )
     letters[at : at + end - begin] = source[begin:end]
     offset_W[num_words + 1] = at + end - begin
@@ -285,7 +285,7 @@ def appended(letters, offset_W, count_W, hash_W, slots, num_words, source, begin
     hash_W[num_words] = value
     slots[slot] = num_words
     if 2 * (num_words + 1) > slots.size:
-        slots = indexed(hash_W, num_words + 1, 2 * slots.size)
+        slots = slots_for(hash_W, num_words + 1, 2 * slots.size)
     return letters, offset_W, count_W, hash_W, slots
 
 
@@ -307,15 +307,15 @@ def count_words(data, offset_N, table):
             if length == 0:
                 break
             value = hash_of(word, 0, length)
-            slot, number = located(slots, hash_W, letters, offset_W, word, 0, length, value)
+            slot, number = find_slot(slots, hash_W, letters, offset_W, word, 0, length, value)
             if number < 0:
                 number = num_words
-                letters, offset_W, count_W, hash_W, slots = appended(
+                letters, offset_W, count_W, hash_W, slots = append_word(
                     letters, offset_W, count_W, hash_W, slots, num_words, word, 0, length, value, slot
                 )
                 num_words += 1
                 if num_words > last_W.size:
-                    last_W = longer(last_W, num_words)
+                    last_W = grown(last_W, num_words)
                 last_W[number] = -1
             if last_W[number] != i:
                 last_W[number] = i
@@ -329,18 +329,18 @@ def merge_counts(letters, offset_W, count_W, others, other_offset, other_count):
     num_words = offset_W.size - 1
     hash_W, slots = word_index(letters, offset_W)
     all_letters, all_offset, all_count = (
-        longer(letters, letters.size + 1),
-        longer(offset_W, offset_W.size),
-        longer(count_W, offset_W.size),
+        grown(letters, letters.size + 1),
+        grown(offset_W, offset_W.size),
+        grown(count_W, offset_W.size),
     )
-    all_hash = longer(hash_W, offset_W.size)
+    all_hash = grown(hash_W, offset_W.size)
     for k in range(other_offset.size - 1):
         begin, end = other_offset[k], other_offset[k + 1]
         value = hash_of(others, begin, end)
-        slot, number = located(slots, all_hash, all_letters, all_offset, others, begin, end, value)
+        slot, number = find_slot(slots, all_hash, all_letters, all_offset, others, begin, end, value)
         if number < 0:
             number = num_words
-            all_letters, all_offset, all_count, all_hash, slots = appended(
+            all_letters, all_offset, all_count, all_hash, slots = append_word(
                 all_letters, all_offset, all_count, all_hash, slots, num_words, others, begin, end, value, slot
             )
             num_words += 1
@@ -372,12 +372,12 @@ def find_words(data, offset_N, table, letters, offset_W, hash_W, slots):
             if length == 0:
                 break
             value = hash_of(word, 0, length)
-            number = located(slots, hash_W, letters, offset_W, word, 0, length, value)[1]
+            number = find_slot(slots, hash_W, letters, offset_W, word, 0, length, value)[1]
             if number < 0:
                 continue
             if found == example_H.size:
-                example_H, word_H = longer(example_H, found), longer(word_H, found)
-                begin_H, end_H = longer(begin_H, found), longer(end_H, found)
+                example_H, word_H = grown(example_H, found), grown(word_H, found)
+                begin_H, end_H = grown(begin_H, found), grown(end_H, found)
             example_H[found], word_H[found], begin_H[found], end_H[found] = i, number, begin, stop
             found += 1
     return example_H[:found].copy(), word_H[:found].copy(), begin_H[:found].copy(), end_H[:found].copy()

@@ -60,7 +60,7 @@ def strings_of(data: NDArray[np.uint8], offset_N: NDArray[np.int64]) -> pa.Large
     return pa.LargeStringArray.from_buffers(len(offset_N) - 1, *buffers)
 
 
-PLANES = 0x40000  # no code point above is a letter, a digit or has a lower case
+NUM_CODE_POINTS = 0x40000  # no code point above is a letter, a digit or has a lower case
 
 BREAK, LETTER, JOINER, FORMULA, LETTER_AT_END, MARK = range(6)
 """What a code point does in a tokenisation; LETTER_AT_END is a letter that is followed by a break, MARK goes on a word.
@@ -69,7 +69,7 @@ Vowels of many scripts are marks (नरेंद्र), and so are accents in 
 """
 KIND_SHIFT = 24
 
-IRREGULAR = {"İ": "i", "\u1fd3": "\u0390", "\u1fe3": "\u03b0", "\ufb06": "\ufb05"}
+CASE_EXCEPTIONS = {"İ": "i", "\u1fd3": "\u0390", "\u1fe3": "\u03b0", "\ufb06": "\ufb05"}
 """Letters that are another one in another case, or in another spelling of it, though no single character says so."""
 
 
@@ -97,45 +97,55 @@ def caseless(text: str) -> str:
 @cache
 def _caseless(character: str) -> str:
     upper = character.upper()
-    if character in IRREGULAR:
-        return IRREGULAR[character]
+    if character in CASE_EXCEPTIONS:
+        return CASE_EXCEPTIONS[character]
     return folded(upper if len(upper) == 1 and character.isalpha() else character)
 
 
 @cache
 def caseless_table() -> NDArray[np.uint32]:
     """``caseless`` for each code point."""
-    return frozen(np.fromiter((ord(caseless(chr(point))) for point in range(PLANES)), np.uint32, PLANES))
+    return frozen(
+        np.fromiter((ord(caseless(chr(point))) for point in range(NUM_CODE_POINTS)), np.uint32, NUM_CODE_POINTS)
+    )
 
 
 @cache
 def lower_table() -> NDArray[np.uint32]:
     """The folded code point of each."""
-    return frozen(np.fromiter((ord(folded(chr(point))) for point in range(PLANES)), np.uint32, PLANES))
+    return frozen(
+        np.fromiter((ord(folded(chr(point))) for point in range(NUM_CODE_POINTS)), np.uint32, NUM_CODE_POINTS)
+    )
 
 
 @cache
 def is_letter() -> NDArray[np.bool_]:
     """``str.isalpha``."""
-    return frozen(np.fromiter((chr(point).isalpha() for point in range(PLANES)), np.bool_, PLANES))
+    return frozen(np.fromiter((chr(point).isalpha() for point in range(NUM_CODE_POINTS)), np.bool_, NUM_CODE_POINTS))
 
 
 @cache
 def is_mark() -> NDArray[np.bool_]:
     """What Unicode combines with the character before it: its categories Mn, Mc and Me."""
-    return frozen(np.fromiter((category(chr(point))[0] == "M" for point in range(PLANES)), np.bool_, PLANES))
+    return frozen(
+        np.fromiter((category(chr(point))[0] == "M" for point in range(NUM_CODE_POINTS)), np.bool_, NUM_CODE_POINTS)
+    )
 
 
 @cache
 def is_word() -> NDArray[np.bool_]:
     r"""What ``\w`` matches."""
-    return frozen(np.fromiter((chr(point).isalnum() or point == 0x5F for point in range(PLANES)), np.bool_, PLANES))
+    return frozen(
+        np.fromiter(
+            (chr(point).isalnum() or point == 0x5F for point in range(NUM_CODE_POINTS)), np.bool_, NUM_CODE_POINTS
+        )
+    )
 
 
 @cache
 def token_table(letters: str, lower: bool, joiners: str, skip_formulas: bool) -> NDArray[np.uint32]:
     """For each code point what it does (high byte) and the code point to write for it."""
-    point = lower_table() if lower else np.arange(PLANES, dtype=np.uint32)
+    point = lower_table() if lower else np.arange(NUM_CODE_POINTS, dtype=np.uint32)
     if letters == "unicode":
         letter = is_letter()
     else:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from hush.data.parts import Block
 from hush.errors import InvalidInput
 from hush.scan.finders.unicode import bytes_of, folded, frozen, strings_of, token_table
-from hush.scan.hits import Declared, Hits, fields_only
+from hush.scan.hits import DeclaredSecret, Hits, pickled_fields
 
 __all__ = ["ChosenWords", "Tokens", "WordCounts", "Words"]
 
@@ -214,7 +214,7 @@ class ChosenWords:
         return ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return ()
 
     def find(self, block: Block) -> Hits:
@@ -244,7 +244,7 @@ class ChosenWords:
         return tuple(map(frozen, (letters, offset_W, *word_index(letters, offset_W))))
 
     def __getstate__(self) -> dict[str, Any]:
-        return fields_only(self)
+        return pickled_fields(self)
 
     def __repr__(self) -> str:
         return f"ChosenWords({len(self.words)} words)"

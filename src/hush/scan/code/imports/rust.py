@@ -25,7 +25,7 @@ __all__ = ["Modules", "Names", "Rust", "RustReferences", "used_paths"]
 
 
 Names = tuple[str, ...]
-Declared = Mapping[str, tuple[tuple[Names, str | None], ...]]
+ModDeclarations = Mapping[str, tuple[tuple[Names, str | None], ...]]
 
 _FOLDER_FILES = ("lib.rs", "main.rs", "mod.rs", "build.rs")
 
@@ -44,7 +44,7 @@ class Modules:
     crates: Mapping[str, str]
 
     @classmethod
-    def of(cls, repository: Repository, declared: Declared) -> Self:
+    def of(cls, repository: Repository, declared: ModDeclarations) -> Self:
         """Follows the declarations from the files that no other file declares; each file once in each crate."""
         targets = {
             path: [(names, file) for names, given in mods if (file := _file_of_mod(declared, path, names, given))]
@@ -158,12 +158,12 @@ def _manifests(repository: Repository) -> Iterator[tuple[str, dict[str, object]]
                 continue
 
 
-DEEPEST = 128  # levels of modules and of paths, as for the compiler; what is deeper counts as that deep
-LONGEST = 1000  # bytes of a path that are read
+MAX_MODULE_DEPTH = 128  # levels of modules and of paths, as for the compiler; what is deeper counts as that deep
+MAX_PATH_BYTES = 1000  # bytes of a path that are read
 
 _MOD, _USE, _CRATE, _ATTRIBUTE = "mod_item", "use_declaration", "extern_crate_declaration", "attribute_item"
 _PATHS = ("scoped_identifier", "scoped_type_identifier")
-_TOKENS = "token_tree"  # what a macro or an attribute is given, which the grammar leaves as it stands
+_TOKEN_TREE = "token_tree"  # what a macro or an attribute is given, which the grammar leaves as it stands
 _PATH_IN_TOKENS = re.compile(r"\b\w++(?:\s*+::\s*+(?:r#)?\w++)++")
 _INCLUDE = re.compile(r'\binclude(?:_str|_bytes)?\s*!\s*[({\[]\s*"([^"\n]+)"')
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -195,7 +195,7 @@ class Rust:
 
     def references(self, path: str, text: str) -> tuple[RustReferences, bool]:
         """What a file declares and uses, and whether it has errors."""
-        nodes, has_errors = nodes_of("rust", (_MOD, _USE, _CRATE, _ATTRIBUTE, _TOKENS, *_PATHS), text)
+        nodes, has_errors = nodes_of("rust", (_MOD, _USE, _CRATE, _ATTRIBUTE, _TOKEN_TREE, *_PATHS), text)
         source = text.encode()
         bodies = [mod for mod in nodes[_MOD] if mod.child_by_field_name("body")]
         bare = [mod for mod in nodes[_MOD] if not mod.child_by_field_name("body")]
@@ -206,12 +206,12 @@ class Rust:
             argument = use.child_by_field_name("argument")
             used += [(around, names, False) for names in used_paths("" if argument is None else text_of(argument))]
         used += [((), (_name(crate),), False) for crate in nodes[_CRATE]]
-        for path_node, around in _with_modules(_outermost(nodes), bodies):
-            begin, end = path_node.start_byte, min(path_node.end_byte, path_node.start_byte + LONGEST)
-            used.append((around, _plain(source[begin:end].decode(errors="ignore")), True))
-        for tokens, around in _with_modules(_apart(nodes[_TOKENS]), bodies):
+        for path_node, around in _with_modules(_outermost_paths(nodes), bodies):
+            begin, end = path_node.start_byte, min(path_node.end_byte, path_node.start_byte + MAX_PATH_BYTES)
+            used.append((around, _names_in(source[begin:end].decode(errors="ignore")), True))
+        for tokens, around in _with_modules(_not_nested(nodes[_TOKEN_TREE]), bodies):
             paths = _PATH_IN_TOKENS.finditer(text_of(tokens))
-            used += [(around, _plain(path[0][:LONGEST].replace("r#", "")), True) for path in paths]
+            used += [(around, _names_in(path[0][:MAX_PATH_BYTES].replace("r#", "")), True) for path in paths]
         return RustReferences(
             declared=tuple(dict.fromkeys(declared)),
             used=tuple(dict.fromkeys(used)),
@@ -261,12 +261,12 @@ def used_paths(tree: str) -> list[Names]:
             found.append(path)
             path = prefix
         elif not renaming:
-            path = (*path, token.removeprefix("r#"))[:DEEPEST]
+            path = (*path, token.removeprefix("r#"))[:MAX_MODULE_DEPTH]
     end_path()
     return found
 
 
-def _outermost(nodes: Mapping[str, Sequence["Node"]]) -> list["Node"]:
+def _outermost_paths(nodes: Mapping[str, Sequence["Node"]]) -> list["Node"]:
     """Paths that are not the beginning of a longer one, nor part of a ``use``; in order."""
     found: list[Node] = []
     uses = iter(nodes[_USE])
@@ -282,7 +282,7 @@ def _outermost(nodes: Mapping[str, Sequence["Node"]]) -> list["Node"]:
     return found
 
 
-def _apart(nodes: Iterable["Node"]) -> Iterator["Node"]:
+def _not_nested(nodes: Iterable["Node"]) -> Iterator["Node"]:
     """Those that lie in none before them."""
     end = 0
     for node in nodes:
@@ -291,7 +291,7 @@ def _apart(nodes: Iterable["Node"]) -> Iterator["Node"]:
             yield node
 
 
-def _plain(path: str) -> Names:
+def _names_in(path: str) -> Names:
     """The names of a path up to its first type argument."""
     return tuple(re.findall(r"\w+", path.partition("<")[0]))
 
@@ -308,7 +308,7 @@ def _with_modules(nodes: Iterable["Node"], bodies: Iterable["Node"]) -> Iterator
             around.append((end, name))
         while around and around[-1][0] <= node.start_byte:
             around.pop()
-        yield node, tuple(name for _, name in around[:DEEPEST])
+        yield node, tuple(name for _, name in around[:MAX_MODULE_DEPTH])
 
 
 def _path_attributes(mods: Iterable["Node"], attributes: Iterable["Node"], source: bytes) -> dict[int, str]:
