@@ -139,7 +139,8 @@ def test_broken_rows_are_named_by_line_and_none_is_shown(tmp_path: Path) -> None
              b'["%s"]' % SECRET.encode(), b'{"text": "\xff"}', b'{"text": "\\ud800"}']  # fmt: skip
     path.write_bytes(b"\n".join(lines[:4]))
     assert (
-        f"rows without readable text in column 'text': {path}, line 2: not a JSON object; {path}, line 4: empty; correct"
+        f"rows without readable text in column 'text': {path}, line 2: not a JSON object; {path}, line 4: empty; "
+        "correct"
     ) in refused(path)
     path.write_bytes(b"\n".join(lines[:1] + lines[4:]))
     message = refused(path)
@@ -287,7 +288,7 @@ def test_folders_that_are_no_data_are_refused(tmp_path: Path) -> None:
     assert "holds csv and text files; pass a folder with one kind" in refused(tmp_path)
     assert "does not exist" in refused(tmp_path / "missing.jsonl")
     assert "does not exist" in refused(tmp_path / "missing")
-    assert "unit='line'; " in refused(tmp_path / "a.csv", unit="line")
+    assert f"unit='line'; {tmp_path / 'a.csv'} is not plain text" in refused(tmp_path / "a.csv", unit="line")
 
 
 def test_a_loop_of_links_ends(tmp_path: Path) -> None:

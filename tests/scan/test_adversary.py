@@ -76,7 +76,7 @@ def test_a_bad_value_in_a_list_breaks_its_own_row_alone(tmp_path: Path) -> None:
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["hidden"])], ["text", "text"])
     pq.write_table(table, tmp_path / "data.parquet")
-    with pytest.raises(hush.InvalidInput, match="two columns have one name"):
+    with pytest.raises(hush.InvalidInput, match="two columns have the same name"):
         read_corpus(tmp_path / "data.parquet")
 
 

@@ -158,7 +158,8 @@ def test_no_rule_gives_its_secrets_the_ids_of_planted_canaries(tmp_path: Path) -
     """A certificate says of those that they protect nothing real."""
     rules = "rules: [{name: %s, find: words, ranks: [1, 2]}]\n"
     assert said_of(written(tmp_path, f"defaults: {DEFAULTS}\n{rules % 'canary'}")) == (
-        "FILE, line 2: rules[0].name (rule canary): the ids of planted canaries begin with this name; give the rule another name"
+        "FILE, line 2: rules[0].name (rule canary): the ids of planted canaries begin with this name; give the rule "
+        "another name"
     )
     assert f"{CANARY_RULE_NAME}-" == CANARY
     load_rules(written(tmp_path, f"defaults: {DEFAULTS}\n{rules % 'canary-birds'}"))

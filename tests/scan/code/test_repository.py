@@ -141,7 +141,7 @@ def test_a_broken_git_folder_and_a_missing_folder_are_refused(tmp_path: Path) ->
     write(tmp_path, {".git/HEAD": "nonsense", "a.py": "1"})
     with pytest.raises(InvalidInput, match=r"a \.git that git cannot read"):
         Repository.open(tmp_path)
-    with pytest.raises(InvalidInput, match="no folder"):
+    with pytest.raises(InvalidInput, match="is not a folder"):
         Repository.open(tmp_path / "nowhere")
 
 

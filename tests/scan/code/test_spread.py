@@ -133,7 +133,7 @@ def test_paths_and_imports_give_reasons_with_the_way(shop: Repository) -> None:
         "web/cart.py": ((0, "file web/cart.py imports billing/core.py of billing (1 step)"),),
         "web/page.py": ((0, "file web/page.py imports billing/core.py of billing through web/cart.py (2 steps)"),),
     }
-    assert contained.own == (1,)
+    assert contained.num_own_files == (1,)
     assert "web/site.py" in containment(shop, settings(BILLING, imports=Imports(depth=None))).reasons
 
 
@@ -280,7 +280,7 @@ def test_chunks_of_another_repository_are_refused(shop: Repository, tmp_path: Pa
         (lambda: CodeSecret(name=" ", paths=("a",)), "empty name"),
         (lambda: CodeSecret(name="s"), "has no files"),
         (lambda: CodeSecret(name="s", paths=("",)), "empty path"),
-        (lambda: Imports(depth=-1), "below 0"),
+        (lambda: Imports(depth=-1), "is negative"),
         (lambda: Contributors(share=float("nan")), "from 0 to 1"),
         (
             lambda: Contributors(of="hours"),  # pyright: ignore[reportArgumentType]

@@ -83,13 +83,13 @@ def test_no_literals_and_no_texts_give_no_hits() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"values": "hidden"}, "one string"),
+        ({"values": "hidden"}, "is a string"),
         ({"values": ["hidden", ""]}, "literal 2 of the list is empty"),
         ({"values": ["hidden", 5]}, "literal 2 of the list is a int"),
         ({"values": ["hidden\ud800"]}, "half a surrogate"),
         ({"values": ["hidden"], "ids": []}, "ids has 0 entries for 1 literals"),
         ({"values": ["hidden"], "protections": []}, "protections has 0 entries"),
-        ({"values": ["hidden", "hidden"], "ids": ["a", "b"]}, "literals 1 and 2 of the list are the same"),
+        ({"values": ["hidden", "hidden"], "ids": ["a", "b"]}, "literals 1 and 2 of the list are equal"),
         ({"values": ["hidden", "other"], "ids": ["a", "a"]}, "the same name"),
     ],
 )

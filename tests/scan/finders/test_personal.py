@@ -95,7 +95,7 @@ def test_an_unknown_entity_is_refused_with_the_nearest_name(model: str) -> None:
 
 @pytest.mark.parametrize("settings", [{"entities": []}, {"entities": "PERSON"}, {"entities": ["PERSON"], "score": 2.0}])
 def test_settings_that_cannot_be_meant_are_refused(settings, model: str) -> None:
-    with pytest.raises(hush.InvalidInput, match=r"entities is empty or one string|score=2.0"):
+    with pytest.raises(hush.InvalidInput, match=r"entities is empty or a string|score=2.0"):
         PersonalData(model=model, **settings)
 
 
