@@ -1,4 +1,4 @@
-"""Reading the owner's data: every form of the same examples is the same corpus, in order, and no message shows them."""
+"""Reading a corpus: the same examples in any format give the same corpus, in order, and no message shows them."""
 
 import bz2
 import csv

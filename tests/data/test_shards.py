@@ -1,4 +1,4 @@
-"""Shards: whatever a corpus is cut into, they are its examples, each once and in order, readable by any process."""
+"""Shards: for any cut, they are the corpus's examples, each once and in order, readable by any process."""
 
 import gzip
 import json

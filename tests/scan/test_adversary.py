@@ -1,4 +1,4 @@
-"""What somebody would try who wants a pair to be missed, a number to be wrong, or a text to get out."""
+"""Adversarial inputs: no pair is missed, no count is wrong, and no secret text leaks."""
 
 import gzip
 import json

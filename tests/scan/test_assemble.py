@@ -1,4 +1,4 @@
-"""The scan: cuts, order and engine change nothing, every pair has its reason, and copies share their secrets."""
+"""Running and assembling a scan: cuts, order and engine change nothing, every pair has a reason, copies inherit."""
 
 import random
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""This machine as an engine: results in order, errors as they were raised, and no process left behind."""
+"""The local engine: results in order, errors as the task raised them, and no process left behind."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What one example gives away by its surroundings is found in every example that holds it."""
+"""The literal pass: a secret that its context reveals in one example is found in every example that contains it."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rules become finders that say the same; lists of literals are read whole, or refused by row and never quoted."""
+"""Rules become finders with the same settings; a list of literals is read completely, or refused by row, unquoted."""
 
 import csv
 import pickle

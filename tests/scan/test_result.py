@@ -1,4 +1,4 @@
-"""What a scan leaves behind: answers why, a folder that comes back the same, and a public side without any text."""
+"""The result of a scan: reasons, a folder that loads unchanged, and a public side without any text."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""The review page: everything on it is escaped, it loads nothing, and it shows no text of a secret unasked."""
+"""The review page: all content is escaped, it loads nothing, and it shows no secret text unless asked."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The rules file: everything wrong with it is said at once, by line, and nothing that it holds is ever quoted."""
+"""The rules file: one error lists all problems, by line, and never quotes the file."""
 
 import re
 import traceback

@@ -1,5 +1,5 @@
-"""The one function: every way to name data and rules gives one result, what is planted is found, and the public side
-of a result is the same whatever the secrets' texts are."""
+"""``scan``: every way to name data and rules gives the same result, planted secrets are found, and the public side of a
+result does not depend on the secrets' texts."""
 
 import json
 from pathlib import Path

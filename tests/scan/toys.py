@@ -1,4 +1,4 @@
-"""Small corpora and finders whose results can be written down at once; other processes can import them."""
+"""Small corpora and finders with obvious results; other processes can import them."""
 
 import os
 import re
@@ -78,8 +78,8 @@ class Rare:
     def count(self, block: Block) -> Counter[str]:
         return Counter(letter for text in block.strings for letter in set(text))
 
-    def merged(self, one: Counter[str], other: Counter[str]) -> Counter[str]:
-        return one + other
+    def merged(self, first: Counter[str], second: Counter[str], /) -> Counter[str]:
+        return first + second
 
     def finder(self, total: Counter[str] | None) -> "Among":
         return Among(frozenset(letter for letter, count in (total or {}).items() if count <= self.most))
@@ -150,7 +150,10 @@ class Memory:
 
 def prepared(*finders: Any, **options: Any) -> list[PreparedRule]:
     """Rules named after their finders."""
-    return [PreparedRule(name=type(one).__name__.lower(), finder=one, protection=PROMISE, **options) for one in finders]
+    return [
+        PreparedRule(name=type(finder).__name__.lower(), finder=finder, protection=PROMISE, **options)
+        for finder in finders
+    ]
 
 
 def content(scan: Scan) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Chunks lose nothing: joined they are the file, each keeps to its size, and any process reads the same."""
+"""Chunks lose nothing: joined they are the file, each keeps its size limit, and every process reads the same ones."""
 
 import pickle
 import re

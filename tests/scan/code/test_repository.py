@@ -1,4 +1,4 @@
-"""Every file of a repository is an example or is passed over by kind; none goes missing, and nothing foreign runs."""
+"""Every file of a repository is an example or listed by kind; none is lost, and no program of the repository runs."""
 
 import os
 from pathlib import Path

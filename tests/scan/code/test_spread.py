@@ -1,4 +1,4 @@
-"""A secret is in its own files and in those that imports and contributors add: more rules never remove a file."""
+"""A secret is in its own files and in those that imports and contributors add; more rules never remove a file."""
 
 import pickle
 import re

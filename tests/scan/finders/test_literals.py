@@ -1,4 +1,4 @@
-"""The literals rule: every occurrence of every literal is found, as a search for one after another finds them."""
+"""The literals rule: finds every occurrence of every literal, like a search for one literal after another."""
 
 import re
 from collections.abc import Sequence

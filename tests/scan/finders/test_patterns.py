@@ -1,4 +1,4 @@
-"""The patterns rule: matches of ``re``, each a secret of its own or all of one pattern one secret."""
+"""The patterns rule: finds the matches of ``re``; each match is a secret, or each pattern is one."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The personal data rule: what Presidio recognises, without logs, downloads or limits of length."""
+"""The personal data rule: finds what Presidio recognises, without logs, downloads or limits of length."""
 
 import logging
 import re

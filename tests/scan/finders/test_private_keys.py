@@ -1,4 +1,4 @@
-"""Private keys: whole or cut anywhere, no piece of one goes unseen, and little else passes for a piece."""
+"""Private keys: whole or cut anywhere, every piece is found, and little else is taken for a piece."""
 
 import base64
 import textwrap

@@ -1,4 +1,4 @@
-"""Words are cut exactly as documented: the compiled loops agree with regular expressions on every text."""
+"""Tokenisation is exactly as documented: the compiled loops agree with regular expressions on every text."""
 
 from typing import Literal
 from unicodedata import normalize

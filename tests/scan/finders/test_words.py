@@ -1,4 +1,4 @@
-"""The words rule: counts and places are those of a plain loop, however blocks are merged."""
+"""The words rule: counts and spans are those of a plain loop, for any merging of blocks."""
 
 import pickle
 import random
