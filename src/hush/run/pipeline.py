@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from hush import __version__
-from hush.data.text_readers import check_key_apart
+from hush.data.text_readers import kind_of
 from hush.errors import InvalidInput
+from hush.keys import check_key_apart
 from hush.run.config import Config, settings_shown_as_keys
 from hush.run.folder import (
     SHARED_REPORT,
@@ -162,7 +163,9 @@ def run_folder(config: Config, output: str | Path | None) -> Path:
     source = Path(config.source)
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
         raise InvalidInput(f"{folder} lies inside the data, {source}; name a folder for the run elsewhere")
-    check_key_apart(key_path(config, RunPaths(folder)), config.source, code=config.rules.about_code)
+    key = key_path(config, RunPaths(folder))
+    read_as_data = config.rules.about_code or kind_of(key) is not None  # a scan of code reads files of any name
+    check_key_apart(key, config.source, read_as_data=read_as_data)
     return folder
 
 
