@@ -21,7 +21,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         ran(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["share/precious.txt", "owner/diary.txt", ".draft.tmp"])
+@pytest.mark.parametrize("name", ["release/precious.txt", "owner/diary.txt", ".draft.tmp"])
 def test_a_name_that_a_run_uses_does_not_make_a_folder_a_run(tmp_path: Path, name: str) -> None:
     precious = tmp_path / "run" / name
     precious.parent.mkdir(parents=True)

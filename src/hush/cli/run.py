@@ -91,9 +91,9 @@ def run(
 
     Stages: data, scan, canaries, plan, train, audit, report. One whose inputs did not change is not done again. Ctrl-C
     or SIGTERM stops; however it was stopped, the same command goes on, training from its last saved state. The folder
-    then has two parts: share/ may leave your hands, owner/ may not. Exit code 1 means that no plan keeps the promises,
-    or that an attack of the audit did better than was certified. An audit that had nothing to compare says so, and ends
-    with 0.
+    then has two parts: release/ may leave your hands, owner/ may not. Exit code 1 means that no plan keeps the
+    promises, or that an attack of the audit did better than was certified. An audit that had nothing to compare says
+    so, and ends with 0.
 
     Example: `hush run hush.yaml --output hush-run`
     """

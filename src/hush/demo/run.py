@@ -107,7 +107,7 @@ def _trained(folder: Path, size: Size, workers: "Workers | InTurn", story: "Stor
     with whole_file(folder / "hush.yaml") as file:
         file.write((CONFIG + yaml.safe_dump(config_of(size), sort_keys=False)).encode())
     run_pipeline(load_config(folder / "hush.yaml"), watch=Watch(stage=stage, live=live))
-    own = result_of(tasks[HUSH.name], Plan.load(paths.share / "plan"), paths.share)
+    own = result_of(tasks[HUSH.name], Plan.load(paths.release / "plan"), paths.release)
     results = [*workers.results(shown), own]
     shown()
     return results
@@ -281,8 +281,8 @@ class Story:
         self._title("5. Look at")
         for what, where in (
             ("the report, in a browser", f"{folder}/report.html"),
-            ("what may leave the owner's hands", f"{folder}/run/share"),
-            ("check it yourself", f"hush verify {folder}/run/share"),
+            ("what may leave the owner's hands", f"{folder}/run/release"),
+            ("check it yourself", f"hush verify {folder}/run/release"),
             ("the config, to run on your own code", f"{folder}/hush.yaml"),
             ("the numbers", f"{folder}/demo.json"),
         ):
@@ -377,7 +377,7 @@ def demo_report(run: Path, results: Sequence[Result], candidates: int) -> Report
         looks={one.arm.title: LOOKS[one.arm.name] for one in results},
         sections=[_side_by_side(results, candidates)],
         title="The standard library, protected",
-        folder="run/share",
+        folder="run/release",
     )
 
 

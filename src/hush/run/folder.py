@@ -1,6 +1,6 @@
 """The folder of a run: what may leave the owner's hands, what may not, and a lock for one process at a time.
 
-share/            plan, certificate, model, report: may leave
+release/          plan, certificate, model, report: may leave
 owner/            may not: mode 0700
   inputs/         the config and the files it names, as they were for what lies here
   data.key        the key of fingerprints, unless the config names another
@@ -15,7 +15,7 @@ whoever reads the file test guesses.
 
 Where a training, a release and a plan lie in the folder of a run, for commands that are given the whole of it.
 
-share/: what may leave the owner's hands, put together from finished stages, and replaced whole.
+release/: what may leave the owner's hands, put together from finished stages, and replaced whole.
 
 plan/             the plan that it was trained under
 model/            the trained model; beside it certificate.json and certificate.md
@@ -44,11 +44,12 @@ from typing import Any, Literal, Self, final, get_args
 from hush.console import plain
 from hush.errors import InvalidInput
 from hush.keys import DataKey
-from hush.plan.files import FILES, RELEASE_SIGNATURE, SIGNATURE, is_release, read_json, read_record
+from hush.plan.files import FILES, RELEASE_SIGNATURE, RELEASES, SIGNATURE, is_release, read_json, read_record
 from hush.storage import FolderLock, flush, readable_like_folder, whole_file, whole_folder
 
 __all__ = [
-    "SHARED_REPORT",
+    "OLD_RELEASE",
+    "RELEASED_REPORT",
     "STAGES",
     "Done",
     "Record",
@@ -60,12 +61,15 @@ __all__ = [
     "opened",
     "plan_inside",
     "publish",
+    "rename_old_release",
     "training_inside",
     "verifiable_inside",
 ]
 
 
-NAMES = {"share", "owner", "stages.json"}
+OLD_RELEASE = "share"  # the name of release/ in hush 0.1.0
+NAMES = {"release", OLD_RELEASE, "owner", "stages.json"}
+OF_TRAINING = ("run.json", "checkpoints")  # in owner/ of hush train, whose folder has a release/ too
 _REMAINS = re.compile(r"\..+\.(tmp|old)")
 
 
@@ -77,9 +81,9 @@ class RunPaths:
     root: Path
 
     @property
-    def share(self) -> Path:
+    def release(self) -> Path:
         """What may leave the owner's hands."""
-        return self.root / "share"
+        return self.root / "release"
 
     @property
     def owner(self) -> Path:
@@ -116,7 +120,7 @@ class RunPaths:
 
     @property
     def report(self) -> Path:
-        """With everything that the owner may see; the one in share/ has less."""
+        """With everything that the owner may see; the one in release/ has less."""
         return self.owner / "report.html"
 
     def check(self) -> None:
@@ -136,6 +140,13 @@ class RunPaths:
             foreign = sorted({entry.name for entry in self.root.iterdir()} - ({"owner"} if empty else set()))
         if foreign:
             raise InvalidInput(f"{self.root} holds something other than a run ({foreign[0]}); name a new folder")
+        if any((self.owner / name).exists() for name in OF_TRAINING):
+            raise InvalidInput(f"{self.root} holds a training of hush train; name a new folder for the run")
+        if self.release.exists() and (self.root / OLD_RELEASE).exists():
+            raise InvalidInput(
+                f"{self.root} holds both release/ and {OLD_RELEASE}/, which was its name in hush 0.1.0; move one of "
+                "them elsewhere"
+            )
 
 
 @contextmanager
@@ -152,6 +163,19 @@ def opened(root: Path) -> Iterator[RunPaths]:
             yield paths
     finally:
         lock.release()
+
+
+def rename_old_release(paths: RunPaths) -> bool:
+    """Rename share/, which hush 0.1.0 wrote, to release/; whether there was one. For the process that has the lock.
+
+    It is one step of the file system: a kill leaves one of the two names, and both are read.
+    """
+    old = paths.root / OLD_RELEASE
+    if not old.exists():
+        return False
+    old.rename(paths.release)
+    flush(paths.root)
+    return True
 
 
 def discard(path: Path) -> None:
@@ -277,9 +301,8 @@ class Record:
         flush(self.path.parent)
 
 
-RELEASES = ("release", "share")  # of hush train, and of hush run
-# Of a release, of hush train, and of hush run: what it shares, and before it shares anything what the owner has.
-PLANS = ("plan", "release/plan", "share/plan", "owner/plan")
+# Of a release, of hush train, and of hush run: what it released, and before that what the owner has.
+PLANS = ("plan", *(f"{name}/plan" for name in RELEASES), "owner/plan")
 
 
 def training_inside(folder: Path) -> Path:
@@ -335,7 +358,7 @@ def _refuse_marked(folder: Path) -> None:
             )
 
 
-SHARED_REPORT = "report-to-share.html"
+RELEASED_REPORT = "report-to-share.html"  # in owner/: the report that release/ gets a copy of
 README = """\
 # What may leave its owner's hands
 
@@ -356,12 +379,12 @@ releases of their own.
 
 
 def publish(paths: RunPaths, release: Path, report: Path) -> None:
-    """Replace share/ by what a finished training released, with the report."""
-    with whole_folder(paths.share) as work:
+    """Replace release/ by what a finished training released, with the report."""
+    with whole_folder(paths.release) as work:
         shutil.copytree(release, work, dirs_exist_ok=True)
         for signed, signature in (("certificate.json", RELEASE_SIGNATURE), ("plan/plan.json", f"plan/{SIGNATURE}")):
-            if (paths.share / signature).is_file() and _same(paths.share / signed, work / signed):
-                shutil.copyfile(paths.share / signature, work / signature)
+            if (paths.release / signature).is_file() and _same(paths.release / signed, work / signed):
+                shutil.copyfile(paths.release / signature, work / signature)
         shutil.copyfile(report, work / "report.html")
         (work / "README.md").write_text(README, encoding="utf-8")
         readable_like_folder(work)
@@ -371,9 +394,9 @@ def publish(paths: RunPaths, release: Path, report: Path) -> None:
 
 
 def is_published(paths: RunPaths, release: Path, report: Path) -> bool:
-    """Whether share/ holds just that."""
-    pairs = [(path, paths.share / path.relative_to(release)) for path in release.rglob("*") if path.is_file()]
-    return all(_alike(one, other) for one, other in (*pairs, (report, paths.share / "report.html")))
+    """Whether release/ holds just that."""
+    pairs = [(path, paths.release / path.relative_to(release)) for path in release.rglob("*") if path.is_file()]
+    return all(_alike(one, other) for one, other in (*pairs, (report, paths.release / "report.html")))
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -136,7 +136,7 @@ def _sizes(
             work = audit.secrets * audit.trials * plan.rounds / SIMULATED if "mechanism" in audit.attacks else 0
             return ", ".join(audit.attacks), 5 + work
         case "report":
-            return "one page for you, one to share", 5
+            return "one page for you, one to release", 5
 
 
 def _training(config: Config, begun: int) -> tuple[str, float | None]:

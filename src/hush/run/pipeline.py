@@ -14,7 +14,8 @@ from hush.data.text_readers import check_key_apart
 from hush.errors import InvalidInput
 from hush.run.config import Config
 from hush.run.folder import (
-    SHARED_REPORT,
+    OLD_RELEASE,
+    RELEASED_REPORT,
     STAGES,
     Record,
     RunPaths,
@@ -24,6 +25,7 @@ from hush.run.folder import (
     key_at,
     opened,
     publish,
+    rename_old_release,
 )
 from hush.run.job import DataStage, Job, Watch
 from hush.run.preflight import check_beforehand, in_words_of_config
@@ -90,12 +92,14 @@ def run_pipeline(
     since: do this stage and all later ones again. new_release: also where that trains on the same data once more.
 
     Guarantee: killed at any moment and started again, it comes to the same plan, and to one training of it. Only what
-    lies in share/ is meant to leave; it appears at the end and as a whole, unless the audit failed.
+    lies in release/ is meant to leave; it appears at the end and as a whole, unless the audit failed.
     """
     with in_words_of_config(), opened(run_folder(config, output)) as paths:
         key = key_at(key_path(config, paths))
         record = Record.load(paths.stages, key.id)
         job = Job(config=config, paths=paths, key=key, record=record, watch=watch or Watch(), new_release=new_release)
+        if rename_old_release(paths):
+            job.watch.notice(f"{OLD_RELEASE}/, which hush 0.1.0 wrote, is now called release/; nothing in it changed")
         stated = _stated(config)
         check_since(paths, record, since, new_release)
         if may_train(job):
@@ -115,9 +119,9 @@ def run_pipeline(
         _keep_inputs(paths.inputs, stated)  # now all is done under them; those of a run that is refused replace nothing
         outputs = {stage.name: dict(record.stages[stage.name].outputs) for stage in stages_of(config)}
         made = Outcome(folder=paths.root, ran=tuple(ran), outputs=outputs)
-        release, report = training_folder(job) / "release", paths.owner / SHARED_REPORT
+        release, report = training_folder(job) / "release", paths.owner / RELEASED_REPORT
         if made.verdict == "failed":
-            discard(paths.share)
+            discard(paths.release)
         elif not is_published(paths, release, report):
             publish(paths, release, report)
         return made

@@ -204,7 +204,7 @@ def _train(job: Job, folder: Path) -> None:
         job.record.store()
     if job.config.training.lora is not None and Path(model_path(job)).is_dir():
         job.watch.notice(
-            "share/ holds adapters only, and of the model beneath no more than that it is local: whoever gets them "
+            "release/ holds adapters only, and of the model beneath no more than that it is local: whoever gets them "
             "needs a copy of it"
         )
     with job.watch.stoppable() as stop:

@@ -4,7 +4,7 @@ From promises to a plan, tied to the very data that the scan saw.
 
 Attacks on what was trained, with the places of secrets that the scan found and the canaries that were planted.
 
-Two reports: the owner's, with everything, and one to share, made from what may leave and nothing else.
+Two reports: the owner's, with everything, and one to release, made from what may leave and nothing else.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ from hush.plan.make import graph_of_training
 from hush.plan.plan import promises_fingerprint
 from hush.protection import promise_arrays
 from hush.run.config import BASE_MODEL
-from hush.run.folder import SHARED_REPORT, StageName, discard
+from hush.run.folder import RELEASED_REPORT, StageName, discard
 from hush.run.job import Job, file_rows, files_of, unread_files
 from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
@@ -355,7 +355,7 @@ class ReportStage:
     needs: tuple[StageName, ...] = ("scan", "canaries", "plan", "train", "audit")
 
     def settings(self, job: Job) -> Any:
-        return job.config.report.model_dump()
+        return [job.config.report.model_dump(), "release"]  # the page tells how to verify that folder
 
     def run(self, job: Job) -> dict[str, Any]:
         from hush.report.numbers import noise_by_method
@@ -364,7 +364,7 @@ class ReportStage:
 
         asked, release = job.config.report, training_folder(job) / "release"
         plan, scan = Plan.load(release / "plan"), Scan.load(job.paths.scan)
-        shared = Report(
+        released = Report(
             plan=plan,
             certificate=Certificate.from_dict(read_json(release / "certificate.json")),
             frontier=_frontier(job, plan) if asked.frontier else None,
@@ -372,16 +372,16 @@ class ReportStage:
             scan=replace(scan, owner=None),  # names of files that could not be read are on the owner's side
             training=read_evaluations(release),
             title=asked.title,
-            folder="share",
+            folder="release",
         )
-        shared.write(job.paths.owner / SHARED_REPORT)
+        released.write(job.paths.owner / RELEASED_REPORT)
         audit = None if job.config.audit is None else read_json(job.paths.audit / "audit.json")
-        replace(shared, scan=scan, audit=audit, show_text=asked.show_text).write(job.paths.report)
+        replace(released, scan=scan, audit=audit, show_text=asked.show_text).write(job.paths.report)
         job.paths.report.chmod(0o600)
         return {"fingerprint": job.fingerprint(asked.model_dump()), "report": job.paths.report.name}
 
     def is_there(self, job: Job) -> bool:
-        return job.paths.report.is_file() and (job.paths.owner / SHARED_REPORT).is_file()
+        return job.paths.report.is_file() and (job.paths.owner / RELEASED_REPORT).is_file()
 
 
 def _frontier(job: Job, plan: Plan) -> "Frontier | None":

@@ -141,9 +141,11 @@ def outcome_record(made: "Outcome") -> Record:
     """Where everything is, and what it came to. No times: how long training took tells how large its draws were."""
     train, owner = made.outputs["train"], made.folder / "owner"
     plan = Plan.load(owner / "plan")
+    release = None if made.verdict == "failed" else str(made.folder / "release")
     return {
         "folder": str(made.folder),
-        "share": None if made.verdict == "failed" else str(made.folder / "share"),
+        "release": release,
+        "share": release,  # its name in hush 0.1.0, for programs that read it
         "owner": str(owner),
         "report": str(owner / "report.html"),
         "ran": list(made.ran),
@@ -183,19 +185,19 @@ def show_outcome(record: Record, console: Console) -> None:
             f"Texts are cut at {counted(record['max_length'], 'token')}; that long: "
             f"{counted(record['cut_texts'], 'text')}. See training.max_length."
         )
-    if record["share"] is not None:
-        lines.append(f"May leave your hands:  {record['share']} (model, plan, certificate, report)")
+    if record["release"] is not None:
+        lines.append(f"May leave your hands:  {record['release']} (model, plan, certificate, report)")
     lines += [
         f"May not:               {record['owner']} (everything else)",
         f"Your report:           {record['report']}",
     ]
     for line in lines:
         console.print(plain(line), soft_wrap=True)
-    if record["share"] is not None:
-        console.print(plain(f"Check it:              hush verify {shlex.quote(record['share'])}"), soft_wrap=True)
+    if record["release"] is not None:
+        console.print(plain(f"Check it:              hush verify {shlex.quote(record['release'])}"), soft_wrap=True)
     if record["audit"] is not None:
         style = STYLES.get(record["verdict"], "yellow")
-        nothing = " Nothing is shared." if record["share"] is None else ""
+        nothing = " Nothing is released." if record["release"] is None else ""
         console.print(plain(f"Audit: {record['audit']}{nothing}"), style=style, soft_wrap=True)
     for said in record["notices"]:
         console.print(plain(f"Note: {said}"), soft_wrap=True)
