@@ -31,7 +31,7 @@ from hush.report.page import Section, figure
 from hush.report.plots import Look, Plot
 from hush.report.report import Report, read_audit, read_source
 from hush.scan.result import Scan
-from hush.storage import whole_file
+from hush.storage import discard, is_leftover, whole_file
 
 if TYPE_CHECKING:
     from hush.demo.arms import InTurn, Workers
@@ -149,25 +149,18 @@ def _check_libraries() -> None:
 
 def _cleared(folder: Path) -> None:
     """A folder for the demo: new, empty, or an earlier demo's, which goes."""
-    from hush.run.folder import discard
-
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--output={folder} is a file; pass a folder, which is made if it is missing")
     folder.mkdir(parents=True, exist_ok=True)
     earlier = sorted(path for path in folder.iterdir() if path.name not in BESIDE | {MARK})
     # Names alone do not tell: whoever has a folder "paper" of their own shall keep it.
     ours = NAMES if (folder / MARK).is_file() else set[str]()
-    foreign = [path.name for path in earlier if path.name not in ours and not (ours and _is_remains(path.name))]
+    foreign = [path.name for path in earlier if path.name not in ours and not (ours and is_leftover(path.name))]
     if foreign:
         raise InvalidInput(f"--output={folder} holds something other than a demo ({foreign[0]}); name a new folder")
     (folder / MARK).touch()  # before anything else is written
     for path in earlier:
         discard(path) if path.is_dir() else path.unlink()
-
-
-def _is_remains(name: str) -> bool:
-    """What a demo was writing when it was killed."""
-    return name.startswith(".") and name.endswith((".tmp", ".old"))
 
 
 COLUMNS = ("training", "noise", "kept", "loss", "exposure", "keys said", "posterior ≤")

@@ -30,7 +30,6 @@ draws were. All of it is readable by whoever may read the folder, whatever modes
 
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -38,14 +37,21 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, Literal, Self, final, get_args
 
 from hush.console import plain
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.plan.files import FILES, RELEASE_SIGNATURE, RELEASES, SIGNATURE, is_release, read_json, read_record
-from hush.storage import FolderLock, flush, readable_like_folder, whole_file, whole_folder
+from hush.storage import (
+    FolderLock,
+    clear_leftovers,
+    flush,
+    is_leftover,
+    readable_like_folder,
+    whole_file,
+    whole_folder,
+)
 
 __all__ = [
     "OLD_RELEASE",
@@ -55,7 +61,6 @@ __all__ = [
     "Record",
     "RunPaths",
     "StageName",
-    "discard",
     "is_published",
     "key_at",
     "opened",
@@ -70,7 +75,6 @@ __all__ = [
 OLD_RELEASE = "share"  # the name of release/ in hush 0.1.0
 NAMES = {"release", OLD_RELEASE, "owner", "stages.json"}
 OF_TRAINING = ("run.json", "checkpoints")  # in owner/ of hush train, whose folder has a release/ too
-_REMAINS = re.compile(r"\..+\.(tmp|old)")
 
 
 @final
@@ -130,9 +134,7 @@ class RunPaths:
         if not self.root.is_dir():
             raise InvalidInput(f"{self.root} is a file; name a folder for the run")
         foreign = sorted(
-            entry.name
-            for entry in self.root.iterdir()
-            if entry.name not in NAMES and not _REMAINS.fullmatch(entry.name)
+            entry.name for entry in self.root.iterdir() if entry.name not in NAMES and not is_leftover(entry.name)
         )
         if not foreign and not (self.stages.is_file() or (self.owner / "lock").is_file()):
             # Names alone do not tell whose it is. A run begins with owner/, empty until the lock is in it.
@@ -158,7 +160,8 @@ def opened(root: Path) -> Iterator[RunPaths]:
     paths.owner.chmod(0o700)
     lock = FolderLock(paths.owner / "lock")
     try:
-        _clear_remains(paths)
+        clear_leftovers(paths.root, recursive=True, apart_from=[paths.trainings])
+        clear_leftovers(paths.trainings)  # a training clears its own folder, under its own lock
         with _temporary_files_in(paths.owner / ".work.tmp"):
             yield paths
     finally:
@@ -178,18 +181,9 @@ def rename_old_release(paths: RunPaths) -> bool:
     return True
 
 
-def discard(path: Path) -> None:
-    """Remove a folder so that, whenever this is interrupted, it is there whole or not at all."""
-    if path.exists():
-        aside = path.with_name(f".{path.name}.{token_hex(8)}.tmp")
-        path.replace(aside)
-        shutil.rmtree(aside)
-
-
 def key_at(path: Path) -> DataKey:
     """The key at this path, made on first use."""
-    for left in path.parent.glob(f".{path.name}.*.tmp"):
-        left.unlink(missing_ok=True)  # of a process that was killed here
+    clear_leftovers(path.parent, of=path.name)
     return DataKey.load_or_create(path)
 
 
@@ -208,16 +202,6 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
         else:
             os.environ["TMPDIR"] = stated
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _clear_remains(paths: RunPaths) -> None:
-    """Remove what was being written when a process was killed; a training looks after its own folder."""
-    for place, folders, files in os.walk(paths.root):
-        for name in filter(_REMAINS.fullmatch, [*folders, *files]):
-            path = Path(place, name)
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        within_training = Path(place) == paths.trainings
-        folders[:] = [] if within_training else [name for name in folders if not _REMAINS.fullmatch(name)]
 
 
 FORMAT = "hush run 1"

@@ -20,7 +20,6 @@ from hush.run.folder import (
     Record,
     RunPaths,
     StageName,
-    discard,
     is_published,
     key_at,
     opened,
@@ -32,7 +31,7 @@ from hush.run.preflight import check_beforehand, in_words_of_config
 from hush.run.stage_train import TrainStage, check_further, earlier_trainings, training_folder
 from hush.run.stages import AuditStage, CanariesStage, PlanStage, ReportStage, ScanStage
 from hush.scan.rules.schema import LiteralsRule
-from hush.storage import whole_file, whole_folder
+from hush.storage import discard, whole_file, whole_folder
 
 __all__ = [
     "Outcome",

@@ -26,12 +26,12 @@ from hush.plan.make import graph_of_training
 from hush.plan.plan import promises_fingerprint
 from hush.protection import promise_arrays
 from hush.run.config import BASE_MODEL
-from hush.run.folder import RELEASED_REPORT, StageName, discard
+from hush.run.folder import RELEASED_REPORT, StageName
 from hush.run.job import Job, file_rows, files_of, unread_files
 from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
-from hush.storage import whole_folder
+from hush.storage import discard, whole_folder
 
 if TYPE_CHECKING:
     from hush.audit.folders import AuditedRun
