@@ -17,7 +17,7 @@ import yaml
 import hush
 from command_line import message, refused, run, run_json
 from hush.cli.interrupt import GOES_ON
-from hush.run.job import Job
+from hush.run.job import RunJob
 from hush.run.stages import PlanStage
 
 
@@ -161,7 +161,7 @@ def test_ctrl_c_that_a_library_swallows_stops_before_the_next_stage(
 ) -> None:
     plan = PlanStage.run
 
-    def loading(self: PlanStage, job: Job) -> dict[str, Any]:
+    def loading(self: PlanStage, job: RunJob) -> dict[str, Any]:
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:

@@ -14,13 +14,13 @@ from hush.keys import DataKey
 from hush.plan import Plan
 from hush.run import run_pipeline
 from hush.run.config import Config
-from hush.run.folder import STAGES
+from hush.run.pipeline import STAGES
 from hush.train.run_folder import RunLog
 
 ROUNDS = 4
 SECRETS = [f"QX-{1000 + number}" for number in range(3)]
 WORDS = ["the", "weather", "in", "town", "was", "fine", "wet", "cold", "again"]
-NO_CANARIES = [name for name in STAGES if name != "canaries"]
+NO_CANARIES = [stage.name for stage in STAGES if stage.name != "canaries"]
 CANARIES = {"ceiling": 0.05, "count": 2, "templates": ["PIN {number}: {secret}"]}
 
 

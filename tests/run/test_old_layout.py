@@ -15,7 +15,7 @@ from hush.plan.files import create_keys, sign
 from hush.plan.verify import verify
 from hush.run.folder import RunPaths, rename_old_release
 from hush.run.forecast import forecast
-from hush.run.job import Job, Watch
+from hush.run.job import RunJob, Watch
 from hush.run.stages import AuditStage
 
 
@@ -86,7 +86,7 @@ def test_a_later_training_must_be_asked_for_there_too(old: Path) -> None:
 def test_a_failed_audit_withdraws_what_was_released_under_the_old_name(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failed(_: AuditStage, job: Job) -> dict[str, Any]:
+    def failed(_: AuditStage, job: RunJob) -> dict[str, Any]:
         return {"fingerprint": job.fingerprint("failed"), "verdict": "failed"}
 
     monkeypatch.setattr(AuditStage, "run", failed)

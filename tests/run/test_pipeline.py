@@ -15,8 +15,8 @@ from hush.plan import Plan
 from hush.plan.make import choose_held_out, make_plan_holding_out
 from hush.run import forecast, run_pipeline
 from hush.run.config import Config
-from hush.run.folder import STAGES
 from hush.run.job import Watch, file_rows
+from hush.run.pipeline import STAGES
 from hush.run.sections import SmallModel
 from hush.run.stage_train import Interrupted, base_model
 from hush.scan.result import Scan
@@ -102,9 +102,9 @@ def test_what_comes_to_the_same_changes_nothing_after_it(own: Path) -> None:
 def test_a_further_training_must_be_asked_for_by_name(own: Path) -> None:
     more: dict[str, Any] = {"training": {"learning_rate": 0.01}}
     before = (own / "run" / "release" / "model" / "model.safetensors").read_bytes()
-    with pytest.raises(InvalidInput, match=r"once more \(1 finished already, in .*training\).* pass --new-release"):
+    with pytest.raises(InvalidInput, match=r"once more \(1 finished already, in .*training\).* pass new_release"):
         ran(own, **more)
-    with pytest.raises(InvalidInput, match="pass --new-release"):
+    with pytest.raises(InvalidInput, match="pass new_release"):
         ran(own, since="plan")
     assert ran(own) == []  # the change is undone: all is there
     assert (own / "run" / "release" / "model" / "model.safetensors").read_bytes() == before
@@ -150,7 +150,7 @@ def test_stopped_training_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_canaries_are_planted_once_and_end_up_in_plan_and_audit(tmp_path: Path) -> None:
     audit = {"attacks": ["exposure"], "candidates": 20, "canaries": CANARIES, "reference": "base-model"}
-    assert ran(tmp_path, audit=audit) == list(STAGES)
+    assert ran(tmp_path, audit=audit) == [stage.name for stage in STAGES]
     assert ran(tmp_path, audit=audit) == []
     plan = Plan.load(tmp_path / "run" / "release" / "plan")
     assert [name for name in plan.secret_ids if name.startswith("canary")] == ["canary-000000", "canary-000001"]

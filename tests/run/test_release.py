@@ -14,7 +14,7 @@ from hush.plan.files import create_keys, sign
 from hush.plan.make import held_out_examples
 from hush.plan.verify import verify
 from hush.run import run_pipeline
-from hush.run.job import Job
+from hush.run.job import RunJob
 from hush.run.stages import AuditStage
 
 
@@ -104,7 +104,7 @@ def test_everything_that_is_released_is_readable_and_the_owners_side_is_not(own:
 
 
 def test_a_model_that_failed_its_audit_is_not_released(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failed(_: AuditStage, job: Job) -> dict[str, Any]:
+    def failed(_: AuditStage, job: RunJob) -> dict[str, Any]:
         return {"fingerprint": job.fingerprint("failed"), "verdict": "failed"}
 
     monkeypatch.setattr(AuditStage, "run", failed)

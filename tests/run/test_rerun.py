@@ -69,7 +69,7 @@ def test_a_training_that_was_removed_is_not_done_again_unasked(own: Path) -> Non
     shutil.rmtree(own / "run" / "owner" / "training")
     refused: list[dict[str, Any]] = [{}, {"since": "train"}, {"training": {"learning_rate": 0.01}}]
     for asked in refused:
-        with pytest.raises(InvalidInput, match=r"once more \(1 finished .* was removed.*--new-release"):
+        with pytest.raises(InvalidInput, match=r"once more \(1 finished .* was removed.*pass new_release"):
             ran(own, **asked)
     states = {one.stage: one.state for one in forecast(small_config(own), output=own / "run")}
     assert states["train"] == "refused"

@@ -163,7 +163,7 @@ def audit(
         from hush.audit.folders import AuditedRun
         from hush.audit.session import AuditSettings
         from hush.cli.results.audit import show_audit
-        from hush.run.folder import training_inside
+        from hush.run.folder import locate_training
 
     if reference is not None:
         check_model(reference, "--reference")
@@ -182,7 +182,7 @@ def audit(
     )
     quiet_libraries(silent=False)
     with working("Reading the run and the data"):
-        loaded = AuditedRun.load(training_inside(run), plan=plan)
+        loaded = AuditedRun.load(locate_training(run), plan=plan)
         folders = [folder / "owner" / "data.parquet" for folder in (canaries, scan) if folder is not None]
         source = data or next((str(path) for path in folders if path.is_file()), None)
         corpus = audited_data(loaded, source, key, column, None if unit is None else unit.value)

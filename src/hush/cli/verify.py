@@ -108,11 +108,11 @@ def sign(
 
 def _meant(folder: Path) -> Path:
     """The plan, or the release, that a folder is or has in it."""
-    from hush.run.folder import verifiable_inside
+    from hush.run.folder import locate_verifiable
 
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder; pass one that hush plan, hush train or hush run wrote")
-    return verifiable_inside(folder)
+    return locate_verifiable(folder)
 
 
 def _check_fits(folder: Path) -> None:
