@@ -106,7 +106,7 @@ def test_an_absurd_learning_rate_is_refused_before_any_work(config: Path, rate: 
     [
         ("run hush.yaml", "hush.run.config.load_config"),
         ("run hush.yaml", "hush.run.pipeline.run_pipeline"),
-        ("audit hush-run", "hush.run.folder.training_inside"),
+        ("audit hush-run", "hush.run.folder.locate_training"),
     ],
 )
 def test_ctrl_c_while_a_command_loads_does_not_say_that_it_begins_anew(

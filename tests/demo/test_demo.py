@@ -21,7 +21,7 @@ from hush.audit.canaries import read_canaries
 from hush.demo import run as demo_run
 from hush.demo.arms import ARMS, HUSH, NONE, OTHERS, plan_of
 from hush.demo.company import FULL, PROJECTS, QUICK, config_of
-from hush.demo.run import COLUMNS, MARK, NAMES, run_demo
+from hush.demo.run import COLUMNS, ENTRIES, MARKER, run_demo
 from hush.errors import HushError
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
@@ -56,7 +56,7 @@ def test_every_arm_is_there_and_said(made: tuple[Path, str], arms: dict[str, Any
     assert f"hush verify {folder}/run/release\n" in said
     assert "<code>hush verify run/release\n" in page
     assert said.rstrip().endswith(" s")
-    assert {path.name for path in folder.iterdir()} == NAMES | {MARK}
+    assert {path.name for path in folder.iterdir()} == ENTRIES | {MARKER}
 
 
 def test_the_numbers_are_ordered_as_the_mathematics_demands(arms: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ def test_the_plans_are_the_librarys_own(made: tuple[Path, str], arms: dict[str, 
         noise = hush.calibrate(plan.incidence, **promise, bound=bound).noise_multiplier
         assert noise == arms["paper"]["noise_multiplier"] if bound == "kl" else noise > plan.noise_multiplier
     assert not plan_of(NONE, plan).certificate.is_real
-    with pytest.raises(HushError, match="no arm beside hush"):
+    with pytest.raises(HushError, match="not an arm besides hush"):
         plan_of(HUSH, plan)
 
 
@@ -126,7 +126,7 @@ def test_an_earlier_demo_is_replaced_and_other_things_are_not(tmp_path: Path) ->
     for name in (".hush-demo", "report.html", "run/owner/data.key", ".report.html.0123.tmp", "noise.svg"):
         (tmp_path / "old" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "old" / name).write_text("old")
-    demo_run._cleared(tmp_path / "old")
+    demo_run._prepare_folder(tmp_path / "old")
     assert {path.name for path in (tmp_path / "old").iterdir()} == {".hush-demo", "noise.svg"}
     (tmp_path / "mine.txt").write_text("mine")
     assert "holds something other than a demo (mine.txt)" in refused(2, "demo", "--quick", "--output", tmp_path)
@@ -144,7 +144,7 @@ def test_a_name_that_a_demo_uses_does_not_make_a_folder_a_demo(tmp_path: Path, n
 
 
 def test_missing_libraries_are_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_run, "NEEDED", ("json", "no_such_library"))
+    monkeypatch.setattr(demo_run, "REQUIRED_LIBRARIES", ("json", "no_such_library"))
     said = refused(2, "demo", "--output", tmp_path / "demo")
     assert 'no_such_library is missing; pip install "hush[hf,scan]", or run make demo' in said
     assert not (tmp_path / "demo").exists()

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from hush.cli.checks import check_model, needed_for, quiet_libraries
-from hush.cli.interrupt import GOES_ON, said_when_stopped
+from hush.cli.interrupt import GOES_ON, stop_message
 from hush.cli.messages import both, terminal, working
 from hush.cli.options import DATA_IN, SPEED, ColumnOption, DeviceOption, JsonOption, PlanOfRunOption, UnitOption, flag
 from hush.console import Heartbeat, WorkBar, counted
@@ -45,7 +45,7 @@ class AttackChoice(StrEnum):
     exposure = "exposure"
 
 
-@said_when_stopped(GOES_ON)  # also while it loads: what an earlier command began is kept
+@stop_message(GOES_ON)  # also while it loads: what an earlier command began is kept
 def audit(
     run: Annotated[
         Path,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hush.cli.interrupt import GOES_ON, Interrupt, said_when_stopped, stopped_after
+from hush.cli.interrupt import GOES_ON, Interrupt, stop_message, stopped_after
 from hush.cli.messages import is_quiet, is_verbose, terminal
 from hush.cli.options import ForceOption, JsonOption, flag
 from hush.errors import InvalidInput
@@ -106,7 +106,7 @@ def run(
     if dry_run:
         _foretell(config, output=output, since=since, new_release=new_release, json=json)
         return
-    with said_when_stopped(GOES_ON) as again:  # also while it loads: an earlier command may have finished stages
+    with stop_message(GOES_ON) as again:  # also while it loads: an earlier command may have finished stages
         ended = _ended(config, output=output, since=since, new_release=new_release, again=again)
     if isinstance(ended, KeyboardInterrupt):
         raise ended
@@ -178,10 +178,10 @@ def demo(
     Example: `hush demo --output hush-demo`
     """
     from hush.cli.results.accounting import print_json
-    from hush.demo.run import BESIDE
+    from hush.demo.run import NOISE_TABLE_FILES
 
     last = output / ("noise.json" if noise_table else "report.html")
-    for path in [output / name for name in sorted(BESIDE)] if noise_table else [last]:
+    for path in [output / name for name in sorted(NOISE_TABLE_FILES)] if noise_table else [last]:
         if path.exists() and not force:  # what a demo that was stopped left behind is no result
             raise InvalidInput(f"{path} is there already; pass --force to replace it, or name a new --output")
     if noise_table:
