@@ -10,7 +10,7 @@ plan.sig             a detached signature, if somebody signed
 Who vouches for a plan, or for what a run released: a detached Ed25519 signature over what names all the rest.
 
 plan            plan.sig, over plan.json, which holds the digest of every other file of the plan
-release, share  certificate.sig, over certificate.json and certificate.md, one after the other; they hold the
+release         certificate.sig, over certificate.json and certificate.md, one after the other; they hold the
                 fingerprints of the model and of all that the plan states
 
 Both are over the bytes of the files as they are, so that other programs can check them, too.
@@ -43,7 +43,16 @@ from hush.storage import (
 if TYPE_CHECKING:
     from hush.plan.plan import Plan
 
-__all__ = ["RELEASE_SIGNATURE", "covered", "create_keys", "is_release", "sign", "signature_of", "signature_problem"]
+__all__ = [
+    "RELEASES",
+    "RELEASE_SIGNATURE",
+    "covered",
+    "create_keys",
+    "is_release",
+    "sign",
+    "signature_of",
+    "signature_problem",
+]
 
 
 MAJOR, MINOR = 1, 3  # a newer minor version adds fields or rewords; a newer major one changes what a field means
@@ -227,6 +236,7 @@ def _rows(column: pa.ChunkedArray, path: Path) -> np.ndarray:
     return flat.to_numpy().reshape(len(column), column.type.list_size)
 
 
+RELEASES = ("release", "share")  # folders of what a run released; the second is that of hush run in 0.1.0
 RELEASE_SIGNATURE = "certificate.sig"
 CERTIFICATES = ("certificate.json", "certificate.md")  # both forms: people read the second
 
@@ -273,7 +283,7 @@ def covered(folder: Path) -> str:
 
 
 def sign(folder: Path, private_key: Path) -> Path:
-    """Sign a plan, or what a run released (its release/ or share/), as it is; ``verify`` before signing."""
+    """Sign a plan, or what a run released (its release/), as it is; ``verify`` before signing."""
     plan = folder / "plan" if is_release(folder) else folder
     changed = changed_files(plan, read_record(plan))
     if changed:

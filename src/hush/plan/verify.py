@@ -21,7 +21,7 @@ leaves their fingerprint out.
 
 What a run released, against its plan: its certificate, and the files of its model. The rest is named as not checked.
 
-A release is the folder release/ of ``hush train`` or share/ of ``hush run``. Its signature, if it was signed, is over
+A release is the folder release/ of ``hush train`` or ``hush run``. Its signature, if it was signed, is over
 its certificate, and so over everything that is checked here.
 """
 
@@ -398,7 +398,7 @@ def verify(
 ) -> Verification:
     """Recompute everything that a plan's folder states. Guarantee: `passed` only if every promise was proven again.
 
-    Of a release (release/ of ``hush train``, share/ of ``hush run``) the plan in it is verified; the certificate of
+    Of a release (release/ of ``hush train`` or ``hush run``) the plan in it is verified; the certificate of
     the run must say what that plan says, and the files of the model must have the fingerprint that it names.
 
     public_key: a PEM file; the detached signature of the plan, or of the release, must then be valid for it. incidence

@@ -17,7 +17,7 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.numbers import is_number
 from hush.plan import Plan
-from hush.plan.files import is_release, minor_version, read_record
+from hush.plan.files import RELEASES, is_release, minor_version, read_record
 from hush.plan.verify import model_problem, plan_differences, refuse_unknown_words, run_differences
 from hush.report import sections as parts
 from hush.report.attacks import AuditResult
@@ -46,7 +46,6 @@ __all__ = [
 
 Rows = tuple[Mapping[str, Any], ...]
 EVALUATIONS = "evaluations.jsonl"  # of a release: a line for each scored round, on data without secrets
-PUBLIC = ("release", "share")  # what hush train, and hush run, call the side that may leave the owner's hands
 LONGEST = 200_000  # rows of a training
 
 
@@ -72,7 +71,7 @@ def read_source(path: str | Path, *, plan: str | Path | None = None) -> Source:
     if not is_release(root) and (root / "plan.json").is_file():
         found = Plan.load(root)
         return Source(plan=found, certificate=_planned(found, root), folder=root.resolve().name)
-    release = next((root / name for name in PUBLIC if (root / name).is_dir()), root)
+    release = next((root / name for name in RELEASES if (root / name).is_dir()), root)
     if not (release / "certificate.json").is_file():
         raise InvalidInput(
             f"{root} holds neither a plan nor a finished run; pass a folder that hush plan wrote, or hush train once "

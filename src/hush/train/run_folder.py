@@ -31,7 +31,6 @@ wait there until the model that they tell of is released.
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -46,7 +45,15 @@ from torch import nn
 from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.storage import FolderLock, flush, folder_digest, readable_like_folder, whole_file, whole_folder
+from hush.storage import (
+    FolderLock,
+    clear_leftovers,
+    flush,
+    folder_digest,
+    readable_like_folder,
+    whole_file,
+    whole_folder,
+)
 from hush.train.checkpoints import Checkpoints, Ledger
 
 __all__ = [
@@ -269,7 +276,6 @@ Export = Callable[[Path], object]
 """Writes the model, as it is now, into a folder."""
 
 _ROUND = re.compile(r"round-(\d{6,})")
-_REMAINS = re.compile(r"\..*\.(tmp|old)")
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")  # safetensors tells of a full disk by an error of its own
 
 
@@ -301,7 +307,7 @@ class RunFolder:
         self._lock = FolderLock(self.owner / "lock")
         try:
             for folder in (self.owner, self.checkpoints.folder, self.public):
-                _clear_remains(folder)
+                clear_leftovers(folder)
             self._ledger = self._open_ledger(insecure_seed, draw_seed)
             self._change(self._ledger.with_marks(marks))
             self._check_released()
@@ -484,10 +490,3 @@ def tensors_of(model: nn.Module) -> Export:
 
 def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-
-
-def _clear_remains(folder: Path) -> None:
-    """Remove what a write left behind when its process was killed."""
-    for name in filter(_REMAINS.fullmatch, _names(folder)):
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
