@@ -14,6 +14,7 @@ PACKAGE = Path(hush.__file__).parent
 # From the ground up: a stage may import the ones before it and itself.
 ORDER = [
     "errors",
+    "settings",
     "numbers",
     "arrays",
     "storage",
