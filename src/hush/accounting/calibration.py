@@ -165,7 +165,7 @@ class _Search:
         if tight.size:
             raise InfeasiblePlan(
                 f"secret {int(tight[0])} has prior = ceiling and examples that are drawn ({tight.size} such secrets): "
-                "no finite noise is enough; raise its ceiling or set the rates of its examples to 0"
+                "no finite noise suffices; raise its ceiling or set the rates of its examples to 0"
             )
 
     def _most_demanding(self, needy: Indices) -> Group:
