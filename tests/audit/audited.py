@@ -18,9 +18,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import hush
 from hush.audit.auditor import Audit
-from hush.audit.folders import AuditedRun, Places
+from hush.audit.folders import AuditedRun, SecretSpans
 from hush.audit.session import AuditInputs, AuditSettings
-from hush.audit.verdict import Row
+from hush.audit.verdict import VerdictRow
 from hush.data import read_corpus
 from hush.storage import folder_digest
 
@@ -106,7 +106,7 @@ class Desk:
     texts: list[str]
 
     def inputs(self, run: AuditedRun, **more: Any) -> AuditInputs:
-        places = Places.read(self.root / "spans.parquet", run.plan.secret_ids)
+        places = SecretSpans.read(self.root / "spans.parquet", run.plan.secret_ids)
         corpus = read_corpus(self.root / "data.jsonl")
         return AuditInputs(**{"corpus": corpus, "places": places, "reference": str(self.root / "base")} | more)
 
@@ -119,7 +119,7 @@ def corpus_of(folder: Path, texts: list[str]) -> Any:
     return read_corpus(folder / "texts.jsonl")
 
 
-def places_of(texts: list[str], secrets: dict[int, str]) -> Places:
+def places_of(texts: list[str], secrets: dict[int, str]) -> SecretSpans:
     """Every place of these secrets."""
     found = [
         (example, secret, begin, begin + len(said))
@@ -129,8 +129,8 @@ def places_of(texts: list[str], secrets: dict[int, str]) -> Places:
         if text.startswith(said, begin)
     ]
     columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
-    return Places(example=columns[0], secret=columns[1], begin=columns[2], end=columns[3])
+    return SecretSpans(example=columns[0], secret=columns[1], begin=columns[2], end=columns[3])
 
 
-def rows_of(made: Audit, attack: str) -> list[Row]:
+def rows_of(made: Audit, attack: str) -> list[VerdictRow]:
     return [row for row in made.verdict.rows if row.attempt.attack == attack]

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models
 
 import hush
 from hush.audit.auditor import audit
-from hush.audit.canaries import Canary, Candidates, Planting, Template
+from hush.audit.canaries import Canary, CanarySet, Candidates, Template
 from hush.audit.folders import AuditedRun
 from hush.audit.headline import headline
 from hush.audit.session import AuditInputs
@@ -41,7 +41,7 @@ def test_canaries_of_another_planting_are_refused(run: AuditedRun, tmp_path: Pat
     candidates = Candidates.of_format("digits", 3)
     template = Template.parse("Code: {secret}.")
     canary = Canary(id=run.plan.secret_ids[0], template=template, truth=7, examples=(1, 4))
-    planting = Planting(id="one", canaries=(canary,), candidates=candidates)
+    planting = CanarySet(id="one", canaries=(canary,), candidates=candidates)
     texts = ["other"] * (2 * COUNT)
     texts[1] = texts[4] = template.filled("007")
     settings = replace(FEW, attacks=("exposure",))
@@ -62,12 +62,12 @@ def test_a_reader_is_told_that_the_model_was_not_attacked_or_the_data_not_compar
     texts = ["my key is abc", "xyz"] * COUNT
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "abc"}))  # nobody compared
     made = audit(run, inputs, folder=tmp_path / "two", settings=FEW)
-    assert any("nobody checked that these are the data" in notice for notice in made.notices)
-    nobody = "Nobody checked that the model was trained on what it was attacked with."
-    assert nobody in headline(made.record)
+    assert any("it was not checked that these are the plan's data" in notice for notice in made.notices)
+    unchecked = "It was not checked that the model was trained on the data it was attacked with."
+    assert unchecked in headline(made.record)
     checked = audit(run, replace(inputs, compared=True), folder=tmp_path / "three", settings=FEW)
     assert made.verdict.status == checked.verdict.status == "kept"
-    assert nobody not in headline(checked.record)
+    assert unchecked not in headline(checked.record)
     assert not any("no attack on the model itself" in notice for notice in made.notices)
 
 

@@ -59,7 +59,7 @@ def test_masked_models_are_not_shown_a_copy_behind_the_secret(tmp_path: Path) ->
     texts = ["Ann met Ann", "only Bo", "Bo, Ann, Bo", "none", "none", "none"]
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "Ann", 1: "Bo"}))
     made = audit(run, inputs, folder=tmp_path / "audit", settings=FEW)
-    (found,) = made.found
+    (found,) = made.extractions
     tried = set(zip(found.sequences.example_N.tolist(), found.sequences.secret_N.tolist(), strict=True))
     assert tried == {(1, 1), (2, 0)}
     assert made.record["extraction"][0]["left_out"]["repeated"] == 4
@@ -107,7 +107,7 @@ def test_whole_examples_are_named_by_their_numbers_in_the_data(run: AuditedRun, 
     texts = [f"a long text with a number, {number}" for number in range(5)] + ["short"]
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts))
     made = audit(moved, inputs, folder=tmp_path / "audit", settings=replace(FEW, attacks=("extraction",)))
-    (found,) = made.found
+    (found,) = made.extractions
     assert found.sequences.example_N.tolist() == [1, 3]
     assert [TOKENIZER.decode(row) for row in found.sequences.tokens] == [texts[1], texts[3]]
 
@@ -144,8 +144,8 @@ def test_places_that_cannot_be_tried_are_counted() -> None:
 @pytest.mark.parametrize(
     ("before", "tried", "said"),
     [
-        (["", "its ", "a code: "], 4, "no text has room for prompts of 20, 50 tokens; they were left out, and 4 "),
-        (["", "", ""], None, "none of the 3 places of secrets can be tried: they begin their texts"),
+        (["", "its ", "a code: "], 4, "no text is long enough for prompts of 20, 50 tokens; they were skipped, and 4 "),
+        (["", "", ""], None, "none of the 3 spans of secrets can be tried: they begin their texts"),
     ],
 )
 def test_where_no_prompt_fits_a_shorter_one_is_tried(
@@ -157,5 +157,5 @@ def test_where_no_prompt_fits_a_shorter_one_is_tried(
     asked = replace(FEW, attacks=("extraction",), prompts=(20, 50))
     made = audit(run, inputs, folder=tmp_path / "audit", settings=asked)
     assert any(notice.startswith(said) for notice in made.notices)
-    cells = [(cell.prompt, cell.success.runs) for found in made.found for cell in found.cells]
+    cells = [(cell.prompt, cell.success.runs) for found in made.extractions for cell in found.cells]
     assert cells == ([] if tried is None else [(tried, 2)])

@@ -52,7 +52,7 @@ def test_a_row_that_failed_counts_whatever_else_a_record_states() -> None:
 
 def test_a_verdict_on_canaries_alone_says_so() -> None:
     canary = replace(TRIED, canaries=True)
-    alone = "about planted canaries alone"
+    alone = "concern planted canaries only"
     assert alone in AuditResult.of(record(judge([SIMULATED, canary]))).sentence
     assert alone not in AuditResult.of(record(judge([SIMULATED, canary, TRIED]))).sentence
 

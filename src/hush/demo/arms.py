@@ -27,8 +27,8 @@ from typing import Any, Self, final
 import numpy as np
 import torch
 
-from hush.audit.canaries import Planting, read_canaries
-from hush.audit.exposure import Ranked, rank_canary
+from hush.audit.canaries import CanarySet, read_canaries
+from hush.audit.exposure import CanaryRank, rank_canary
 from hush.audit.models import Subject, load_subject, matching_tokens
 from hush.data import read_corpus
 from hush.demo.company import LENGTH, Size
@@ -69,7 +69,7 @@ __all__ = [
 class Canaries:
     """What an attack gets back of the canaries. said: how many the model says word for word when prompted."""
 
-    ranked: tuple[Ranked, ...]
+    ranked: tuple[CanaryRank, ...]
     said: int
 
     @property
@@ -83,11 +83,11 @@ class Canaries:
         return sum(one.rank == 1 for one in self.ranked)
 
 
-def attacked(model: Path, planting: Planting, *, length: int, candidates: int) -> Canaries:
+def attacked(model: Path, planting: CanarySet, *, length: int, candidates: int) -> Canaries:
     """Rank every canary among its candidates, and prompt the model with the text before it."""
     subject, tokenizer = load_subject(str(model))
     ranked = tuple(
-        rank_canary(subject, tokenizer, canary, planting.candidates, max_length=length, most=candidates)
+        rank_canary(subject, tokenizer, canary, planting.candidates, max_length=length, max_candidates=candidates)
         for canary in planting.canaries
     )
     said = sum(

@@ -17,7 +17,7 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hush.audit.exposure import BY_CHANCE, by_chance
+from hush.audit.exposure import CHANCE_EXPOSURE, chance_exposure
 from hush.console import plain, rounded_up, show_rows, times_less
 from hush.demo.arms import ARMS, HUSH, Result
 from hush.demo.company import CHUNK, FULL, KEEP, PROJECTS, Company, Size, config_of
@@ -314,7 +314,9 @@ def cells_of(result: Result) -> list[str]:
 def chance_in_words(results: Sequence[Result]) -> str:
     """Mean exposure where nothing was learnt, and how wide it lies."""
     keys = results[0].canaries.ranked
-    return f"{by_chance(keys[0].ranked):.2f} by chance, give or take {_spread(len(keys)):.1f} with {len(keys)} keys"
+    return (
+        f"{chance_exposure(keys[0].ranked):.2f} by chance, give or take {_spread(len(keys)):.1f} with {len(keys)} keys"
+    )
 
 
 def _spread(keys: int) -> float:
@@ -322,7 +324,7 @@ def _spread(keys: int) -> float:
 
     That of one is nearly exponential, so as wide as it is large.
     """
-    return BY_CHANCE / keys**0.5
+    return CHANCE_EXPOSURE / keys**0.5
 
 
 def findings(results: Sequence[Result]) -> list[str]:
@@ -330,7 +332,7 @@ def findings(results: Sequence[Result]) -> list[str]:
     none, paper, program, hush = (next(one for one in results if one.arm == arm) for arm in ARMS)
     found: list[str] = []
     keys = none.canaries.ranked
-    if none.canaries.exposure > by_chance(keys[0].ranked) + 3 * _spread(len(keys)):
+    if none.canaries.exposure > chance_exposure(keys[0].ranked) + 3 * _spread(len(keys)):
         found.append(
             f"Without protection the model learnt the keys: {none.canaries.exposure:.1f} bits on average, and "
             f"{none.canaries.said} of {len(keys)} come out word for word. Under hush: "

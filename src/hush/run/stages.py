@@ -305,7 +305,7 @@ def _begin(folder: Path) -> None:
 
 def _inputs(job: Job, run: "AuditedRun") -> "AuditInputs":
     from hush.audit.canaries import read_canaries
-    from hush.audit.folders import Places
+    from hush.audit.folders import SecretSpans as Places
     from hush.audit.session import AuditInputs
     from hush.scan.result import Scan
 
