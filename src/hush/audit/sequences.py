@@ -22,7 +22,7 @@ from torch import Tensor
 from hush.arrays import Progress
 from hush.audit.models import Subject
 from hush.audit.statistics import Success
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 from hush.numbers import counted
 
 __all__ = [
@@ -348,8 +348,10 @@ class Grid:
             raise InvalidInput(
                 f"no sequence can be tried with a prompt of {counted(prompts[k], 'token')} and a continuation of "
                 f"{_described(continuations[m])}: the longest sequence has {sequences.length_N.max()} tokens, at most "
-                f"{sequences.begin_N.max()} stand before a secret, and the model takes {subject.context_length}; pass "
-                "shorter ones"
+                f"{sequences.begin_N.max()} stand before a secret, and the model takes {subject.context_length}; lower ",
+                Setting("prompts"),
+                " or ",
+                Setting("continuations"),
             )
         return cls(
             sequences=sequences,

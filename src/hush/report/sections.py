@@ -295,7 +295,7 @@ def provenance_section(plan: Plan, certificate: Certificate, folder: str) -> Sec
     html = (
         f"<dl>{listed}</dl>\n<h3>Verify it yourself</h3>\n<p>Nothing proves that this page is right: it only shows "
         "what is in a folder. This command recomputes every posterior from that folder, and compares a model in it "
-        f'with its certificate:</p>\n<pre tabindex="0"><code>hush verify {shown(folder)}</code></pre>\n'
+        f'with its certificate:</p>\n<pre tabindex="0"><code>hush verify {shown(folder)}\n</code></pre>\n'
         "<p>The fingerprints that it prints must be those above. It also takes your own graph and table of secrets, to "
         "compare with those of the plan, and a public key, to check who signed.</p>\n"
     )
