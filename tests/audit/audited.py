@@ -19,7 +19,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import hush
 from hush.audit.auditor import Audit
 from hush.audit.folders import AuditedRun, SecretSpans
-from hush.audit.session import AuditInputs, AuditSettings
+from hush.audit.session import AuditInputs
+from hush.audit.settings import AuditSettings
 from hush.audit.verdict import VerdictRow
 from hush.data import read_corpus
 from hush.storage import folder_digest
@@ -30,6 +31,11 @@ COUNT, THREE = 12, 3  # secrets of a plan
 ROUNDS = 6
 FEW = AuditSettings(prompts=(10, HEAD), trials=2000, seed=0)
 QUICK = AuditSettings(prompts=(4,), trials=50, candidates=10, seed=0)
+
+
+def changed(settings: AuditSettings, **changes: Any) -> AuditSettings:
+    """The same settings but for these, checked like any others."""
+    return AuditSettings(**{name: getattr(settings, name) for name in AuditSettings.model_fields} | changes)
 
 
 def plan_for(count: int, *, ceiling: float = 1e-6, prior: float = 26.0**-SECRET, **more: Any) -> hush.Plan:

@@ -11,7 +11,7 @@ from memorising import byte_model
 
 from hush.audit.auditor import Audit, audit
 from hush.audit.folders import AuditedRun, SecretSpans
-from hush.audit.session import AuditSettings
+from hush.audit.settings import AuditSettings
 from hush.data import read_corpus
 from hush.errors import InvalidInput
 from hush.scan import scan
@@ -110,9 +110,10 @@ def test_settings_that_nobody_can_mean_are_refused(settings: dict[str, Any]) -> 
         AuditSettings(**settings)
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="is not there"):
-        AuditSettings(device="mars")
+def test_a_device_that_is_not_there_is_refused_before_any_attack(run: AuditedRun, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="device='mars'; it cannot be used here"):
+        audit(run, folder=tmp_path / "audit", settings=AuditSettings(device="mars"))
+    assert not list((tmp_path / "audit" / "owner").glob("*.jsonl"))
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(desk: Desk) -> None:

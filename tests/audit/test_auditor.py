@@ -14,11 +14,12 @@ import hush
 from hush.audit.attacks import ATTACK_TABLE
 from hush.audit.auditor import audit
 from hush.audit.folders import AuditedRun, SecretSpans
-from hush.audit.session import ATTACKS, AuditInputs
+from hush.audit.session import AuditInputs
+from hush.audit.settings import ATTACKS
 from hush.data import read_corpus
 from hush.keys import DataKey
 from hush.train.fit import Fitted, fit
-from hush.train.recipe import Recipe, Runtime
+from hush.train.settings import Recipe, Runtime
 
 
 def test_a_protected_run_passes_and_the_same_run_without_protection_fails(desk: Desk) -> None:

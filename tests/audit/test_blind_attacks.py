@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from audited import QUICK, THREE, TOKENIZER, corpus_of, plan_for, release
+from audited import QUICK, THREE, TOKENIZER, changed, corpus_of, plan_for, release
 from hypothesis import given
 from hypothesis import strategies as st
 from memorising import byte_model
@@ -182,7 +182,7 @@ def test_an_audit_asks_for_every_candidate_in_the_same_way(tmp_path: Path) -> No
         inputs = AuditInputs(
             corpus=corpus, places=SecretSpans.of_canaries(planting, run.plan.secret_ids), planting=planting
         )
-        settings = replace(QUICK, attacks=("extraction",))
+        settings = changed(QUICK, attacks=("extraction",))
         made = audit(run, inputs, folder=tmp_path / f"audit-{truth}", settings=settings)
         (row,) = made.verdict.rows
         assert row.attempt.prior == pytest.approx(0.1)
@@ -202,7 +202,7 @@ def test_a_reader_is_told_of_canaries_that_cannot_count(tmp_path: Path) -> None:
         inputs = AuditInputs(
             corpus=corpus, places=SecretSpans.of_canaries(planting, run.plan.secret_ids), planting=planting
         )
-        settings = replace(QUICK, attacks=("extraction",))
+        settings = changed(QUICK, attacks=("extraction",))
         made = audit(run, inputs, folder=tmp_path / f"audit-{barred}", settings=settings)
         (row,) = made.verdict.rows
         assert row.attempt.measured == DependentSuccess(hits=0, tried=1, barred=barred)

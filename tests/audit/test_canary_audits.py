@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from audited import QUICK, ROUNDS, THREE, TOKENIZER, corpus_of, plan_for, release, rows_of
+from audited import QUICK, ROUNDS, THREE, TOKENIZER, changed, corpus_of, plan_for, release, rows_of
 from memorising import byte_model, byte_tokenizer, trained_plainly
 from tokenizers import normalizers
 
@@ -16,7 +16,8 @@ import hush
 from hush.audit.auditor import audit
 from hush.audit.canaries import Canary, CanarySet, Candidates, Template, plant, read_canaries, save_planted
 from hush.audit.folders import AuditedRun, SecretSpans
-from hush.audit.session import AuditInputs, AuditSettings, read_named_run
+from hush.audit.session import AuditInputs, read_named_run
+from hush.audit.settings import AuditSettings
 from hush.audit.statistics import Success
 from hush.audit.verdict import DependentSuccess, NamedRun
 from hush.data import read_corpus
@@ -142,7 +143,7 @@ def test_a_canary_that_training_cut_off_keeps_its_place(run: AuditedRun, tmp_pat
     places = SecretSpans.of_canaries(planting, run.plan.secret_ids)
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places, planting=planting)
     for length, barred in ((48, 0), (24, 1)):
-        settings = replace(QUICK, attacks=("extraction",), max_length=length)
+        settings = changed(QUICK, attacks=("extraction",), max_length=length)
         made = audit(run, inputs, folder=tmp_path / f"audit-{length}", settings=settings)
         (row,) = made.verdict.rows
         assert row.attempt.name == "canaries (all 2)"
@@ -164,7 +165,7 @@ def test_the_reader_is_told_where_nobody_can_tell_what_a_reference_was_trained_o
             planting=few,
             reference=str(tmp_path / "base"),
         )
-        settings = replace(QUICK, attacks=(attack,), candidates=1000)
+        settings = changed(QUICK, attacks=(attack,), candidates=1000)
         made = audit(run, inputs, folder=tmp_path / f"audit-{count}", settings=settings)
         assert any(
             "it cannot be checked whether the reference was trained on them" in notice for notice in made.notices
@@ -181,7 +182,7 @@ def test_a_canary_that_the_tokenizer_takes_for_another_cannot_be_named(tmp_path:
     candidates = Candidates.of_list([f"{number:03d}{letter}" for number in range(500) for letter in "xX"])
     canary = Canary(id=run.plan.secret_ids[0], template=Template.parse("Code: {secret}."), truth=7, examples=(0,))
     inputs = AuditInputs(planting=CanarySet(id="one", canaries=(canary,), candidates=candidates))
-    settings = replace(QUICK, attacks=("exposure",), candidates=1000)
+    settings = changed(QUICK, attacks=("exposure",), candidates=1000)
     made = audit(run, inputs, folder=tmp_path / "audit", settings=settings)
     (row,) = made.verdict.rows
     assert row.status == ("could not fail" if folds else "kept")

@@ -20,7 +20,8 @@ from memorising import (
 
 from hush.audit.extraction import Extraction, edit_distances, extract, extract_batches
 from hush.audit.models import Subject, evaluation_mode, greedy_tokens, load_subject, matching_tokens
-from hush.audit.sequences import Continuation, Grid, Sequences, secret_sequences
+from hush.audit.sequences import Grid, Sequences, secret_sequences
+from hush.audit.settings import Continuation
 from hush.errors import InvalidInput
 
 TOKENIZER = byte_tokenizer()

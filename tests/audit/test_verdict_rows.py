@@ -1,6 +1,5 @@
 """What counts as one try and what one answer may say: the prior that follows, and the bound to hold it against."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 import transformers
 from audited import QUICK as FEW
-from audited import ROUNDS, corpus_of, places_of, plan_for, release
+from audited import ROUNDS, changed, corpus_of, places_of, plan_for, release
 from audited import THREE as COUNT
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,7 +122,7 @@ def test_the_token_for_unknown_text_says_no_secret(tmp_path: Path) -> None:
     run = release(tmp_path / "run", plan_for(COUNT), model, tokenizer)
     texts = ["my name is zoë", "my name is bo", "my name is 漢字", "my", "my", "my"]
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "zoë", 1: "bo", 2: "漢字"}))
-    made = audit(run, inputs, folder=tmp_path / "audit", settings=replace(FEW, prompts=(3,)))
+    made = audit(run, inputs, folder=tmp_path / "audit", settings=changed(FEW, prompts=(3,)))
     assert [cell["hits"] for cell in made.record["extraction"][0]["cells"]] == [2]
     assert [row.status for row in made.verdict.rows[-COUNT:]] == ["could not fail", "kept", "could not fail"]
     assert any(

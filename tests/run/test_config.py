@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush.audit.canaries import Candidates
+from hush.audit.settings import CanarySettings
 from hush.audit.statistics import Success
 from hush.audit.verdict import Attempt, judge
 from hush.cli.audit import canaries
 from hush.errors import InvalidInput
 from hush.protection import Protection
 from hush.run.config import Config, load_config, template
-from hush.run.sections import AuditSection, CanariesSection
+from hush.run.sections import AuditSection
 from hush.scan import scan
 
 TOKEN = "hunter2-Zq81x"  # stands for a secret; no message may hold it
@@ -111,8 +112,8 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(desk: Path) -> None:
     [
         ("", "the file is empty; it takes a mapping with data, rules, plan and model"),
         (f"- {TOKEN}", "the file is a list; it takes a mapping"),
-        (f"a: [{TOKEN}", "this is not YAML; check indentation and quotes"),
-        (f"data: 1\ndata: {TOKEN}", "line 2: a key stands twice in one mapping, first on line 1"),
+        (f"a: [{TOKEN}", "this is not valid YAML; check indentation and quotes"),
+        (f"data: 1\ndata: {TOKEN}", "line 2: a key occurs twice in one mapping, first on line 1"),
     ],
 )
 def test_what_is_no_config_at_all_is_said_so(desk: Path, content: str, words: str) -> None:
@@ -232,7 +233,7 @@ def test_a_canary_of_an_example_can_fail_an_audit_and_is_drawn(text: str) -> Non
     """Even if fifty rows share the level; and its prior leaves room, so that the plan uses it."""
     line = next(line for line in text.splitlines() if "{secret}" in line)
     ceiling, length = (float(re.findall(rf"{name}:? ([\w.-]+)", line)[0]) for name in ("ceiling", "length"))
-    section = CanariesSection(ceiling=ceiling, length=int(length))
+    section = CanarySettings(ceiling=ceiling, length=int(length))
     known = Candidates.of_format(section.alphabet, section.length)
     said = Attempt(
         attack="extraction", name="canaries", prior=known.prior, certified=section.ceiling, ceiling=section.ceiling,

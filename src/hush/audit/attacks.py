@@ -26,7 +26,8 @@ from hush.audit.exposure import CanaryRank, rank_canary, ranks_p_value
 from hush.audit.extraction_audit import ExtractionResult, extract_examples, extract_secrets
 from hush.audit.folders import AuditedRun
 from hush.audit.mechanism import MechanismAttack, attack_mechanism
-from hush.audit.session import AttackName, AuditInputs, AuditSession
+from hush.audit.session import AuditInputs, AuditSession
+from hush.audit.settings import AttackName
 from hush.audit.statistics import Success
 from hush.audit.verdict import Attempt, NamedRun, extraction_attempts, mechanism_attempt, named_run, naming_attempt
 
@@ -208,7 +209,7 @@ def _rank_canaries(session: AuditSession, planting: CanarySet) -> list[CanaryRan
             max_length=models.max_length,
             max_candidates=settings.candidates,
             reference=None if models.reference is None else (models.reference, models.tokenizer),
-            batch_size=settings.batch_size,
+            batch_size=settings.micro_batch,
             rng=SystemRandom() if settings.seed is None else Random(f"{settings.seed} {canary.id}"),
         )
         journal.append(asdict(rank))

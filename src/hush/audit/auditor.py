@@ -14,10 +14,12 @@ from hush.audit.exposure import CanaryRank
 from hush.audit.extraction_audit import ExtractionResult
 from hush.audit.folders import AuditedRun
 from hush.audit.record import audit_record, audit_text
-from hush.audit.session import AuditFolder, AuditInputs, AuditSession, AuditSettings, StepProgress
+from hush.audit.session import AuditFolder, AuditInputs, AuditSession, StepProgress
+from hush.audit.settings import AuditSettings
 from hush.audit.verdict import Verdict, judge
 from hush.certificate import DATA_FINGERPRINT
 from hush.numbers import counted
+from hush.train.fit import usable_device
 
 __all__ = ["Audit", "audit"]
 
@@ -57,6 +59,7 @@ def audit(
         folder=AuditFolder(folder),
         progress=progress or (lambda _step, _done, _total: None),
     )
+    usable_device(session.settings.device)  # refuses a missing device before any work
     planting, corpus = session.inputs.planting, session.inputs.corpus
     if corpus is not None and planting is not None:
         planting.check_data(corpus.texts())

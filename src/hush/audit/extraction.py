@@ -27,7 +27,8 @@ from torch import Tensor
 
 from hush.arrays import Array, Progress
 from hush.audit.models import Subject, greedy_tokens, matching_tokens, teacher_forced
-from hush.audit.sequences import Cell, Continuation, Grid, Integers, PromptBatch, Sequences, run_batches
+from hush.audit.sequences import Cell, Grid, Integers, PromptBatch, Sequences, run_batches
+from hush.audit.settings import Continuation
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 

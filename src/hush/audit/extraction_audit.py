@@ -33,8 +33,9 @@ from hush.audit.extraction import (
 from hush.audit.fill_in import FillIn, FillInBatch, fill_in_batches
 from hush.audit.folders import CANARY_CLASS, SecretSpans
 from hush.audit.models import Subject
-from hush.audit.sequences import TOKENIZER_BATCH_TEXTS, Cell, Continuation, Grid, LeftOut, Sequences, secret_sequences
+from hush.audit.sequences import TOKENIZER_BATCH_TEXTS, Cell, Grid, LeftOut, Sequences, secret_sequences
 from hush.audit.session import AuditSession, Journal
+from hush.audit.settings import Continuation
 from hush.audit.statistics import Excess, Success, excess_over_held_out, excess_over_reference
 from hush.audit.verdict import counted_tries
 from hush.errors import InvalidInput
@@ -146,7 +147,7 @@ def _continue_prompts(session: AuditSession, sequences: Sequences, eligible_N: F
             sequences,
             session.journal("discoverable", [longest_first[0]], _content(sequences)),
             prompt=longest_first[0],
-            batch_size=session.settings.batch_size,
+            batch_size=session.settings.micro_batch,
             progress=session.step_progress("Computing sample probabilities"),
         ),
     )
@@ -161,7 +162,7 @@ def _fill_in_secrets(session: AuditSession, sequences: Sequences, eligible_N: Fl
             sequences,
             session.journal(name, settings, content),
             mask=models.tokenizer.mask_token_id,
-            batch_size=session.settings.batch_size,
+            batch_size=session.settings.micro_batch,
             progress=session.step_progress(f"Filling in ({name})"),
         )
 
@@ -384,7 +385,7 @@ def _extract(
         session.journal(name, [list(prompts), list(continuations), reference_id], _content(sequences)),
         prompts=prompts,
         continuations=continuations,
-        batch_size=session.settings.batch_size,
+        batch_size=session.settings.micro_batch,
         progress=session.step_progress(f"Extracting ({name})"),
     )
 

@@ -190,7 +190,7 @@ def _check(subject: Subject, sequences: Sequences, mask: int, way: FillOrder, ba
     if way not in ("together", "in_turn"):
         raise InvalidInput(f"way={way!r}; pass 'together' or 'in_turn'")
     if batch_size is not None and batch_size < 1:
-        raise InvalidInput("pass at least 1", setting="batch_size", value=batch_size)
+        raise InvalidInput(f"batch_size={batch_size}; pass at least 1")
     unknown = next((index for index, row in enumerate(sequences.tokens) if row.max() >= subject.vocabulary_size), None)
     if unknown is not None or not 0 <= mask < subject.vocabulary_size:
         what = "the mask token" if unknown is None else f"a token of sequence {unknown}"

@@ -12,7 +12,7 @@ T tokens of a text.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hush.arrays import Progress
 from hush.audit.models import Subject
+from hush.audit.settings import Continuation
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput, Setting
 from hush.numbers import counted
@@ -28,7 +29,6 @@ from hush.numbers import counted
 __all__ = [
     "TOKENIZER_BATCH_TEXTS",
     "Cell",
-    "Continuation",
     "Grid",
     "Integers",
     "LeftOut",
@@ -40,7 +40,6 @@ __all__ = [
 
 
 Integers = NDArray[np.int64]
-Continuation = int | Literal["secret"]  # so many tokens from the secret's first on, or the whole secret
 BatchResult = TypeVar("BatchResult")
 TOKENIZER_BATCH_TEXTS = 256  # texts that are tokenised in one call
 
@@ -348,7 +347,8 @@ class Grid:
             raise InvalidInput(
                 f"no sequence can be tried with a prompt of {counted(prompts[k], 'token')} and a continuation of "
                 f"{_described(continuations[m])}: the longest sequence has {sequences.length_N.max()} tokens, at most "
-                f"{sequences.begin_N.max()} stand before a secret, and the model takes {subject.context_length}; lower ",
+                f"{sequences.begin_N.max()} stand before a secret, and the model takes {subject.context_length}; "
+                "lower ",
                 Setting("prompts"),
                 " or ",
                 Setting("continuations"),
@@ -434,7 +434,7 @@ def run_batches(
     batch_size: by default as memory allows; if a device runs out of memory, batches are halved.
     """
     if batch_size is not None and batch_size < 1:
-        raise InvalidInput("pass at least 1", setting="batch_size", value=batch_size)
+        raise InvalidInput(f"batch_size={batch_size}; pass at least 1")
     done_NK = np.zeros(grid.fits_NKM.shape[:2], dtype=bool)
     for prompt, rows in done:
         done_NK[rows, grid.column(prompt, grid.continuations[0])[0]] = True

@@ -1,4 +1,4 @@
-"""One audit in progress: its settings, inputs and models, its notices, and the folder that makes it resumable.
+"""One audit in progress: its inputs and models, its notices, and the folder that makes it resumable.
 
 An :class:`AuditSession` is what every attack of ``hush.audit.attacks`` takes. The folder of an audit holds:
 
@@ -15,34 +15,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, final
-
-import torch
+from typing import Any, final
 
 from hush.arrays import Progress
 from hush.audit.canaries import CanarySet
 from hush.audit.exposure import CanaryFrame, canary_frame
 from hush.audit.folders import CANARY_CLASS, AuditedRun, SecretSpans
 from hush.audit.models import Subject, load_subject
-from hush.audit.sequences import Continuation
-from hush.audit.statistics import LEVEL, checked_level
+from hush.audit.settings import AuditSettings
 from hush.audit.verdict import NamedRun
 from hush.data import Corpus
 from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey
 from hush.numbers import counted
-from hush.plan.files import read_json
-from hush.storage import folder_digest, whole_file
+from hush.storage import folder_digest, read_json, whole_file
+from hush.train.fit import usable_device
 from hush.train.language_models import default_loss, masked_lm_loss
 from hush.train.pretrained import MOST_TOKENS
 
 __all__ = [
-    "ATTACKS",
-    "AttackName",
     "AuditFolder",
     "AuditInputs",
     "AuditSession",
-    "AuditSettings",
     "Journal",
     "LoadedModels",
     "StepProgress",
@@ -59,49 +53,6 @@ REPORT_FILES = ("audit.json", "audit.md")
 
 # A reference model that never saw the canaries is refused with at most this probability, in each attack.
 MAX_FALSE_REFUSAL = 1e-4
-
-AttackName = Literal["mechanism", "extraction", "exposure"]
-ATTACKS: tuple[AttackName, ...] = ("mechanism", "extraction", "exposure")
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditSettings:
-    """How hard to try. prompts, continuations: lengths in tokens; "secret" is the secret's own.
-
-    secrets: how many are simulated, each in ``trials`` runs. candidates: how many of a canary are ranked. examples: how
-    many whole examples are tried. max_length: tokens to which training cut texts, by default as the run says. level:
-    of error, for all rows together. seed: simulated runs and ranked candidates for tests.
-    """
-
-    attacks: tuple[AttackName, ...] = ATTACKS
-    prompts: tuple[int, ...] = (10, 20, 50)
-    continuations: tuple[Continuation, ...] = ("secret",)
-    secrets: int = 10
-    trials: int = 20_000
-    candidates: int = 1000
-    examples: int = 10_000
-    level: float = LEVEL
-    max_length: int | None = None
-    batch_size: int | None = None
-    device: str = "cpu"
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        checked_level(self.level)
-        if not self.attacks or any(name not in ATTACKS for name in self.attacks):
-            raise InvalidInput(f"attacks={list(self.attacks)}; pass some of {', '.join(ATTACKS)}")
-        if min(self.secrets, self.trials, self.examples) < 1 or self.candidates < 2:
-            raise InvalidInput(
-                f"secrets={self.secrets}, trials={self.trials}, examples={self.examples}, "
-                f"candidates={self.candidates}; pass at least one of each, and two candidates"
-            )
-        if not self.prompts or not self.continuations:
-            raise InvalidInput("there is no length to try; pass at least one of prompts and one of continuations")
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError):  # torch without CUDA asserts
-            raise InvalidInput(f"device={self.device!r} is not there; pass cpu, cuda or cuda:1") from None
 
 
 @final
@@ -165,7 +116,7 @@ class AuditSession:
     def models(self) -> LoadedModels:
         """The models, loaded on first use: the attack on the mechanism needs none."""
         self.progress("Loading the model", 0, 1)
-        device = self.settings.device
+        device = usable_device(self.settings.device)
         subject, tokenizer = load_subject(str(self.run.model), device=device)
         reference = self.inputs.reference
         max_length = self.settings.max_length or self.run.max_length
@@ -187,7 +138,8 @@ class AuditSession:
                 Setting("reference"),
                 " pass a model that never saw the data, such as the one that training started from",
             )
-        reference, reference_tokenizer = load_subject(name, device=self.settings.device)
+        device = usable_device(self.settings.device)
+        reference, reference_tokenizer = load_subject(name, device=device)
         if reference_tokenizer.get_vocab() != tokenizer.get_vocab():
             raise InvalidInput(
                 f"the reference has another tokenizer ({len(reference_tokenizer)} tokens) than the model under audit "
@@ -195,7 +147,7 @@ class AuditSession:
                 Setting("reference"),
             )
         if _is_masked(reference) != masked:  # training may use a model for another task than its configuration says
-            reference, _ = load_subject(name, task="masked" if masked else "causal", device=self.settings.device)
+            reference, _ = load_subject(name, task="masked" if masked else "causal", device=device)
         return reference
 
     @cached_property

@@ -236,7 +236,7 @@ def write_company(folder: Path, size: Size, *, library: Path | None = None) -> C
         folder=folder,
         files=len(repository.files),
         size=sum(repository.sizes[name] for name in repository.files),
-        own=sum(found.own),
+        own=sum(found.num_own_files),
         reached=len(found.reasons),
     )
 

@@ -44,8 +44,8 @@ from typing import Any, Literal, Self, final, get_args
 from hush.console import plain
 from hush.errors import InvalidInput
 from hush.keys import DataKey
-from hush.plan.files import FILES, RELEASE_SIGNATURE, SIGNATURE, is_release, read_json, read_record
-from hush.storage import FolderLock, flush, readable_like_folder, whole_file, whole_folder
+from hush.plan.files import FILES, RELEASE_SIGNATURE, SIGNATURE, is_release, read_record
+from hush.storage import FolderLock, flush, read_json, readable_like_folder, whole_file, whole_folder
 
 __all__ = [
     "SHARED_REPORT",

@@ -13,11 +13,11 @@ from typing import Literal, final
 
 from hush.console import counted
 from hush.keys import DataKey
-from hush.run.config import Config
+from hush.run.config import Config, settings_shown_as_keys
 from hush.run.folder import Record, RunPaths, StageName
 from hush.run.job import Job, files_of
 from hush.run.pipeline import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_of
-from hush.run.preflight import check_beforehand, in_words_of_config
+from hush.run.preflight import check_beforehand
 from hush.run.stage_train import earlier_trainings, is_further, training_folder
 
 __all__ = ["Forecast", "forecast"]
@@ -60,7 +60,7 @@ def forecast(
     job = _job(config, paths, new_release)
     check_since(paths, None if job is None else job.record, since, new_release)
     if job is None or may_train(job):
-        with in_words_of_config():
+        with settings_shown_as_keys():
             check_beforehand(config)
     files = [path for _, path in files_of(config.source, code=config.rules.about_code)]
     found: list[Forecast] = []

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from hush.audit.settings import CanarySettings
 from hush.console import counted
 from hush.data import Corpus, read_corpus
 from hush.data.text_readers import KINDS, kind_of
@@ -18,7 +19,7 @@ from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.run.config import Config
 from hush.run.folder import Record, RunPaths, StageName
-from hush.run.sections import AuditSection, CanariesSection
+from hush.run.sections import AuditSection
 
 if TYPE_CHECKING:
     from hush.train.round import LiveNumbers
@@ -77,7 +78,7 @@ class Job:
         return self.config.audit
 
     @property
-    def canaries(self) -> CanariesSection:
+    def canaries(self) -> CanarySettings:
         """For stages that run only where there are canaries."""
         if self.audit.canaries is None:
             raise InvalidInput("the config asks for no canaries; add canaries to the section audit")

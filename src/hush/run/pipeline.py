@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from hush import __version__
-from hush.data.text_readers import check_key_apart
+from hush.data.text_readers import kind_of
 from hush.errors import InvalidInput
-from hush.run.config import Config
+from hush.keys import check_key_apart
+from hush.run.config import Config, settings_shown_as_keys
 from hush.run.folder import (
     SHARED_REPORT,
     STAGES,
@@ -26,7 +27,7 @@ from hush.run.folder import (
     publish,
 )
 from hush.run.job import DataStage, Job, Watch
-from hush.run.preflight import check_beforehand, in_words_of_config
+from hush.run.preflight import check_beforehand
 from hush.run.stage_train import TrainStage, check_further, earlier_trainings, training_folder
 from hush.run.stages import AuditStage, CanariesStage, PlanStage, ReportStage, ScanStage
 from hush.scan.rules.schema import LiteralsRule
@@ -92,7 +93,7 @@ def run_pipeline(
     Guarantee: killed at any moment and started again, it comes to the same plan, and to one training of it. Only what
     lies in share/ is meant to leave; it appears at the end and as a whole, unless the audit failed.
     """
-    with in_words_of_config(), opened(run_folder(config, output)) as paths:
+    with settings_shown_as_keys(), opened(run_folder(config, output)) as paths:
         key = key_at(key_path(config, paths))
         record = Record.load(paths.stages, key.id)
         job = Job(config=config, paths=paths, key=key, record=record, watch=watch or Watch(), new_release=new_release)
@@ -162,7 +163,9 @@ def run_folder(config: Config, output: str | Path | None) -> Path:
     source = Path(config.source)
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
         raise InvalidInput(f"{folder} lies inside the data, {source}; name a folder for the run elsewhere")
-    check_key_apart(key_path(config, RunPaths(folder)), config.source, code=config.rules.about_code)
+    key = key_path(config, RunPaths(folder))
+    read_as_data = config.rules.about_code or kind_of(key) is not None  # a scan of code reads files of any name
+    check_key_apart(key, config.source, read_as_data=read_as_data)
     return folder
 
 

@@ -8,18 +8,16 @@ Errors of a run in the words of its config: the stages speak of options of the c
 """
 
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from hush.data import read_corpus
-from hush.errors import CannotCertify, HushError, InfeasiblePlan, InvalidInput
+from hush.errors import InvalidInput
 from hush.run.config import BASE_MODEL, Config
-from hush.run.stage_train import check_libraries, recipe_of, runtime_of
+from hush.run.stage_train import check_libraries
 
-__all__ = ["check_beforehand", "check_reachable", "in_words_of_config"]
+__all__ = ["check_beforehand", "check_reachable"]
 
 
 def check_reachable(name: str) -> None:
@@ -76,11 +74,11 @@ def _check_training(config: Config) -> None:
     """A device that is not here, a model that does not fit; a small one fits whatever its config let pass."""
     from hush.train.fit import check_fits, usable_device
 
-    usable_device(runtime_of(config).device)
+    usable_device(config.training.device)
     if config.model.name is not None:
         name = config.located(config.model.name)
         check_reachable(name)
-        check_fits(recipe_of(config, name))
+        check_fits(config.training.recipe(name))
 
 
 def _check_audit(config: Config) -> None:
@@ -113,30 +111,3 @@ def _check_audit(config: Config) -> None:
 def _is_here(source: str) -> bool:
     """Whether data lies on this machine; of a saved data set, SOURCE:SPLIT is a part."""
     return Path(source).exists() or Path(source.split(":")[0]).is_dir()
-
-
-FAMILY = (InvalidInput, InfeasiblePlan, CannotCertify, HushError)  # those that callers tell apart
-KEYS: Mapping[str, str] = {
-    "hush scan --skip-bad": "data.skip_bad: true",
-    "--column": "data.column",
-    "--key": "data.key",
-    "--task ": "training.task: ",
-    "--max-length=": "training.max_length: ",
-    "--device=": "training.device: ",
-    "--lora-target": "training.lora.targets",
-    "; ask for less": "; lower audit.prompts or audit.continuations",
-}
-
-
-@contextmanager
-def in_words_of_config() -> Iterator[None]:
-    """What hush raises on purpose inside is raised with keys of a config in place of options."""
-    try:
-        yield
-    except HushError as error:
-        said = str(error)
-        for option, key in KEYS.items():
-            said = said.replace(option, key)
-        if said == str(error):
-            raise
-        raise next(kind for kind in FAMILY if isinstance(error, kind))(said) from error

@@ -4,8 +4,6 @@ Every training has a folder of its own, named by a fingerprint of its plan, reci
 goes on from its last state. A certificate accounts for one training: whoever gets two models of the same data can use
 both. So a second one is begun only if the owner asks for it, by name.
 
-What a config asks of training, as arguments of ``fit``.
-
 A small language model over bytes with random weights, for runs that name none.
 
 Its tokenizer knows the 256 bytes and has seen no data: a tokenizer that was trained on the owner's texts would carry
@@ -14,21 +12,17 @@ their words into the release, and no promise covers that.
 
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.plan import Plan
-from hush.plan.files import read_json
-from hush.run.config import Config
 from hush.run.folder import Record, RunPaths, StageName
 from hush.run.job import Job, file_rows, files_of
 from hush.run.sections import SmallModel
-from hush.storage import whole_folder
-
-if TYPE_CHECKING:
-    from hush.train.recipe import Recipe, Runtime
+from hush.storage import read_json, whole_folder
+from hush.train.settings import Learning
 
 __all__ = [
     "Interrupted",
@@ -42,49 +36,8 @@ __all__ = [
     "model_fingerprint",
     "model_path",
     "named_fingerprint",
-    "recipe_of",
-    "runtime_of",
     "training_folder",
 ]
-
-
-def recipe_of(config: Config, model: str) -> "Recipe":
-    """What is trained and how. model: a name, or a folder."""
-    from hush.train.pretrained import Lora
-    from hush.train.recipe import Recipe
-
-    asked = config.training
-    lora = None
-    if (wanted := asked.lora) is not None:
-        lora = Lora(rank=wanted.rank, alpha=wanted.alpha, dropout=wanted.dropout, targets=wanted.targets or ())
-    return Recipe(
-        model=model,
-        task=asked.task,
-        lora=lora,
-        optimizer=asked.optimizer,
-        learning_rate=asked.learning_rate,
-        schedule=asked.schedule,
-        warmup=asked.warmup,
-        max_length=asked.max_length,
-        bf16=asked.bf16,
-        public_weight=None if asked.public is None else asked.public.weight,
-        public_batch=None if asked.public is None else asked.public.batch,
-    )
-
-
-def runtime_of(config: Config) -> "Runtime":
-    """What changes no model."""
-    from hush.train.recipe import Runtime
-
-    asked = config.training
-    return Runtime(
-        micro_batch=asked.micro_batch,
-        compile=asked.compile,
-        gradient_checkpointing=asked.gradient_checkpointing,
-        save_every=asked.save_every,
-        evaluate_every=asked.evaluate_every,
-        device=asked.device,
-    )
 
 
 def check_libraries() -> None:
@@ -149,10 +102,6 @@ def _make(folder: Path, small: SmallModel) -> None:
     tokenizer.save_pretrained(folder)
 
 
-# They change no model.
-SPEED = ("micro_batch", "compile", "gradient_checkpointing", "save_every", "evaluate_every", "device")
-
-
 class Interrupted(Exception):
     """Training was asked to stop, and its state is saved."""
 
@@ -169,7 +118,7 @@ class TrainStage:
     needs: tuple[StageName, ...] = ("plan",)
 
     def settings(self, job: Job) -> Any:
-        return [job.config.training.model_dump(exclude=set(SPEED)), model_fingerprint(job)]
+        return [job.config.training.model_dump(include=set(Learning.model_fields)), model_fingerprint(job)]
 
     def run(self, job: Job) -> dict[str, Any]:
         check_libraries()
@@ -210,11 +159,11 @@ def _train(job: Job, folder: Path) -> None:
     with job.watch.stoppable() as stop:
         ended = fit(
             Plan.load(job.paths.plan),
-            recipe_of(job.config, model_path(job)),
+            job.config.training.recipe(model_path(job)),
             job.corpus(),
             key=job.key,
             output=folder,
-            runtime=runtime_of(job.config),
+            runtime=job.config.training.runtime,
             progress=job.watch.live,
             reading=lambda done, total: job.watch.work("Reading the data", done, total),
             stop=stop,
