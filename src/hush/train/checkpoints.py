@@ -33,7 +33,7 @@ from hush.plan import Plan
 from hush.plan.files import read_json
 from hush.plan.plan import fingerprint
 from hush.storage import flush, whole_file
-from hush.train.distributed import Ranks, laid_out, optimizer_state_laid_out, whole
+from hush.train.distributed import Ranks, full_tensors, shard_like, shard_optimizer_state
 
 __all__ = [
     "Checkpoints",
@@ -164,7 +164,7 @@ def capture(
 
     def together(shard: DTensor) -> Tensor:
         value = shard.full_tensor()
-        return value.cpu() if ranks.first else value[:0]
+        return value.cpu() if ranks.is_first else value[:0]
 
     return {
         "parameters": {name: _each_shard(parameter.detach(), together) for name, parameter in trainable.items()},
@@ -198,9 +198,9 @@ def restore(
         raise InvalidInput(f"training began with {had}; resume it as it began")
     with torch.no_grad():
         for name, parameter in trainable.items():
-            parameter.copy_(laid_out(stored[name], parameter))
+            parameter.copy_(shard_like(stored[name], parameter))
     try:
-        optimizer.load_state_dict(optimizer_state_laid_out(state["optimizer"], optimizer))
+        optimizer.load_state_dict(shard_optimizer_state(state["optimizer"], optimizer))
     except (ValueError, KeyError, IndexError) as error:
         raise InvalidInput(f"the checkpoint is of another optimizer ({error}); resume training as it began") from error
     if scheduler is not None:
@@ -252,7 +252,7 @@ def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        value: Tensor = whole(tensor.detach())
+        value: Tensor = full_tensors(tensor.detach())
         digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 

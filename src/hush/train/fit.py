@@ -36,7 +36,7 @@ from hush.keys import DataKey, key_id_of
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.plan.plan import fingerprint
-from hush.train.distributed import Ranks, cut_again
+from hush.train.distributed import Ranks, reshard
 from hush.train.language_models import Collator, Loss
 from hush.train.language_models import Corpus as Tokens
 from hush.train.pretrained import Pretrained, Task, load_pretrained, unloaded
@@ -215,7 +215,7 @@ def is_stopped(stop: Stop | None, ranks: Ranks) -> bool:
     number = 0
     if stop is not None and stop():
         number = (stop.asked if isinstance(stop, _BySignal) else 0) or 1
-    number = ranks.most(number)
+    number = ranks.max(number)
     if number and isinstance(stop, _BySignal):
         stop.join(number)
     return number > 0
@@ -275,7 +275,7 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-        cut_again(model)
+        reshard(model)
 
 
 UNCHECKED = "the data was not checked against the plan, which names none"
@@ -351,7 +351,7 @@ def fit(
         raise InvalidInput("--shard cuts the model over several processes; start them with torchrun, or drop --shard")
     check_rows(plan, corpus)
     check_key(plan, key, unchecked_data=unchecked_data)
-    ranks.by_first(lambda: check_recipe(folder, recipe, resume=resume))
+    ranks.run_on_first(lambda: check_recipe(folder, recipe, resume=resume))
     device = usable_device(runtime.device)
     if insecure_seed is not None:
         torch.manual_seed(insecure_seed)  # new adapters and heads begin at random
@@ -365,7 +365,7 @@ def fit(
     if ranks.world > 1:
         check_alike(ranks, plan, tokens, settings=(recipe, runtime.shard, insecure_seed))
     if runtime.shard:
-        ranks.align(pretrained.model)  # each process keeps a part of its own copy
+        ranks.broadcast_model_(pretrained.model)  # each process keeps a part of its own copy
         pretrained.shard(device)
     batches = Batches(tokens, pretrained.collator(pretrained.max_length), device)
     trainable = [parameter for parameter in pretrained.model.parameters() if parameter.requires_grad]
@@ -388,9 +388,9 @@ def fit(
         marks=() if plan.data_fingerprint is not None else (UNCHECKED,),
     )
     try:
-        ranks.by_first(lambda: store_recipe(folder, recipe))
+        ranks.run_on_first(lambda: store_recipe(folder, recipe))
         cut = int((tokens.lengths == pretrained.max_length).sum())
-        ranks.by_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
+        ranks.run_on_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
         resumed_after = training.round
         evaluate = Evaluation(
             training,

@@ -29,7 +29,7 @@ from hush.train.hf_trainer_releases import Releases, Scoring, owner_folder
 from hush.train.language_models import Collator, Loss, default_loss, rows_of
 from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
-from hush.train.round import LiveNumbers, MicroBatch, Round, check_lengths
+from hush.train.round import LiveNumbers, MicroBatch, TrainingRound, check_lengths
 
 __all__ = ["HushTrainer", "OwnerProgress", "PrivateSteps", "StepsElsewhere", "check_data"]
 
@@ -195,7 +195,7 @@ class HushTrainer(Trainer):
         self._settings, self._buckets, self._public, self._insecure_seed = settings, buckets, public, insecure_seed
         self._data_fingerprint = data_fingerprint
         self._loss = default_loss(model) if loss is None else loss
-        self._rounds: Iterator[Round] = iter(())
+        self._rounds: Iterator[TrainingRound] = iter(())
         self._resuming = self._open = False
         self._releases = Releases(self.folder, self.args)
         self._scoring = Scoring(self.folder, self._releases)

@@ -1,21 +1,23 @@
-"""Preconditions that can be read off: what makes one example's loss depend on another's, refused before any training.
+"""Preconditions of the guarantee that can be read off model, batch and optimizer, refused before any training.
 
 The proof compares a run with one in which an example's gradient is replaced by zero. That is sound only if nothing else
-changes: every example's loss must be a function of the model, that example and its own randomness, and nothing kept
-in the model may depend on how many forward passes a round took, for that number follows the secret draw. What cannot
-be read off is tried out on a few examples, see :mod:`hush.train.probes`.
+changes: every example's loss must be a function of the model, that example and its own randomness, and no state of the
+model may depend on how many forward passes a round took, because that number follows the secret draw. What cannot be
+read off is checked on a few examples, see :mod:`hush.train.probes`.
 
 Frozen batch normalisation is allowed: in ``eval()`` mode with stored statistics it is a fixed affine map. Since
 ``model.train()`` thaws it, :func:`refuse_coupled` is called again at the start of every round; it only reads flags.
 
-Rotary positions that follow the longest text of a micro-batch: up to which length they do not.
-
-Frequencies of the kinds "dynamic" and "longrope" change for all texts of a micro-batch once one of them is longer than
-the model was first made for. An example's gradient would then depend on its neighbours.
+Rotary positions of the kinds "dynamic" and "longrope" change for all texts of a micro-batch once one of them is longer
+than the model was first made for, so texts beyond that length are refused. An optimizer may step only inside
+``PrivateTraining.step``, with noisy gradients of exactly the trained parameters.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +26,17 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.hooks import RemovableHandle
 
 from hush.errors import InvalidInput
 
 __all__ = [
+    "StepGuard",
+    "check_optimizer",
+    "check_parameters",
+    "check_scheduler",
     "most_positions",
     "positions_of",
     "refuse_batch",
@@ -225,6 +234,8 @@ def _restarts(positions: Tensor, attended: Tensor | None) -> bool:
     return bool(again.any())
 
 
+# ---- rotary positions ----
+
 _FOLLOWING = ("dynamic", "longrope")
 
 
@@ -255,3 +266,87 @@ def refuse_longer(batch: Mapping[str, Tensor], most: int | None) -> None:
                 "positions (dynamic or longrope) follow the longest text of a micro-batch, which ties examples "
                 f"together; cut every text to at most {most} tokens before training"
             )
+
+
+# ---- optimizers and schedulers ----
+
+_GUARDS: "WeakKeyDictionary[Optimizer, RemovableHandle]" = WeakKeyDictionary()
+
+
+@final
+class StepGuard:
+    """Refuses every step of an optimizer outside of ``allowed``: it would use gradients without noise."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        older = _GUARDS.get(optimizer)
+        if older is not None:
+            older.remove()  # the optimizer belongs to the training that took it last
+        self._open = False
+        self._handle = _GUARDS[optimizer] = optimizer.register_step_pre_hook(self._check)
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Let the optimizer step."""
+        self._open = True
+        try:
+            yield
+        finally:
+            self._open = False
+
+    def remove(self) -> None:
+        """Let anybody step the optimizer again."""
+        self._handle.remove()
+
+    def _check(self, *_: object) -> None:
+        if not self._open:
+            raise InvalidInput(
+                "optimizer.step() was called outside of PrivateTraining.step(); leave the steps to private.step(), and "
+                "leave out any loss scaler"
+            )
+
+
+def check_optimizer(optimizer: Optimizer, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
+    """Refuse an optimizer of other parameters, and one that evaluates the loss again."""
+    if not isinstance(optimizer, Optimizer):
+        raise InvalidInput(f"the optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
+    refuse_scaler(getattr(optimizer, "scaler", None))  # the wrapper of accelerate has one
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InvalidInput(
+            f"{type(optimizer).__name__} evaluates the loss several times per step, and each time would cost a round; "
+            "use an optimizer that takes one gradient per step, such as AdamW or SGD"
+        )
+    check_parameters(optimizer, model, trainable)
+
+
+def check_parameters(optimizer: Optimizer, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
+    """Refuse an optimizer whose parameters are not exactly those that were trainable when training began."""
+    given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    expected = {id(parameter): name for name, parameter in trainable.items()}
+    if given == expected.keys():
+        return
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    missing = [name for parameter, name in expected.items() if parameter not in given]
+    unexpected = [names.get(parameter, "one of another model") for parameter in given - expected.keys()]
+    if missing:
+        raise InvalidInput(
+            f"the optimizer lacks {len(missing)} trainable parameters ({_listed(missing)}), whose share of the noise "
+            "would be wasted; give it all parameters that require a gradient, or freeze these before training begins"
+        )
+    raise InvalidInput(
+        f"the optimizer has {len(unexpected)} parameters that are not trained privately ({_listed(unexpected)}); leave "
+        "them out of it, or let them require a gradient before training begins"
+    )
+
+
+def check_scheduler(scheduler: object) -> None:
+    """Refuse a schedule that follows a score: a score on private data is a release of its own."""
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise InvalidInput(
+            "ReduceLROnPlateau sets the rate by a score, which on private data would be a release that no plan "
+            "accounts for; use a schedule of the round alone, such as CosineAnnealingLR or LinearLR"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")

@@ -12,14 +12,14 @@ from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.storage import flush
 from hush.train.checkpoints import buffers_digest, capture, check_storable, frozen_digest, refuse_moved_buffers, restore
-from hush.train.distributed import Ranks, standing_whole
+from hush.train.distributed import Ranks, full_parameters
 from hush.train.run_folder import SCORES, Export, RoundLines, RoundRecord, RunFolder, RunLog
 
-__all__ = ["Keeper"]
+__all__ = ["RunKeeper"]
 
 
 @final
-class Keeper:
+class RunKeeper:
     """Saves, resumes and releases one training; scores are those of the last scored round, with its number.
 
     All ranks call its methods together, but for ``close``, ``log`` and ``keep_scores``.
@@ -58,7 +58,7 @@ class Keeper:
             )
             return self._folder.draw_seed
 
-        self.draw_seed = ranks.by_first(opened)
+        self.draw_seed = ranks.run_on_first(opened)
         try:
             self.saved, self.round = self._resume()
         except BaseException:
@@ -71,20 +71,20 @@ class Keeper:
             return
         refuse_moved_buffers(self._model, self._fixed["buffers"])
         state = capture(self._trainable, self._optimizer, self._scheduler, self._ranks) | {"fixed": self._fixed}
-        self._ranks.by_first(lambda: self._open.save(round, state))
+        self._ranks.run_on_first(lambda: self._open.save(round, state))
         self.saved = round
 
     def release(self, round: int) -> Path:
         """Release the model of this round, after it is saved."""
         self.save(round)
-        with standing_whole(self._model, here=self._ranks.first):
-            return self._ranks.by_first(lambda: self._open.release(round, self._export))
+        with full_parameters(self._model, here=self._ranks.is_first):
+            return self._ranks.run_on_first(lambda: self._open.release(round, self._export))
 
     def finish(self, round: int, certificate: Certificate) -> Certificate:
         """Release the final model and its certificate."""
         self.save(round)
-        with standing_whole(self._model, here=self._ranks.first):
-            return self._ranks.by_first(lambda: self._open.finish(certificate, self._export))
+        with full_parameters(self._model, here=self._ranks.is_first):
+            return self._ranks.run_on_first(lambda: self._open.finish(certificate, self._export))
 
     def log(self, record: RoundRecord) -> None:
         """Add a round to the run log."""
@@ -96,7 +96,7 @@ class Keeper:
         if self.scores.get("round") == round:
             scores = {**self.scores, **scores}
         self.scores = {"round": round, **scores}
-        if not self._ranks.first:
+        if not self._ranks.is_first:
             return
         self._open.check_open()  # else these may be scores of a round that another process does again
         if self._score_log is None:
@@ -120,7 +120,7 @@ class Keeper:
 
     def _resume(self) -> tuple[int, int]:
         """Go on from the folder's checkpoint, if there is one; the round it is of, or -1, and that reached."""
-        state = self._ranks.by_first(lambda: self._open.resume())
+        state = self._ranks.run_on_first(lambda: self._open.resume())
         reached = 0
         if state is not None:
             differ = [name for name, digest in self._fixed.items() if state["fixed"][name] != digest]
@@ -131,11 +131,11 @@ class Keeper:
                 )
             restore(state, self._trainable, self._optimizer, self._scheduler, self._ranks)
             reached = self.saved = state["round"]
-            if self._ranks.by_first(lambda: self._open.is_pending(reached)):
+            if self._ranks.run_on_first(lambda: self._open.is_pending(reached)):
                 self.release(reached)
-        if self._ranks.first:
+        if self._ranks.is_first:
             self._log = RunLog(self._open.owner / "rounds.jsonl", resumed_after=reached)
-        self.scores = self._ranks.by_first(lambda: self._resume_scores(reached))
+        self.scores = self._ranks.run_on_first(lambda: self._resume_scores(reached))
         return (-1 if state is None else reached), reached
 
     def _resume_scores(self, reached: int) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class Clipper:
         key = tuple((name, tuple(value.shape)) for name, value in batch.items())
         unknown = key not in self._routes
         if self._sharded:  # a look communicates, so all ranks look when one must
-            unknown = bool(Ranks.current().most(unknown))
+            unknown = bool(Ranks.current().max(unknown))
         if unknown:
             if self._head is not None and not self._routes:
                 model, loss, autocast = self._model, self._loss, self._autocast

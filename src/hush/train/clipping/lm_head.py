@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hush.errors import InvalidInput
-from hush.train import distributed as layout
 from hush.train.clipping.norms import Capture, Factors
+from hush.train.distributed import full_tensors
 from hush.train.language_models import IGNORED, Loss, causal_lm_loss, masked_lm_loss
 
 __all__ = ["Head", "HeadCapture", "find_head"]
@@ -102,8 +102,8 @@ class Head:
 
     def _forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Capture, Tensor | None]:
         # A sharded model may have cut them again after its forward pass.
-        weight = layout.whole(self.module.weight.detach()).to(x.dtype)
-        bias = None if self.module.bias is None else layout.whole(self.module.bias.detach()).to(x.dtype)
+        weight = full_tensors(self.module.weight.detach()).to(x.dtype)
+        bias = None if self.module.bias is None else full_tensors(self.module.bias.detach()).to(x.dtype)
         words = len(weight)
         if self.cap is None:
             weight, bias = _aligned(weight, bias, -words % ALIGN.get(x.device.type, 1))

@@ -27,7 +27,7 @@ from hush.train.clipping.norms import Capture, Factors, Rows, merged
 from hush.train.clipping.sites import Site, Use
 from hush.train.clipping.taps import empty_tap
 from hush.train.language_models import Loss
-from hush.train.probes import undisturbed
+from hush.train.probes import without_side_effects
 
 __all__ = ["Captures", "FirstLook", "Place", "Route", "SiteTaps", "Uses", "choose_routes", "head_agrees"]
 
@@ -247,7 +247,7 @@ def head_agrees(
     inside = torch.ones_like(labels) if attended is None or attended.shape != labels.shape else attended
     # Every token is learnt here: an example without labels would agree with anything.
     first["labels"] = torch.where(inside > 0, labels.clamp_min(0), labels)
-    with undisturbed(model), torch.no_grad():
+    with without_side_effects(model), torch.no_grad():
         model.eval()
         try:
             with head.bypassed():
