@@ -18,7 +18,7 @@ from transformers import (
 import hush
 from hush.errors import InvalidInput
 from hush.train.hf_trainer import HushTrainer
-from hush.train.language_models import Corpus
+from hush.train.language_models import TokenizedTexts
 
 PUBLIC_SCORES: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
 
@@ -102,7 +102,7 @@ def test_the_owners_folder_stays_out_of_what_is_released(plan: hush.Plan, tmp_pa
 
 def test_data_that_are_not_the_plans_are_refused(plan: hush.Plan, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="2 rows but the plan is for 40 examples"):
-        trainer_for(plan, tmp_path / "out", train_dataset=Corpus([[1], [2]]))
+        trainer_for(plan, tmp_path / "out", train_dataset=TokenizedTexts([[1], [2]]))
     with pytest.raises(InvalidInput, match="cannot be asked for its n-th example"):
         trainer_for(plan, tmp_path / "out", train_dataset=iter(()))
 

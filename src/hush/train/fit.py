@@ -37,8 +37,7 @@ from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.plan.plan import fingerprint
 from hush.train.distributed import Ranks, reshard
-from hush.train.language_models import Collator, Loss
-from hush.train.language_models import Corpus as Tokens
+from hush.train.language_models import Collator, Loss, TokenizedTexts
 from hush.train.pretrained import Pretrained, Task, load_pretrained, unloaded
 from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
@@ -76,7 +75,7 @@ Counted = Callable[[int, int], None]
 class Batches:
     """Batches on the device by example number, each of one of a few lengths; ``round`` is the one that is under way."""
 
-    def __init__(self, tokens: Tokens, collator: Collator, device: torch.device) -> None:
+    def __init__(self, tokens: TokenizedTexts, collator: Collator, device: torch.device) -> None:
         self._tokens, self._collator, self._device = tokens, collator, device
         self.round = 0
         longest = int(tokens.lengths.max(initial=1))
@@ -98,7 +97,7 @@ class Batches:
 
 def tokenised(
     corpus: Corpus, pretrained: Pretrained, key: DataKey | None, reading: Counted | None = None
-) -> tuple[Tokens, str | None]:
+) -> tuple[TokenizedTexts, str | None]:
     """Every example as tokens, and the fingerprint of the very texts they were made from: the data is read once."""
     tokens: list[NDArray[np.int32]] = []
 
@@ -116,7 +115,7 @@ def tokenised(
     else:
         for _ in passing():
             pass
-    return Tokens(tokens), fingerprint  # pyright: ignore[reportArgumentType]
+    return TokenizedTexts(tokens), fingerprint  # pyright: ignore[reportArgumentType]
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
@@ -177,7 +176,7 @@ def usable_device(name: str | None) -> torch.device:
     return device
 
 
-def check_alike(ranks: Ranks, plan: Plan, tokens: Tokens, *, settings: Any) -> None:
+def check_alike(ranks: Ranks, plan: Plan, tokens: TokenizedTexts, *, settings: Any) -> None:
     """Refuse processes that would not train the same: each reads plan and data for itself, maybe on other machines."""
     digest = blake2b(digest_size=32)
     for row in range(len(tokens)):

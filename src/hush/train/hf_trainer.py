@@ -139,7 +139,7 @@ class HushTrainer(Trainer):
     and speed. output_dir receives what may be released; folder (by default its sibling, named output_dir-hush) keeps
     checkpoints and the run log in owner/, and the final model with its certificate in release/. Scores of evaluation
     data are logged, released as evaluations.jsonl, and may choose a model, only if eval_is_public says that these data
-    bear no secret. buckets are lengths to pad to, for a :class:`~hush.train.language_models.Corpus`. For public,
+    hold no secret. buckets are lengths to pad to, for :class:`~hush.train.language_models.TokenizedTexts`. For public,
     data_fingerprint and insecure_seed see PrivateTraining.
 
     Guarantee: that of :class:`PrivateTraining`. Loggers, trainer_state.json and checkpoints hold nothing that depends

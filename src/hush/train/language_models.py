@@ -34,9 +34,9 @@ __all__ = [
     "IGNORED",
     "CausalCollator",
     "Collator",
-    "Corpus",
     "Loss",
     "MaskedCollator",
+    "TokenizedTexts",
     "causal_lm_loss",
     "classification_loss",
     "default_loss",
@@ -159,7 +159,7 @@ _CHUNK = 1024  # texts that a tokenizer gets at once
 
 
 @final
-class Corpus:
+class TokenizedTexts:
     """Tokens of every example, end to end in one array: row i is example i of the plan, cut to its length already."""
 
     def __init__(self, tokens: Sequence[Tokens], labels: Sequence[Tokens] | None = None) -> None:
@@ -182,10 +182,10 @@ class Corpus:
         return row if self._labels is None else row | {"labels": self._labels[part]}
 
     def __repr__(self) -> str:
-        return f"Corpus({len(self)} examples, {len(self._tokens)} tokens)"
+        return f"TokenizedTexts({len(self)} examples, {len(self._tokens)} tokens)"
 
 
-def tokenise(source: Sequence[Any], tokenizer: Any = None, *, max_length: int, column: str = "text") -> Corpus:
+def tokenise(source: Sequence[Any], tokenizer: Any = None, *, max_length: int, column: str = "text") -> TokenizedTexts:
     """Every example as at most ``max_length`` tokens, each cut on its own, before any training.
 
     ``source`` is a list or a ``datasets.Dataset`` of texts, of rows with a ``column`` of text, or of rows that are
@@ -195,7 +195,7 @@ def tokenise(source: Sequence[Any], tokenizer: Any = None, *, max_length: int, c
     if max_length < 1:
         raise InvalidInput(f"max_length={max_length} leaves no token; pass at least 1")
     if not len(source):
-        return Corpus([])
+        return TokenizedTexts([])
     first = source[0]
     ready = isinstance(first, Mapping) and "input_ids" in first
     labelled = ready and "labels" in first
@@ -217,7 +217,7 @@ def tokenise(source: Sequence[Any], tokenizer: Any = None, *, max_length: int, c
             texts = [row[column] if isinstance(row, Mapping) else row for row in rows]
             found = encode(texts, truncation=True, max_length=max_length)["input_ids"]
             tokens += [_integers(row) for row in found]  # as lists they would take ten times the memory
-    return Corpus(tokens, labels if labelled else None)
+    return TokenizedTexts(tokens, labels if labelled else None)
 
 
 def rows_of(source: Any, numbers: Sequence[int]) -> list[Any]:
