@@ -171,7 +171,7 @@ def test_tokens_and_fingerprint_are_of_one_and_the_same_reading(
     texts = ["one", "", "three", "four four", "é"]
     (tmp_path / "data.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     corpus = read_corpus(tmp_path / "data.txt")
-    monkeypatch.setattr(fit, "CHUNK", chunk)
+    monkeypatch.setattr(fit, "TEXTS_PER_CALL", chunk)
     model = Pretrained(model=torch.nn.Linear(1, 1), tokenizer=letters, task="causal", max_length=6)
     counted: list[tuple[int, int]] = []
     tokens, fingerprint = tokenised(corpus, model, key, lambda done, total: counted.append((done, total)))

@@ -107,7 +107,7 @@ def test_the_trainer_calls_what_we_override() -> None:
 
 
 def test_arguments_and_states_have_the_fields_that_we_read_and_set() -> None:
-    fields = attributes(hf_trainer_arguments, "args") | attributes(hf_trainer_arguments, "own")
+    fields = attributes(hf_trainer_arguments, "args") | attributes(hf_trainer_arguments, "copied")
     fields |= attributes(hf_trainer, "self.args") | attributes(hf_trainer_releases, "self._args")
     assert fields
     missing = [name for name in fields - {"mixed_precision"} if not hasattr(TrainingArguments(output_dir="x"), name)]

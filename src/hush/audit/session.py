@@ -32,7 +32,7 @@ from hush.numbers import counted
 from hush.plan.files import read_json
 from hush.storage import folder_digest, whole_file
 from hush.train.language_models import default_loss, masked_lm_loss
-from hush.train.pretrained import MOST_TOKENS
+from hush.train.pretrained import DEFAULT_MAX_TOKENS
 
 __all__ = [
     "ATTACKS",
@@ -277,7 +277,7 @@ class Work:
             reference=None if named is None else self._reference(named, tokenizer, masked=masked),
             tokenizer=tokenizer,
             masked=masked,
-            max_length=min(MOST_TOKENS, room) if asked is None else min(asked, room),
+            max_length=min(DEFAULT_MAX_TOKENS, room) if asked is None else min(asked, room),
         )
 
     def _reference(self, named: str, tokenizer: Any, *, masked: bool) -> Subject:

@@ -74,9 +74,10 @@ def _check_data(config: Config) -> None:
 
 def _check_training(config: Config) -> None:
     """A device that is not here, a model that does not fit; a small one fits whatever its config let pass."""
-    from hush.train.fit import check_fits, usable_device
+    from hush.train.fit import check_fits
+    from hush.train.pretrained import choose_device
 
-    usable_device(runtime_of(config).device)
+    choose_device(runtime_of(config).device)
     if config.model.name is not None:
         name = config.located(config.model.name)
         check_reachable(name)

@@ -55,9 +55,9 @@ _PACKING_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q",
 
 
 def refuse_coupled(model: nn.Module) -> None:
-    """Refuse a model with a part that ties examples together, or whose gradient cannot be taken example by example.
+    """Refuse a model with a part that couples examples, or whose gradient cannot be taken example by example.
 
-    Guarantee: returns only if no known coupling is present; unknown ones are left to the probes.
+    Guarantee: returns only if no known coupling is present; the probes look for unknown ones.
 
     >>> refuse_coupled(torch.nn.LayerNorm(4))
     >>> refuse_coupled(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
@@ -92,7 +92,7 @@ def refuse_scaler(scaler: object | None) -> None:
 
 
 def refuse_batch(batch: Mapping[str, Tensor], slots: int) -> None:
-    """Refuse a batch that does not hold one row per example, or that carries what was counted over all of them.
+    """Refuse a batch that does not hold one row per example, or that holds a count over all examples.
 
     >>> refuse_batch({"input_ids": torch.zeros(4, 7, dtype=torch.long)}, 4)
     """
@@ -132,7 +132,7 @@ def _module_problems(module: nn.Module) -> Iterator[str]:
     """What is wrong with this module, its children aside."""
     match module:
         case torch.jit.ScriptModule():
-            yield "is compiled by TorchScript, which nobody can look into; pass the module that it was made from"
+            yield "is compiled by TorchScript, whose parts cannot be inspected; pass the module that it was made from"
         case DataParallel():
             yield "splits a batch over threads and sums gradients on its own; pass its .module and start with torchrun"
         case DistributedDataParallel():
@@ -178,7 +178,7 @@ _BATCH_NORM = (
 
 
 def _problems_by_name(module: nn.Module) -> Iterator[str]:
-    """Known classes which torch keeps private, or which other libraries define without a common base."""
+    """Problems of classes that torch keeps private, or that other libraries define without a common base."""
     names = {kind.__name__ for kind in type(module).__mro__}
     hooks = {type(hook).__name__ for hook in module._forward_pre_hooks.values()}
     if "FullyShardedDataParallel" in names:
@@ -194,9 +194,9 @@ def _problems_by_name(module: nn.Module) -> Iterator[str]:
             "drawn; use mode='row'"
         )
     if "_SpectralNorm" in names or "SpectralNorm" in hooks:
-        # Its iterate depends on the weights alone, but on how often, and that follows the size of the secret draw.
+        # Its iterate depends on the number of forward passes, which follows the size of the secret draw.
         yield (
-            "advances its power iteration with every forward pass, so it would keep a trace of the realised batch "
+            "advances its power iteration with every forward pass, so its state would depend on the realised batch "
             "size; remove the spectral norm, or use weight_norm"
         )
     if names & {"ObserverBase", "FakeQuantizeBase"}:
@@ -224,7 +224,7 @@ def _parameter_problems(parameter: nn.Parameter) -> Iterator[str]:
 
 
 def _restarts(positions: Tensor, attended: Tensor | None) -> bool:
-    """Whether a row counts 0, 1 once more after it has begun; padding counts as it likes and is not looked at."""
+    """Whether a row counts 0, 1 again after its start; positions of padding are ignored."""
     if positions.shape[1] < 3:
         return False
     again = (positions[:, 1:-1] == 0) & (positions[:, 2:] == 1)
@@ -236,25 +236,25 @@ def _restarts(positions: Tensor, attended: Tensor | None) -> bool:
 
 # ---- rotary positions ----
 
-_FOLLOWING = ("dynamic", "longrope")
+_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
 def positions_of(config: Any) -> int | None:
-    """The most tokens for which the frequencies of a model with this configuration stay as they are; None: any."""
-    said: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
-    parts = [said] if "rope_type" in said else [part for part in said.values() if isinstance(part, Mapping)]
+    """The most tokens for which the rotary frequencies of this configuration do not change; None: any number."""
+    rope: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+    parts = [rope] if "rope_type" in rope else [part for part in rope.values() if isinstance(part, Mapping)]
     limits = [
         part.get("original_max_position_embeddings") or config.max_position_embeddings
         for part in parts
-        if any(kind in str(part.get("rope_type")) for kind in _FOLLOWING)
+        if any(kind in str(part.get("rope_type")) for kind in _LENGTH_DEPENDENT_ROPE)
     ]
     return min(limits, default=None)
 
 
 def most_positions(model: nn.Module) -> int | None:
-    """The least such limit of a model's parts."""
-    found = (positions_of(getattr(module, "config", None)) for module in model.modules())
-    return min((limit for limit in found if limit is not None), default=None)
+    """The smallest such limit of a model's parts; None if there is none."""
+    limits = (positions_of(getattr(module, "config", None)) for module in model.modules())
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def refuse_longer(batch: Mapping[str, Tensor], most: int | None) -> None:
@@ -264,7 +264,7 @@ def refuse_longer(batch: Mapping[str, Tensor], most: int | None) -> None:
             raise InvalidInput(
                 f"batch[{name!r}] has {batch[name].shape[1]} tokens in a row, but beyond {most} this model's rotary "
                 "positions (dynamic or longrope) follow the longest text of a micro-batch, which ties examples "
-                f"together; cut every text to at most {most} tokens before training"
+                f"together; truncate every text to at most {most} tokens before training"
             )
 
 
