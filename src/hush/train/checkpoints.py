@@ -203,7 +203,7 @@ def restore(
         raise InvalidInput(f"the checkpoint is of another optimizer ({error}); resume training as it began") from error
     if scheduler is not None:
         scheduler.load_state_dict(state["scheduler"])
-    if len(state["random"]) == ranks.world:  # with another number of ranks they belong to nobody
+    if len(state["random"]) == ranks.world:  # with another number of ranks they cannot be assigned
         _restore_random_states(state["random"][ranks.rank])
 
 

@@ -95,7 +95,7 @@ def _couplings(args: "TrainingArguments") -> Iterator[str]:
     if args.label_smoothing_factor:
         yield (
             f"label_smoothing_factor={args.label_smoothing_factor} averages over the tokens of the whole batch, which "
-            "couples examples; leave it out, or smooth within each example in a loss= of your own"
+            "ties examples together; leave it out, or smooth within each example in a loss= of your own"
         )
     if args.neftune_noise_alpha is not None:
         yield (

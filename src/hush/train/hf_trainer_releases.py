@@ -58,8 +58,8 @@ class Releases:
         if newest is not None and int(newest.rpartition("-")[2]) > reached:
             raise InvalidInput(
                 f"{newest} was released, but the newest undamaged state in {self._folder / 'owner'} is of round "
-                f"{reached}: resuming from there would release rounds twice, with other noise. Restore the owner's folder "
-                "as it was; if it is gone, the run ends with what was released"
+                f"{reached}: resuming from there would release rounds twice, with other noise. Restore the owner's "
+                "folder as it was; if it is gone, the run ends with what was released"
             )
         return reached
 

@@ -12,7 +12,7 @@ One round of DP-SGD with weighted Poisson sampling, as the methods below do it i
     draw    every example independently, with its own rate                               rounds
     clip    the gradient of each drawn example to norm at most C                         accumulate
     sum     the clipped gradients, over micro-batches and ranks                          accumulate, noisy_sum
-    noise   add N(0, (C x noise multiplier)^2) to each coordinate of the sum, once       noisy_sum
+    noise   add N(0, (C × noise multiplier)²) to each coordinate of the sum, once         noisy_sum
     step    divide by the planned batch size and hand the result to the optimizer        step
 """
 

@@ -1,13 +1,13 @@
 """The public stream: examples without a secret whose mean gradient joins each update without clipping or noise.
 
 It is off by default. Why it costs no privacy: round t releases, in the worst case, the noisy sum of the private draw,
-given the model before it; that is what the plan accounts for. The public part of the update is a function of that model, of examples that no
-secret touches, and of its own seed. Anybody who sees the noisy sums can compute it, so the updates, and with them every
-model, are a function of the noisy sums and of inputs that do not depend on the secrets: post-processing, round by
-round. Three conditions are needed, and this module ensures them: no example of the stream is listed for any secret;
-which examples are drawn, and how many, does not depend on the private draw; nor does the randomness of their forward
-pass (dropout and collators have seeds of their own, because the position in a shared random stream would tell how much
-of it the private draw consumed).
+given the model before it; that is what the plan accounts for. The public part of the update is a function of that
+model, of examples that no secret touches, and of its own seed. Anybody who sees the noisy sums can compute it, so the
+updates, and with them every model, are a function of the noisy sums and of inputs that do not depend on the secrets:
+post-processing, round by round. Three conditions are needed, and this module ensures them: no example of the stream is
+listed for any secret; which examples are drawn, and how many, does not depend on the private draw; nor does the
+randomness of their forward pass (dropout and collators have seeds of their own, because the position in a shared random
+stream would tell how much of it the private draw consumed).
 
 The same examples remain in the private draw at the plan's rates, so the certificate holds unchanged. Their rates enter
 no secret's accounting: a plan may have any rates for them.

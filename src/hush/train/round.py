@@ -78,9 +78,9 @@ class TrainingRound:
             )
         batches = micro_batches(self._drawn, size=self._size, lengths=lengths, buckets=buckets)
         if self._pad is not None:
-            nobody = np.zeros(self._size, dtype=np.int64)
+            no_examples = np.zeros(self._size, dtype=np.int64)
             length = max(buckets) if buckets else None
-            batches = self._pad(list(batches), MicroBatch(examples=nobody, real=nobody > 0, length=length))
+            batches = self._pad(list(batches), MicroBatch(examples=no_examples, real=no_examples > 0, length=length))
         self._begun = True
         return self._hand_out(batches)
 
