@@ -189,8 +189,8 @@ def test_canaries_are_planted_beside_the_owners_secrets(desk: Path, tmp_path: Pa
         (["--template", "a {secret}"], "hide each other"),
         (["--template", "a {number} {secret}", "--alphabet", "runes"], "alphanumeric"),
         (["--template", "a {number} {secret}", "--incidence", "graph"], "belong together"),
-        (["--template", "a {number} {secret}", "--candidates", "list", "--length", "3"], "drop it"),
-        (["--template", "a {number} {secret}", "--length", "1"], "longer format"),
+        (["--template", "a {number} {secret}", "--candidates", "list", "--length", "3"], "drop --candidates"),
+        (["--template", "a {number} {secret}", "--length", "1"], "raise --ceiling or --length"),
     ],
 )
 def test_plantings_that_cannot_work_end_with_2(desk: Path, tmp_path: Path, more: list[str], said: str) -> None:

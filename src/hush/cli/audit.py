@@ -6,10 +6,10 @@ The command that plants canaries: a corpus with its graph and promises in, the s
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hush.audit.canaries import Candidates
     from hush.audit.folders import AuditedRun
     from hush.audit.session import AuditInputs
+    from hush.audit.settings import CanarySettings
     from hush.data import Corpus
     from hush.incidence import Incidence
     from hush.secret_table import Secrets
@@ -346,6 +347,7 @@ def canaries(
     Example: `hush canaries mail.jsonl --template "PIN of user {number}: {secret}" --length 8 --ceiling 1e-4
     --output planted`
     """
+    options = locals()
     from random import SystemRandom
 
     from hush.audit.canaries import Template, check_folder, plant, save_planted, templates_from
@@ -357,17 +359,25 @@ def canaries(
     check_apart(output, data)
     if bool(template) == from_data:
         raise InvalidInput("pass either --template, once or several times, or --from-data")
+    settings, secret_texts = _canary_settings(options, candidates)
     with working("Reading the data"):
         corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
         graph, table = _registered(corpus, incidence, secrets)
-    if from_data:
+    if settings.templates is None:
         holds_N = graph.secrets_per_example > 0
-        templates = templates_from(corpus.texts(), holds_N, count, SystemRandom())
+        templates = templates_from(corpus.texts(), holds_N, settings.count, SystemRandom())
     else:
-        templates = [Template.parse(text) for text in template or ()]
-    what = _candidates(None if alphabet is None else alphabet.value, length, candidates)
+        templates = [Template.parse(text) for text in settings.templates]
     with working("Planting"):
-        planted = plant(graph, table, templates, what, count=count, repeats=repeats, ceiling=ceiling)
+        planted = plant(
+            graph,
+            table,
+            templates,
+            secret_texts,
+            count=settings.count,
+            repeats=settings.repeats,
+            ceiling=settings.ceiling,
+        )
         save_planted(planted, corpus, output)
     public, own = output / "public", output / "owner" / "data.parquet"
     files = [shlex.quote(str(path)) for path in (public / "incidence.parquet", public / "secrets.parquet", own)]
@@ -377,11 +387,11 @@ def canaries(
     record = {
         "folder": str(output),
         "data": str(own),
-        "canaries": count,
-        "candidates": str(what.size),
-        "prior": what.prior,
-        "ceiling": ceiling,
-        "new_examples": count * repeats,
+        "canaries": settings.count,
+        "candidates": str(secret_texts.size),
+        "prior": secret_texts.prior,
+        "ceiling": settings.ceiling,
+        "new_examples": settings.count * settings.repeats,
         "examples": planted.incidence.num_examples,
         "secrets": planted.incidence.num_secrets,
         "next": step,
@@ -391,10 +401,10 @@ def canaries(
         return
     console = Console()
     console.print(
-        f"{counted(count, 'canary', 'canaries')} of {counted(what.size, 'candidate')} each "
-        f"(prior {at_least(what.prior)}, ceiling {at_most(ceiling)}) in {counted(count * repeats, 'new example')}, "
-        f"after {len(corpus):,} of yours.",
-        f"{output / 'owner'} says what they are: it is for your eyes alone. Next:",
+        f"Planted {counted(settings.count, 'canary', 'canaries')} of {counted(secret_texts.size, 'candidate')} each "
+        f"(prior {at_least(secret_texts.prior)}, ceiling {at_most(settings.ceiling)}) in "
+        f"{counted(record['new_examples'], 'new example')}, after your {counted(len(corpus), 'example')}.",
+        f"{output / 'owner'} holds the planted secrets: keep it private. Next:",
         f"  {step}",
         sep="\n",
         soft_wrap=True,
@@ -422,14 +432,19 @@ def _registered(corpus: "Corpus", incidence: Path | None, secrets: Path | None) 
     return graph, Secrets.from_parquet(secrets)
 
 
-def _candidates(alphabet: str | None, length: int | None, path: Path | None) -> "Candidates":
-    from hush.audit.canaries import Candidates
+def _canary_settings(options: Mapping[str, Any], path: Path | None) -> "tuple[CanarySettings, Candidates]":
+    """The settings, and what a canary may be: every text of a format, or the lines of the file at ``path``."""
+    from hush.audit.canaries import MAX_CANDIDATE_LETTERS, Candidates
+    from hush.audit.settings import CanarySettings
 
     if path is None:
-        return Candidates.of_format(alphabet or "digits", length or 4)
-    if alphabet is not None or length is not None:
-        raise InvalidInput("--candidates lists them already; drop it, or --alphabet and --length")
+        settings = settings_from(CanarySettings, options)
+        return settings, Candidates.of_format(settings.alphabet, settings.length)
+    if options["alphabet"] is not None or options["length"] is not None:
+        raise InvalidInput("--candidates replaces --alphabet and --length; drop --candidates, or the other two")
+    # A list has a prior of its own, which plant() compares with the ceiling: the longest format allows every ceiling.
+    settings = settings_from(CanarySettings, options, length=MAX_CANDIDATE_LETTERS)
     try:
-        return Candidates.of_list(path.read_text(encoding="utf-8").splitlines())
+        return settings, Candidates.of_list(path.read_text(encoding="utf-8").splitlines())
     except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is not text in UTF-8; write one candidate on each line") from None
+        raise InvalidInput(f"{path} is not UTF-8 text; write one candidate per line, in UTF-8") from None

@@ -83,13 +83,19 @@ def option_of(setting: str, options: Container[str]) -> str | None:
 
 
 def settings_from(model: "type[Stated]", options: Mapping[str, Any], **more: Any) -> "Stated":
-    """The settings of a stage from the options of a command; an option is named as the setting that it states."""
-    values: dict[str, Any] = {}
-    for field in model.model_fields:
-        option = option_of(field, options)
-        if option is not None and field not in more:
-            values[field] = _plain_value(options[option])
-    return model(**values, **more)
+    """The settings of a stage from the options of a command; an option that is None leaves the setting's default.
+
+    more: settings that the command computes, or that none of its options states.
+    """
+    values = dict(more)
+    for setting, field in model.model_fields.items():
+        option = option_of(setting, options)
+        if option is None or setting in more:
+            continue
+        value = _plain_value(options[option])
+        if value is not None or field.is_required():
+            values[setting] = value
+    return model(**values)
 
 
 def _plain_value(value: Any) -> Any:

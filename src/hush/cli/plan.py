@@ -133,7 +133,7 @@ def plan(
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
     settings = settings_from(PlanSettings, options, rounds=promises.rounds)
     held_out = choose_held_out(promises.incidence, settings.hold_out)
-    check_batch_size(batch_size, promises.incidence.num_examples, held_out=held_out.size)
+    check_batch_size(settings.batch_size, promises.incidence.num_examples, held_out=held_out.size)
     with working("Reading the data"):
         fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=promises.incidence.num_examples)
         check_scanned(incidence, fingerprint)
@@ -196,10 +196,12 @@ def frontier(
     Example: `hush frontier found/public/incidence.parquet --secrets found/public/secrets.parquet --batch-size 16
     --rounds 50 --plot frontier.html --output frontier.json`
     """
+    options = locals()
     from hush.cli.checks import check_output
     from hush.cli.inputs import check_batch_size, named_by_id, read_promises
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import frontier_record, show_frontiers, write_rows
+    from hush.plan.settings import PlanSettings
     from hush.report.figures import FORMS, frontier_figure, save_figure
     from hush.weights import frontier as swept
 
@@ -209,10 +211,12 @@ def frontier(
         raise InvalidInput("--capacity all compares fixed bounds and default settings; drop --setting and --bound")
     with working("Reading the graph"):
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
-    check_batch_size(batch_size, promises.incidence.num_examples)
+    # Each row has a noise and a strength of its own, so of a plan's settings only these three are stated here.
+    settings = settings_from(PlanSettings, options, rounds=promises.rounds, capacity="accounted")
+    check_batch_size(settings.batch_size, promises.incidence.num_examples)
     kinds: list[tuple[Capacity, Bound]] = [("accounted", "blowup"), ("paper", "blowup"), ("paper", "kl")]
     if capacity is not FrontierCapacity.all:
-        kinds = [(capacity.value, bound.value)]
+        kinds = [(capacity.value, settings.bound)]
     frontiers: list[Frontier] = []
     for kind, proof in kinds:
         with working(f"Sweeping ({kind}, {proof})") as progress, named_by_id(promises.ids):
@@ -220,7 +224,7 @@ def frontier(
                 swept(
                     promises.incidence,
                     **promises.arguments,
-                    batch_size=batch_size,
+                    batch_size=settings.batch_size,
                     bound=proof,
                     capacity=kind,
                     settings=setting or None,
@@ -231,7 +235,7 @@ def frontier(
     if plot is not None:  # before the rows, which take no time: stopped while it draws, the command leaves neither
         graph = promises.incidence
         sizes = f"{counted(graph.num_examples, 'example')}, {counted(graph.num_secrets, 'secret')}"
-        subtitle = f"{sizes}, batch {batch_size:g}, {counted(promises.rounds, 'round')}"
+        subtitle = f"{sizes}, batch {settings.batch_size:g}, {counted(settings.rounds, 'round')}"
         with working("Drawing"):
             save_figure(frontier_figure(frontiers, subtitle=subtitle), plot)
     if output is not None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hush.cli.messages import working
-from hush.cli.options import ForceOption, JsonOption, PlanOfRunOption, ShowTextOption, flag
+from hush.cli.options import ForceOption, JsonOption, PlanOfRunOption, ShowTextOption, flag, settings_from
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -161,11 +161,14 @@ def report(
 
     Example: `hush report run --scan found --frontier frontier.json --audit audit --output report.html`
     """
+    options = locals()
     from hush.cli.checks import check_output
     from hush.cli.results.accounting import print_json
-    from hush.report.report import TITLE, Report, read_audit, read_frontier, read_source
+    from hush.report.report import Report, read_audit, read_frontier, read_source
+    from hush.report.settings import ReportSettings
     from hush.scan.result import Scan
 
+    settings = settings_from(ReportSettings, options, frontier=frontier is not None)
     if show_text and scan is None:
         raise InvalidInput("--show-text reads the texts from the owner's side of a scan; pass --scan FOLDER")
     check_output(output, source, frontier, audit, forms=("html",), force=force)
@@ -177,16 +180,16 @@ def report(
             "scan": None if scan is None else Scan.load(scan),
             "audit": None if audit is None else read_audit(audit),
         }
-    noise = _noise(read.plan, compare)
+    noise = _noise_by_method(read.plan, any_size=compare is not None) if settings.methods else ()
     with working("Writing the page"):
         Report(
             plan=read.plan,
             certificate=read.certificate,
             noise=noise,
             training=read.training,
-            title=TITLE if title is None else title,
+            title=settings.title,
             folder=read.folder,
-            show_text=show_text,
+            show_text=settings.show_text,
             **given,
         ).write(output)
     size, seconds = output.stat().st_size, time.perf_counter() - begin
@@ -198,12 +201,11 @@ def report(
     out.print(f"{seconds:.1f} s", style="dim")
 
 
-def _noise(plan: "Plan", compare: bool | None) -> "tuple[MethodNoise, ...]":
-    """The noise of other methods, with a bar for each while it is computed."""
+def _noise_by_method(plan: "Plan", *, any_size: bool) -> "tuple[MethodNoise, ...]":
+    """The noise that other methods would need, with a progress bar; none for a large plan unless any_size."""
     from hush.report.numbers import MOST_SECRETS, noise_by_method
 
-    wanted = 0 < len(plan.secret_ids) <= MOST_SECRETS if compare is None else compare and bool(plan.secret_ids)
-    if not wanted:
+    if not plan.secret_ids or (len(plan.secret_ids) > MOST_SECRETS and not any_size):
         return ()
     with working("Comparing methods") as bar:
         return noise_by_method(plan, progress=lambda _, done, total: bar(done, total))
