@@ -147,7 +147,7 @@ def test_options_have_the_defaults_choices_and_limits_of_their_settings(command:
                 assert stated_limits[-1:] == [limit], (setting, limit)
         choices = [kind for kind in kinds if isinstance(kind, EnumType)]
         if choices:
-            assert {one.value for one in choices[0]} == words(field.annotation), setting
+            assert {member.value for member in list(choices[0])} == words(field.annotation), setting
 
 
 def declared(command: str, name: str) -> tuple[Any, list[Any]]:

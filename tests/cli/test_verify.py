@@ -64,7 +64,7 @@ def test_verify_says_what_was_checked_what_was_not_and_prints_every_fingerprint(
 def test_what_does_not_stand_is_not_said_to_fit_together(share: Path) -> None:
     (share / "model" / "notes.txt").write_text("more")
     said = lines(share, code=1)
-    assert said[-1] == "This release does not stand: do not rely on its certificate."
+    assert said[-1] == "This release failed verification: do not rely on its certificate."
     assert "fits together" not in " ".join(said)
 
 
@@ -72,7 +72,7 @@ def test_a_run_stands_for_what_it_released_and_its_plan_for_itself(share: Path) 
     whole = run_json("verify", share.parent)
     assert whole == run_json("verify", share)
     assert whole["release"] == str(share)
-    assert lines(share.parent, code=0)[0] == f"What this run released: {share}"
+    assert lines(share.parent, code=0)[0] == f"The release of this run: {share}"
     alone = run_json("verify", share / "plan")
     assert alone["release"] is None
     assert {check["name"] for check in whole["checks"]} - {check["name"] for check in alone["checks"]} == {
@@ -116,7 +116,7 @@ def test_a_forged_copy_fails_with_and_without_a_key(share: Path, plan: Plan, key
         for options in ((), ("--public-key", keys[1])):
             said = lines(copy, *options, code=1)
             assert [line for line in said if line.startswith(f"✗ {check}: ")], (check, said)
-            assert said[-1] == "This release does not stand: do not rely on its certificate."
+            assert said[-1] == "This release failed verification: do not rely on its certificate."
 
 
 def test_a_signature_says_what_it_covers(share: Path, plan: Plan, keys: tuple[Path, Path]) -> None:
@@ -126,7 +126,7 @@ def test_a_signature_says_what_it_covers(share: Path, plan: Plan, keys: tuple[Pa
     assert "  The release is signed; pass --public-key to check by whom." in lines(share, code=0)
     said = lines(share, "--public-key", public, code=0)
     assert [line for line in said if line.startswith("✓ signature: valid for this key; it covers the run's certif")]
-    assert f"{share} is signed already; pass --force" in refused(2, "sign", share, "--private-key", private)
+    assert f"{share} is already signed; pass --force" in refused(2, "sign", share, "--private-key", private)
     assert run("sign", share, "--private-key", private, "--force").exit_code == 0
     (share / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
     certify(share, plan)
@@ -137,10 +137,12 @@ def test_what_does_not_fit_is_not_signed(share: Path, keys: tuple[Path, Path]) -
     before = stated(share)
     write_certificate(share, replace(before, rounds=before.rounds - 1))
     said = refused(2, "sign", share, "--private-key", keys[0])
-    assert "is not signed; run's certificate: does not match the plan in rounds (9, the plan's is 10)" in said
+    assert "was not signed; run's certificate: does not match the plan in rounds (9, the plan's is 10)" in said
     write_certificate(share, before)
     (share / "model" / "config.json").unlink()
-    assert "is not signed; model: its files have the fingerprint" in refused(2, "sign", share, "--private-key", keys[0])
+    assert "was not signed; model: its files have the fingerprint" in refused(
+        2, "sign", share, "--private-key", keys[0]
+    )
     assert not (share / "certificate.sig").exists()
 
 
