@@ -145,9 +145,9 @@ def test_options_have_the_defaults_choices_and_limits_of_their_settings(command:
             if limit is not None:
                 stated_limits = [getattr(mark, marks[1]) for mark in limits(field) if isinstance(mark, marks[0])]
                 assert stated_limits[-1:] == [limit], (setting, limit)
-        choices = [kind for kind in kinds if isinstance(kind, EnumType)]
+        choices: list[Any] = [kind for kind in kinds if isinstance(kind, EnumType)]
         if choices:
-            assert {member.value for member in list(choices[0])} == words(field.annotation), setting
+            assert {member.value for member in choices[0]} == words(field.annotation), setting
 
 
 def declared(command: str, name: str) -> tuple[Any, list[Any]]:
@@ -213,9 +213,9 @@ def test_a_config_names_a_wrong_setting_by_its_key() -> None:
     ("make", "setting", "message"),
     [
         (lambda: Recipe(model="m", learning_rate=-1), "learning_rate", "learning_rate=-1; pass a number above 0"),
-        (lambda: Recipe(model="m", lora={"rank": 0}), "lora.rank", "lora.rank=0; pass a whole number from 1"),  # type: ignore[arg-type]
+        (lambda: Recipe(model="m", lora={"rank": 0}), "lora.rank", "lora.rank=0; pass a whole number of at least 1"),  # type: ignore[arg-type]
         (lambda: Recipe(model="m", optimizer="adam"), "optimizer", "optimizer='adam'; pass 'adamw' or 'sgd'"),  # type: ignore[arg-type]
-        (lambda: Recipe(model="m", public={"weight": 1}), "public.batch", "public.batch: pass how many"),  # type: ignore[arg-type]
+        (lambda: Recipe(model="m", public={"weight": 1}), "public.batch", "public.batch: pass the number of examples"),  # type: ignore[arg-type]
         (lambda: AuditSettings(prompts=()), "prompts", "prompts: pass a list of numbers"),
         (lambda: PlanSettings(batch_size=True, rounds=1), "batch_size", "batch_size=True; pass the expected"),
         (lambda: Runtime(speed=3), "speed", "speed: Runtime has no such setting"),  # type: ignore[call-arg]
@@ -242,7 +242,7 @@ def test_a_recipe_is_its_dump(lora: Lora | None, public: PublicPart | None, warm
 def test_an_option_that_is_not_given_leaves_the_default_of_its_setting() -> None:
     options = {"title": None, "compare": None, "frontier": "a file", "show_text": True}
     assert settings_from(ReportSettings, options, frontier=True) == ReportSettings(show_text=True)
-    with pytest.raises(InvalidInput, match="ceiling: pass what each canary is promised"):
+    with pytest.raises(InvalidInput, match="ceiling: pass the ceiling of each canary"):
         settings_from(CanarySettings, {"ceiling": None})
 
 
@@ -254,8 +254,8 @@ def test_an_option_that_is_not_given_leaves_the_default_of_its_setting() -> None
         ("frontier GRAPH --batch-size 1 --rounds 0", "--rounds=0; pass the number of training rounds"),
         ("train my-plan --model m --data d --lora --lora-dropout 1", "--lora-dropout=1.0; pass a number from 0"),
         ("audit run --level 0.7", "--level=0.7; pass a probability of error"),
-        ("canaries d --from-data --output new --ceiling 0.5 --length 300", "--length=300; pass how many letters"),
-        ("canaries d --from-data --output new --ceiling 2", "--ceiling=2.0; pass what each canary is promised"),
+        ("canaries d --from-data --output new --ceiling 0.5 --length 300", "--length=300; pass the number of char"),
+        ("canaries d --from-data --output new --ceiling 2", "--ceiling=2.0; pass the ceiling of each canary"),
         ("report my-plan --output new.html --title=", "--title: pass a title"),
     ],
 )

@@ -104,7 +104,7 @@ def test_the_plan_alone_can_be_audited_without_data(desk: Path, tmp_path: Path) 
         (["--prompt", "ten"], "--prompt"),
         (
             ["--continuation", "0"],
-            "--continuation: it holds something else than lengths; pass a list",
+            "--continuation: it holds something other than lengths; pass a list",
         ),
         (["--level", "0.99"], "probability of error"),
         (["--scan", "found"], "both locate the secrets"),
