@@ -1,8 +1,10 @@
 """Each setting is stated once: the config's section is the stage's model, the command line states the same."""
 
 import inspect
+import json
 import pickle
 from enum import EnumType
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -13,9 +15,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from command_line import refused
 from hush.audit.settings import AuditSettings, CanarySettings
 from hush.cli import app
-from hush.cli.options import option_of
+from hush.cli.options import option_of, settings_from
 from hush.errors import InvalidInput
 from hush.plan import make_plan
 from hush.plan.settings import PlanSettings
@@ -41,7 +44,7 @@ DOORS: dict[str, tuple[type[Settings], type[Settings]]] = {
 NO_OPTION = {
     "audit": {"seed": "for tests alone", "canaries": "hush canaries plants them; --canaries names their folder"},
     "train": {"public": "its weight and batch have options", "lora": "a flag, and options of its own"},
-    "scan": {"source": "the argument DATA"},
+    "scan": {"source": "the argument DATA, which may be a path that is not Unicode"},
 }
 
 # Options without a setting, with the reason. Those that say what to read and where to write are in FILES.
@@ -81,7 +84,7 @@ OTHER_DEFAULT = {
     ("report", "frontier"): "the command is given a file",
     ("report", "methods"): "the command decides by the number of secrets",
     ("scan", "workers"): "the command decides by the engine",
-    ("report", "title"): "the same title, filled in by the report",
+    ("report", "title"): "none stated on the command line: settings_from leaves the setting's default",
 }
 
 
@@ -144,7 +147,7 @@ def test_options_have_the_defaults_choices_and_limits_of_their_settings(command:
                 assert stated_limits[-1:] == [limit], (setting, limit)
         choices: list[Any] = [kind for kind in kinds if isinstance(kind, EnumType)]
         if choices:
-            assert {one.value for one in choices[0]} == words(field.annotation), setting
+            assert {member.value for member in choices[0]} == words(field.annotation), setting
 
 
 def declared(command: str, name: str) -> tuple[Any, list[Any]]:
@@ -210,9 +213,9 @@ def test_a_config_names_a_wrong_setting_by_its_key() -> None:
     ("make", "setting", "message"),
     [
         (lambda: Recipe(model="m", learning_rate=-1), "learning_rate", "learning_rate=-1; pass a number above 0"),
-        (lambda: Recipe(model="m", lora={"rank": 0}), "lora.rank", "lora.rank=0; pass a whole number from 1"),  # type: ignore[arg-type]
+        (lambda: Recipe(model="m", lora={"rank": 0}), "lora.rank", "lora.rank=0; pass a whole number of at least 1"),  # type: ignore[arg-type]
         (lambda: Recipe(model="m", optimizer="adam"), "optimizer", "optimizer='adam'; pass 'adamw' or 'sgd'"),  # type: ignore[arg-type]
-        (lambda: Recipe(model="m", public={"weight": 1}), "public.batch", "public.batch: pass how many"),  # type: ignore[arg-type]
+        (lambda: Recipe(model="m", public={"weight": 1}), "public.batch", "public.batch: pass the number of examples"),  # type: ignore[arg-type]
         (lambda: AuditSettings(prompts=()), "prompts", "prompts: pass a list of numbers"),
         (lambda: PlanSettings(batch_size=True, rounds=1), "batch_size", "batch_size=True; pass the expected"),
         (lambda: Runtime(speed=3), "speed", "speed: Runtime has no such setting"),  # type: ignore[call-arg]
@@ -234,3 +237,32 @@ def test_python_gets_an_error_that_names_the_setting_and_what_it_takes(make: Any
 def test_a_recipe_is_its_dump(lora: Lora | None, public: PublicPart | None, warmup: int) -> None:
     recipe = Recipe(model="m", lora=lora, public=public, warmup=warmup)
     assert Recipe.from_record(recipe.model_dump(mode="json")) == recipe
+
+
+def test_an_option_that_is_not_given_leaves_the_default_of_its_setting() -> None:
+    options = {"title": None, "compare": None, "frontier": "a file", "show_text": True}
+    assert settings_from(ReportSettings, options, frontier=True) == ReportSettings(show_text=True)
+    with pytest.raises(InvalidInput, match="ceiling: pass the ceiling of each canary"):
+        settings_from(CanarySettings, {"ceiling": None})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("plan GRAPH --batch-size 0 --rounds 1 --output new", "--batch-size=0.0; pass the expected number"),
+        ("frontier GRAPH --batch-size 0 --rounds 1", "--batch-size=0.0; pass the expected number"),
+        ("frontier GRAPH --batch-size 1 --rounds 0", "--rounds=0; pass the number of training rounds"),
+        ("train my-plan --model m --data d --lora --lora-dropout 1", "--lora-dropout=1.0; pass a number from 0"),
+        ("audit run --level 0.7", "--level=0.7; pass a probability of error"),
+        ("canaries d --from-data --output new --ceiling 0.5 --length 300", "--length=300; pass the number of char"),
+        ("canaries d --from-data --output new --ceiling 2", "--ceiling=2.0; pass the ceiling of each canary"),
+        ("report my-plan --output new.html --title=", "--title: pass a title"),
+    ],
+)
+def test_every_command_refuses_a_wrong_setting_in_the_words_of_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = {"num_examples": 2, "num_secrets": 1, "pairs": [[0, 0]], "prior": 0.1, "ceiling": 0.2}
+    Path("GRAPH").write_text(json.dumps(graph))
+    assert message in refused(2, *words.split())

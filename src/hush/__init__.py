@@ -1,6 +1,7 @@
-"""hush: train on data that holds secrets, with a proven ceiling on what anyone can get back out of the model.
+"""hush: train a model on data that holds secrets, with a proven ceiling on what anyone can reconstruct from it.
 
-The public names. Each loads its module on first use, so that ``import hush`` is fast and imports no torch.
+This module holds the public names. Each loads its module on first use, so that ``import hush`` is fast and imports no
+torch.
 """
 
 from importlib import import_module
@@ -67,7 +68,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    if name in ("scan", "train", "audit"):  # stages of their own, loaded when asked for: training needs torch
+    if name in ("scan", "train", "audit"):  # packages, imported when they are used: training needs torch
         return import_module(f"hush.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'hush' has no attribute {name!r}")

@@ -63,7 +63,7 @@ def test_priors_are_shown_rounded_down_and_the_noise_up(graph: Path, tmp_path: P
     asked = ["--rate", 0.01, "--examples", 20, "--rounds", 100, "--noise-multiplier", "1.50000049"]
     shown = " ".join(run("posterior", *asked, "--prior", "1.23456789e-6").stdout.split())
     assert "noise multiplier 1.50001, 100 rounds" in shown
-    assert "at most 1.23456e-06 names the right one" in shown
+    assert "at most 1.23456e-06 before training names the right one" in shown
     assert "1.23457" not in shown
     promise = ["--prior", "1.23456789e-6", "--ceiling", 0.01]
     made = [run("calibrate", graph, *promise, *RUN)]
@@ -89,10 +89,10 @@ def test_rates_may_come_from_json_or_parquet(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ([0.1, 1.5], r"rates\[1\]=1.5 .* \[0, 1\]"),
-        ([0.1, "hunter2"], "number 1 of 2 is a string; pass plain numbers"),
+        ([0.1, "hunter2"], "number 1 of 2 is a string; pass only numbers"),
         ([0.1, True], "number 1 of 2 is a boolean"),
         ([0.1, 10**400], "beyond 1e308"),
-        ({"rate": [0.1]}, "rates is missing or null; pass plain numbers"),
+        ({"rate": [0.1]}, r"rates is missing or null; pass numbers in \[0, 1\]"),
         ([[0.1]], "number 0 of 1 is a list"),
     ],
 )
@@ -106,7 +106,7 @@ def test_bad_rates_are_refused_by_name_and_without_their_text(tmp_path: Path, co
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--rate 0.1 --noise-multiplier 1 --rounds 1 --prior 0.1", "--examples=None: give both"),
+        ("--rate 0.1 --noise-multiplier 1 --rounds 1 --prior 0.1", "--examples=None: pass both"),
         ("--rate 0.1 --examples 0 --noise-multiplier 1 --rounds 1 --prior 0.1", "--examples=0; pass a whole number"),
         ("--rate -0.1 --examples 1 --noise-multiplier 1 --rounds 1 --prior 0.1", "-0.1 is not a probability"),
         ("--rate nan --examples 1 --noise-multiplier 1 --rounds 1 --prior 0.1", "nan is not a probability"),
@@ -116,7 +116,10 @@ def test_bad_rates_are_refused_by_name_and_without_their_text(tmp_path: Path, co
         ),
         ("--rate 0.1 --examples 1 --noise-multiplier 1 --rounds 0 --prior 0.1", "rounds=0; pass a whole number"),
         ("--rate 0.1 --examples 1 --noise-multiplier 1 --rounds 1 --prior 1", "prior=1.0; pass priors from 1e-300"),
-        ("--rate 0.1 --examples 1 --noise-multiplier 1 --rounds 1 --prior 0.1 --rates x", "pass one or the other"),
+        (
+            "--rate 0.1 --examples 1 --noise-multiplier 1 --rounds 1 --prior 0.1 --rates x",
+            "drop --rates, or the other two",
+        ),
         ("--rates /no/such/file --noise-multiplier 1 --rounds 1 --prior 0.1", "/no/such/file: No such file"),
         ("--rates . --noise-multiplier 1 --rounds 1 --prior 0.1", "check the path"),
         ("--rate 0.1 --examples 1 --noise-multiplier 1 --rounds 1", "Missing option '--prior'"),
@@ -214,7 +217,7 @@ def test_a_promise_that_no_noise_keeps_ends_with_1_and_writes_nothing(graph: Pat
         ({}, [*RUN], "states no prior; pass --prior and --ceiling"),
         ({}, [*PROMISE, "--rounds", 5], "states no rates; pass --batch-size"),
         ({}, [*PROMISE, "--rate", 0.1], "states no rounds; pass --rounds"),
-        ({}, [*PROMISE, *RUN, "--batch-size", 2], "--rate and --batch-size all set"),
+        ({}, [*PROMISE, *RUN, "--batch-size", 2], "--rate and --batch-size each set"),
         ({}, [*PROMISE, "--rounds", 5, "--batch-size", 0], "--batch-size=0; pass a number above 0"),
         ({}, ["--prior", 0.1, "--ceiling", 0.01, *RUN], "needs 0 < prior <= ceiling < 1"),
         ({"pairs": [[0, 7]]}, [*PROMISE, *RUN], "secret_index"),
@@ -225,7 +228,7 @@ def test_a_promise_that_no_noise_keeps_ends_with_1_and_writes_nothing(graph: Pat
         ({"num_examples": -1}, [*PROMISE, *RUN], "num_examples=-1"),
         ({"hunter2": 1}, [*PROMISE, *RUN], "1 unknown field; it may hold only"),
         ({"rates": [0.1]}, [*PROMISE, "--rounds", 5], "one for each example"),
-        ({"rates": "hunter2"}, [*PROMISE, "--rounds", 5], "is a string; pass plain numbers"),
+        ({"rates": "hunter2"}, [*PROMISE, "--rounds", 5], "is a string; pass only numbers"),
         ({"prior": ["hunter2"] * 3, "ceiling": 0.1}, [*RUN], "not real numbers"),
         ({"rounds": 2.5}, [*PROMISE, "--rate", 0.1], "rounds is a number; pass a whole number"),
     ],
@@ -254,7 +257,7 @@ def test_files_that_do_not_belong_together_are_refused(graph: Path, tmp_path: Pa
     assert "holds 1 secret but" in refused(2, "calibrate", graph, "--secrets", secrets, *RUN)
     assert "drop --prior" in refused(2, "calibrate", graph, "--secrets", secrets, *PROMISE, *RUN)
     assert "not a hush incidence file" in refused(2, "calibrate", secrets, *PROMISE, *RUN)
-    assert "none named 'rate'" in refused(2, "calibrate", graph, *PROMISE, "--rounds", 5, "--rates", secrets)
+    assert "none named rate" in refused(2, "calibrate", graph, *PROMISE, "--rounds", 5, "--rates", secrets)
     pq.write_table(pa.table({"rate": ["hunter2"]}), tmp_path / "rates.parquet")
     message = refused(2, "calibrate", graph, *PROMISE, "--rounds", 5, "--rates", tmp_path / "rates.parquet")
     assert "has type string" in message
@@ -268,8 +271,8 @@ def test_a_list_is_no_graph(tmp_path: Path) -> None:
 
 def test_an_output_that_cannot_be_is_refused_before_any_work(graph: Path, tmp_path: Path) -> None:
     for output in (tmp_path, tmp_path / "missing" / "out.parquet"):
-        assert "in a folder that exists" in refused(2, "calibrate", graph, *PROMISE, *RUN, "--output", output)
-    assert "would replace an input" in refused(2, "calibrate", graph, *PROMISE, *RUN, "--output", graph)
+        assert "in an existing folder" in refused(2, "calibrate", graph, *PROMISE, *RUN, "--output", output)
+    assert "would overwrite an input" in refused(2, "calibrate", graph, *PROMISE, *RUN, "--output", graph)
     assert json.loads(graph.read_text()) == GRAPH
 
 

@@ -104,10 +104,10 @@ def test_the_plan_alone_can_be_audited_without_data(desk: Path, tmp_path: Path) 
         (["--prompt", "ten"], "--prompt"),
         (
             ["--continuation", "0"],
-            "--continuation: it holds something else than lengths; pass a list",
+            "--continuation: it holds something other than lengths; pass a list",
         ),
         (["--level", "0.99"], "probability of error"),
-        (["--scan", "found"], "both say where"),
+        (["--scan", "found"], "both locate the secrets"),
         (["--add", "other"], "pass --canaries"),
         (["--continuation", "47"], "and the model takes 48; lower "),
     ],
@@ -135,9 +135,11 @@ def test_data_that_is_not_the_runs_is_refused(desk: Path, tmp_path: Path) -> Non
     assert "drop --key" in refused(2, "audit", desk / "honest", "--key", desk / "none.key", *output)
     (tmp_path / "short.txt").write_text("one\n")
     said = refused(2, "audit", desk / "honest", "--data", tmp_path / "short.txt", *output)
-    assert "1 row but the plan 20 examples" in said
+    assert "1 row, but the plan has 20 examples" in said
     DataKey.create(tmp_path / "my.key")
-    assert "not the plan's data" in refused(2, *audited(desk, "honest", tmp_path / "a", "--key", tmp_path / "my.key"))
+    assert "is not the data of the plan" in refused(
+        2, *audited(desk, "honest", tmp_path / "a", "--key", tmp_path / "my.key")
+    )
     assert "no finished run" in refused(2, "audit", desk, *output)
 
 
@@ -151,7 +153,7 @@ def test_an_audit_that_is_interrupted_says_so_and_goes_on(desk: Path, tmp_path: 
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode in (130, -signal.SIGINT)  # a shell sees 130 in either case
-    assert "the same command goes on" in " ".join(said.split())
+    assert "run the same command again to continue" in " ".join(said.split())
     assert not (tmp_path / "audit" / "audit.json").exists()
     assert run(*audited(desk, "honest", tmp_path / "audit")).exit_code == 0
 
@@ -189,8 +191,8 @@ def test_canaries_are_planted_beside_the_owners_secrets(desk: Path, tmp_path: Pa
         (["--template", "a {secret}"], "hide each other"),
         (["--template", "a {number} {secret}", "--alphabet", "runes"], "alphanumeric"),
         (["--template", "a {number} {secret}", "--incidence", "graph"], "belong together"),
-        (["--template", "a {number} {secret}", "--candidates", "list", "--length", "3"], "drop it"),
-        (["--template", "a {number} {secret}", "--length", "1"], "longer format"),
+        (["--template", "a {number} {secret}", "--candidates", "list", "--length", "3"], "drop --candidates"),
+        (["--template", "a {number} {secret}", "--length", "1"], "raise --ceiling or --length"),
     ],
 )
 def test_plantings_that_cannot_work_end_with_2(desk: Path, tmp_path: Path, more: list[str], said: str) -> None:

@@ -38,16 +38,20 @@ def test_an_ordinary_plan_is_not_warned_of() -> None:
     ("incidence", "settings", "said"),
     [
         (graph(), {}, "There are no secrets"),
-        (graph(0), {}, "The one secret is in no example"),
+        (graph(0), {}, "The only secret is in no example"),
         (graph(0, 0, 0), {}, "None of the 3 secrets is in any example"),
         (
             graph(1, num_examples=400),
             {"batch_size": 1, "rounds": 5},
-            "The noise is 0, too little by itself for 1 secret",
+            "The noise multiplier, 0, is too small by itself for 1 secret",
         ),
-        (graph(2, 0, 1), {"noise_multiplier": 0.1}, "The noise is 0.1000, too little by itself for 2 secrets"),
+        (
+            graph(2, 0, 1),
+            {"noise_multiplier": 0.1},
+            "The noise multiplier, 0.1000, is too small by itself for 2 secrets",
+        ),
         (graph(3), {"prior": 0.001, "ceiling": 0.0010001}, "is not below the batch size, 4"),
-        (graph(3, 20), {}, "In half of the examples or more: 1 secret."),
+        (graph(3, 20), {}, "In at least half of the examples: 1 secret."),
     ],
 )
 def test_what_is_kept_and_not_meant_is_warned_of(
@@ -69,7 +73,7 @@ def test_a_plan_for_secrets_that_are_nowhere_is_made_and_warned_of(tmp_path: Pat
     shown = run(*command, "--output", tmp_path / "plan")
     assert shown.exit_code == 0
     assert "secrets in some example 0 of 2" in " ".join(shown.stdout.split())
-    assert "WARNING: None of the 2 secrets is in any example, so nothing is hidden." in shown.stdout
+    assert "WARNING: None of the 2 secrets is in any example, so nothing is protected." in shown.stdout
     record = run_json(*command, "--output", tmp_path / "plan", "--force")
     assert (record["num_unlisted"], len(record["cautions"]), record["kept_weight"]) == (2, 1, 1.0)
 
@@ -170,8 +174,8 @@ def test_the_end_of_a_run_tells_use_from_weight_and_secrets_from_canaries() -> N
     shown = outcome()
     assert "400 examples, 10 secrets, 7 of them in some example, and 4 canaries; noise multiplier 2.5" in shown
     assert "Used: 100 % of the examples; those with secrets keep 1.23 % of their weight." in shown
-    assert "Texts are cut" not in shown
-    assert "Texts are cut at 32 tokens; that long: 399 texts." in outcome(cut_texts=399)
+    assert "Texts are truncated" not in shown
+    assert "Texts are truncated at 32 tokens, reached by 399 texts." in outcome(cut_texts=399)
 
 
 def test_no_line_of_the_verdict_is_broken_where_it_is_logged() -> None:

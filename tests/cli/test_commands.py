@@ -185,7 +185,7 @@ def test_bad_input_ends_with_2_and_one_line_and_a_traceback_only_if_asked_for(
         assert traced.exit_code == 2
         assert "Traceback (most recent call last)" in traced.stderr
         assert message(traced).endswith(said)
-    assert "opposite things; pass one of them" in refused(2, name, *words, "--quiet", "--verbose")
+    assert "contradict each other; pass one of them" in refused(2, name, *words, "--quiet", "--verbose")
     assert [path.name for path in tmp_path.iterdir()] == ["a-file"]
 
 
@@ -215,7 +215,7 @@ def test_what_no_one_foresaw_is_told_without_its_message() -> None:
         result = CliRunner().invoke(alone, words)
         assert result.exit_code == 1
         assert isinstance(result.exception, SystemExit)
-        assert "hush failed where it should not (ValueError, whose message may quote" in message(result)
+        assert "unexpected error in hush (ValueError; its message is hidden because it may quote" in message(result)
         assert ("Traceback" in result.stderr) == bool(words)
         assert "hunter2" not in result.output
 
@@ -234,7 +234,7 @@ def test_memory_that_runs_out_is_no_traceback(tmp_path: Path) -> None:
     graph = tmp_path / "graph.json"
     graph.write_text('{"num_examples": 1000000000000000, "num_secrets": 1, "pairs": [[0, 0]]}')
     words = ("--rounds", 1, "--rate", 0.1, "--prior", 0.1, "--ceiling", 0.2)
-    assert "memory ran out; pass less at once" in refused(2, "calibrate", graph, *words)
+    assert "out of memory; process less at once" in refused(2, "calibrate", graph, *words)
 
 
 def test_a_program_that_read_a_table_ends_as_it_should(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_nothing_is_written_among_the_data(tmp_path: Path, monkeypatch: pytest.M
     before = sorted(tmp_path.rglob("*"))
     for inside in ("texts/new", "texts/deep/new", "way/new"):
         said = refused(2, *words.split(), "--output", inside)
-        assert said == f"Error: --output={inside} lies inside the data, texts; name a folder elsewhere"
+        assert said == f"Error: --output={inside} is inside the data folder texts; pass a folder elsewhere"
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -297,7 +297,7 @@ def test_a_run_is_not_put_among_other_files(tmp_path: Path) -> None:
     words = ("train", plan, "--model", "none", "--data", "no.jsonl")
     assert "holds something other than a run (plan.json)" in refused(2, *words, "--output", plan)
     assert "holds something other than a run (thesis.tex)" in refused(2, *words, "--output", busy)
-    assert "is a file; name a folder for the run" in refused(2, *words, "--output", busy / "thesis.tex")
+    assert "is a file; pass a folder for the run" in refused(2, *words, "--output", busy / "thesis.tex")
     assert [path.name for path in busy.iterdir()] == ["thesis.tex"]
 
 

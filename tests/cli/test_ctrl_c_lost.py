@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import message, run
-from hush.cli.interrupt import Interrupt, remembered_interrupt
+from hush.cli.interrupt import Interrupt, keep_interrupt
 
 
 def swallowed() -> None:
@@ -25,23 +25,23 @@ def turned() -> None:
 
 def test_what_is_swallowed_is_raised_again() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with remembered_interrupt() as again:
-        again()
+    with keep_interrupt() as raise_if_interrupted:
+        raise_if_interrupted()
         swallowed()
         with pytest.raises(KeyboardInterrupt):
-            again()
+            raise_if_interrupted()
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_error_made_of_ctrl_c_counts_as_ctrl_c() -> None:
-    with pytest.raises(KeyboardInterrupt), remembered_interrupt(), remembered_interrupt():  # commands nest them
+    with pytest.raises(KeyboardInterrupt), keep_interrupt(), keep_interrupt():  # commands nest them
         turned()
-    with pytest.raises(KeyboardInterrupt), remembered_interrupt(), Interrupt(lambda: None):
+    with pytest.raises(KeyboardInterrupt), keep_interrupt(), Interrupt(lambda: None):
         turned()
 
 
 def test_an_error_without_ctrl_c_stays_what_it_is() -> None:
-    with pytest.raises(AttributeError), remembered_interrupt():
+    with pytest.raises(AttributeError), keep_interrupt():
         raise AttributeError
 
 
@@ -54,9 +54,9 @@ def test_what_is_swallowed_before_the_first_round_stops_after_it() -> None:
 def test_what_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with remembered_interrupt() as again:
+        with keep_interrupt() as raise_if_interrupted:
             signal.raise_signal(signal.SIGINT)
-            again()
+            raise_if_interrupted()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -72,4 +72,4 @@ def test_a_command_says_that_it_was_stopped(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("hush.run.config.template", lambda _: turned())
     stopped = run("init")
     assert (stopped.exit_code, stopped.stdout) == (130, "")
-    assert message(stopped) == "Stopped; no result was written. The same command begins anew."
+    assert message(stopped) == "Stopped; no result was written. Run the same command again to start over."

@@ -36,9 +36,9 @@ def test_what_cannot_be_explained_is_refused_and_not_repeated(mail: Path) -> Non
         said = refused(2, "explain", "found", *target.split())
         assert "no example and no secret of this scan has that number or id" in said
         assert TOKEN not in said
-    assert "; ids that hold it: customers-000000, customers-000001" in refused(2, "explain", "found", "customers")
+    assert "; ids that contain it: customers-000000, customers-000001" in refused(2, "explain", "found", "customers")
     assert "there are 40 examples and 5 secrets, numbered from 0" in refused(2, "explain", "found", "41")
-    assert "pass the one that is meant" in refused(2, "explain", "found", "1", "--secret", "--example")
+    assert "exclude each other; pass one of them" in refused(2, "explain", "found", "1", "--secret", "--example")
     assert "pass one that hush scan wrote" in refused(2, "explain", "nowhere", "1")
     assert "hush scan wrote" in refused(2, "explain", ".", "1")
 
@@ -52,9 +52,9 @@ def test_ids_that_mean_several_things_are_asked_about(mail: Path) -> None:
     ]
     Path("mail.jsonl").write_text("".join(json.dumps(row | {"team": "t"}) + "\n" for row in rows))
     run_json(*SCAN)
-    assert "that is an example's number and an example's id" in refused(2, "explain", "found", "1")
+    assert "that is the number of an example and the id of an example" in refused(2, "explain", "found", "1")
     assert run_json("explain", "found", "1", "--example")["example"]["number"] == 1
-    assert "that is a secret's id and an example's id" in refused(2, "explain", "found", "keys-000000")
+    assert "that is the id of a secret and the id of an example" in refused(2, "explain", "found", "keys-000000")
     assert run_json("explain", "found", "keys-000000", "--example")["example"]["number"] == 1
     assert run_json("explain", "found", "keys-000000", "--secret")["secret"]["number"] == 0
     assert "2 examples have that id (2, 3)" in refused(2, "explain", "found", "x")
@@ -63,4 +63,4 @@ def test_ids_that_mean_several_things_are_asked_about(mail: Path) -> None:
 def test_the_public_side_alone_explains_nothing(mail: Path) -> None:
     run_json(*SCAN)
     Path("found/owner").rename(mail / "kept")
-    assert "found has no owner/ folder, where the reasons are" in refused(2, "explain", "found", "1")
+    assert "found has no owner/ folder, which holds the reasons" in refused(2, "explain", "found", "1")

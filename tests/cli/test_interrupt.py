@@ -14,7 +14,7 @@ with Interrupt(lambda: print("asked", flush=True)) as stop:
         assert not stop()
         signal.raise_signal({first})
         assert stop()
-        print(stop.code, type(stop.stopped("bye")).__name__, flush=True)
+        print(stop.exit_code, type(stop.exception("bye")).__name__, flush=True)
     signal.raise_signal({second})
     print("still here")
 """

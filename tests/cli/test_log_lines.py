@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.progress import Progress
 
-from hush.cli.messages import FEWEST, MILESTONES, Milestones, logged
+from hush.cli.messages import MILESTONES, MIN_LOGGED_ROUNDS, Milestones, log_progress
 from hush.console import LOG_INTERVAL_SECONDS, Heartbeat, ProgressBar, TimeLeft, WorkBar, timed_bar
 from hush.run.job import Watch
 from hush.train.round import LiveNumbers
@@ -35,7 +35,7 @@ def test_a_log_of_training_is_the_same_whatever_was_drawn(rounds: int, loss: flo
             told(live(round, rounds, **numbers))
         said.append(out.getvalue())
     assert said[0] == said[1]
-    assert len(said[0].splitlines()) == (MILESTONES - 1 if rounds >= FEWEST else 0)
+    assert len(said[0].splitlines()) == (MILESTONES - 1 if rounds >= MIN_LOGGED_ROUNDS else 0)
 
 
 def test_the_tenths_of_training_are_said() -> None:
@@ -143,7 +143,7 @@ def test_no_time_is_cut_where_there_is_little_room() -> None:
 def test_who_watches_a_run_is_told_as_before() -> None:
     heard: list[object] = []
     console, out = log()
-    watch = logged(Watch(work=lambda *given: heard.append(given), live=heard.append), console)
+    watch = log_progress(Watch(work=lambda *given: heard.append(given), live=heard.append), console)
     watch.work("Scanning", 1, 2)
     watch.live(live(20, 100))
     assert heard == [("Scanning", 1, 2), live(20, 100)]

@@ -130,10 +130,10 @@ def test_data_without_a_key_and_data_of_another_length_are_refused(graph: Path, 
     (tmp_path / "data.txt").write_text("one\ntwo\n")
     command = ["plan", graph, *PROMISE, *RUN, "--output", tmp_path / "plan"]
     data = ["--data", tmp_path / "data.txt"]
-    assert "only a keyed fingerprint" in refused(2, *command, *data)
+    assert "may only hold a keyed fingerprint" in refused(2, *command, *data)
     key = ["--key", tmp_path / "my.key"]
-    assert "has 2 rows but the incidence 80 examples" in refused(2, *command, *data, *key)
-    assert "--key is about data, but --data is not given" in refused(2, *command, *key)
+    assert "has 2 rows, but the incidence has 80 examples" in refused(2, *command, *data, *key)
+    assert "--key needs --data; pass --data, or drop --key" in refused(2, *command, *key)
     assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
 
 
@@ -161,9 +161,9 @@ def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> 
         (["--batch-size", 0, "--rounds", 5], "--batch-size=0.0; pass"),
         (["--batch-size", "nan", "--rounds", 5], "--batch-size=nan; pass"),
         (["--batch-size", 81, "--rounds", 5], "--batch-size=81 is more than the 80 examples; lower it"),
-        ([*RUN, "--capacity", "paper"], "--strength belongs to --capacity paper, which needs it"),
+        ([*RUN, "--capacity", "paper"], "--strength and --capacity paper need each other"),
         ([*RUN, "--capacity", "best"], "'best' is not one of"),
-        ([*RUN, "--keep", 0.5, "--noise-multiplier", 3], "--keep looks for a noise"),
+        ([*RUN, "--keep", 0.5, "--noise-multiplier", 3], "--keep computes the noise"),
         ([*RUN, "--keep", 2], "keep=2.0; pass the share"),
         (["--rounds", 5], "Missing option '--batch-size'"),
     ],
@@ -194,7 +194,7 @@ def test_a_promise_that_leaves_no_room_is_refused_with_the_ids_of_its_secrets(gr
 def test_a_full_disk_leaves_nothing_and_says_what_to_do(graph: Path, tmp_path: Path) -> None:
     with no_file_above(64):
         said = refused(2, "plan", graph, *PROMISE, *RUN, "--capacity", "none", "--output", tmp_path / "plan")
-    assert "make room, and run the same command again" in said
+    assert "free some space, then run the same command again" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -207,7 +207,7 @@ def test_frontier_says_which_settings_leave_no_plan(tmp_path: Path) -> None:
     graph.to_parquet(tmp_path / "graph.parquet")
     command = ["frontier", tmp_path / "graph.parquet", *PROMISE, *RUN, "--setting", 500, "--setting", 0.1]
     assert run_json(*command)["settings_without_plan"] == [0.1]
-    assert "Left out, since they leave no plan for this batch size: 0.1." in run(*command).stdout
+    assert "Omitted, because no plan with this batch size exists: 0.1." in run(*command).stdout
     assert run_json(*command[:-2])["settings_without_plan"] == []
     assert "Left out" not in run(*command[:-2]).stdout
 
@@ -215,7 +215,7 @@ def test_frontier_says_which_settings_leave_no_plan(tmp_path: Path) -> None:
 def test_a_folder_in_place_of_a_graph_is_answered_with_the_file_in_it(graph: Path, tmp_path: Path) -> None:
     for command in (["plan", "--output", tmp_path / "plan"], ["frontier"], ["calibrate"]):
         said = refused(2, command[0], tmp_path, *PROMISE, *RUN, *command[1:])
-        assert f"{tmp_path} is a folder; pass a file, such as that of a scan, public/incidence.parquet" in said
+        assert f"{tmp_path} is a folder; pass a file, such as public/incidence.parquet of a scan" in said
     (tmp_path / "public").mkdir()
     file = shutil.copy(graph, tmp_path / "public" / "incidence.parquet")
     assert f"is a folder; pass {file}" in refused(2, "calibrate", tmp_path, *PROMISE, *RUN)
@@ -230,7 +230,7 @@ def test_frontier_shows_and_writes_the_librarys_rows(graph: Path, tmp_path: Path
     assert json.loads((tmp_path / "rows.json").read_text()) == record
     assert "<svg" in (tmp_path / "plot.svg").read_text()
     result = run(*command, "--output", tmp_path / "rows.csv", "--plot", tmp_path / "plot.html")
-    assert "* the least noise of these rows" in result.stdout
+    assert "* the row with the least noise" in result.stdout
     rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
     assert [float(row["kept_weight"]) for row in rows] == [row.kept_weight for row in expected.rows]
 
@@ -252,9 +252,9 @@ def test_all_capacities_are_compared_in_one_picture_that_asks_no_server(graph: P
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--plot", "x.gif"], "let the name end in .png or .svg or .html"),
-        (["--output", "x.txt"], "let the name end in .json or .csv"),
-        (["--plot", "/no/such/x.png"], "in a folder that exists"),
+        (["--plot", "x.gif"], "pass a name that ends in .png or .svg or .html"),
+        (["--output", "x.txt"], "pass a name that ends in .json or .csv"),
+        (["--plot", "/no/such/x.png"], "in an existing folder"),
         (["--setting", "x"], "--setting"),
         (["--setting", "0"], "finite number above 0"),
         (["--capacity", "all", "--setting", "3"], "drop --setting"),
@@ -330,7 +330,7 @@ def test_a_plan_inside_a_run_is_signed_where_it_lies_and_what_is_none_is_named(f
         record = run_json("sign", whole, "--private-key", private)
         assert record["signature"] == str(tmp_path / place / "plan.sig")
         assert run("verify", whole, "--public-key", public).exit_code == 0
-        assert f"{tmp_path / place} is signed already" in refused(2, "sign", whole, "--private-key", private)
+        assert f"{tmp_path / place} is already signed" in refused(2, "sign", whole, "--private-key", private)
     (tmp_path / "empty").mkdir()
     assert "is no plan" in refused(2, "sign", tmp_path / "empty", "--private-key", private)
     assert "is not a folder" in refused(2, "sign", tmp_path / "missing", "--private-key", private)

@@ -44,14 +44,14 @@ def said(command: str) -> str:
             "posterior --rate 0.1 --examples 1 --noise-multiplier 1 --rounds 1 --prior 0.1",
             ["A secret in 1 example, 0.1 drawn", "1 round."],
         ),
-        ("calibrate graph.json --rate 0.5", ["keeps every promise, of 1 secret over 1 round"]),
+        ("calibrate graph.json --rate 0.5", ["keeps the promises of 1 secret over 1 round"]),
         ("calibrate graph.json --rate 0", ["No noise is needed to keep 1 promise."]),
         ("calibrate graph.json --batch-size 2", ["--batch-size=2 is more than the 1 example;"]),
         ("calibrate strange.json --rate 0.5", ["1 unknown field;"]),
         ("plan graph.json --batch-size 0.5 --output plan", ["plan for 1 secret, 1 round"]),
         (
             "plan graph.json --batch-size 0.5 --output plan --data two.jsonl --key my.key",
-            ["two.jsonl has 2 rows but the incidence 1 example;"],
+            ["two.jsonl has 2 rows, but the incidence has 1 example;"],
         ),
         (
             "canaries mail.jsonl --template 'PIN {secret}' --count 1 --ceiling 0.5 --output planted",
@@ -95,7 +95,7 @@ def test_a_run_of_one_secret_speaks_of_one() -> None:
         show_outcome(record | places, console)
     shown = captured.get()
     assert "1 example, 1 secret, and 1 canary;" in shown
-    assert "cut at 1 token; that long: 1 text." in shown
+    assert "truncated at 1 token, reached by 1 text." in shown
     assert "1 round." in shown
 
 

@@ -90,7 +90,7 @@ def test_everything_at_once_leaves_nothing_out_and_is_for_the_owner(folder: Path
     ("arguments", "said"),
     [
         (("nothing", "--output", "r.html"), "is not a folder; pass a folder that hush plan or hush train wrote"),
-        (("plan", "--output", "r.pdf"), "let the name end in .html"),
+        (("plan", "--output", "r.pdf"), "pass a name that ends in .html"),
         (("plan", "--output", "r.html", "--show-text"), "pass --scan FOLDER"),
         (("plan", "--output", "r.html", "--show-text", "--scan", "scan"), "owner's side of a scan"),
         (("plan", "--output", "r.html", "--frontier", "audit/audit.json"), "row 0 of the frontier lacks"),

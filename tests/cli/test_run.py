@@ -16,7 +16,7 @@ import yaml
 
 import hush
 from command_line import message, refused, run, run_json
-from hush.cli.interrupt import GOES_ON
+from hush.cli.interrupt import RESUMABLE_MESSAGE
 from hush.run.job import RunJob
 from hush.run.stages import PlanStage
 
@@ -44,14 +44,14 @@ def test_from_init_to_a_verified_plan(config: Path) -> None:
     dry = run_json("run", config, "--dry-run")
     assert [row["state"] for row in dry["stages"]] == ["runs"] * 6
     assert dry["is_estimate"]
-    assert "Times are estimates" in " ".join(run("run", config, "--dry-run").stdout.split())
+    assert "Times are rough estimates" in " ".join(run("run", config, "--dry-run").stdout.split())
     assert not Path("hush-run").exists()
     record = run_json("run", config)
     assert record["ran"] == ["data", "scan", "plan", "train", "audit", "report"]
     assert record["certifies"]
     assert hush.verify(record["release"]).passed
     assert run_json("verify", "hush-run") == run_json("verify", "hush-run/release")
-    assert "What this run released: hush-run/release" in run("verify", "hush-run").stdout
+    assert "The release of this run: hush-run/release" in run("verify", "hush-run").stdout
     why = run_json("explain", "hush-run", "access-codes-000000")
     assert why == run_json("explain", "hush-run/owner/scan", "access-codes-000000")
     audited = run_json("audit", "hush-run", "--output", "audited", "--trials", 50, "--device", "cpu")
@@ -59,12 +59,12 @@ def test_from_init_to_a_verified_plan(config: Path) -> None:
     shown = run("run", config)
     assert shown.exit_code == 0
     assert "nothing: no input changed" in shown.stdout
-    assert "May leave your hands" in shown.stdout
+    assert "May be passed on" in shown.stdout
     quiet = run("run", config, "--quiet", "--from", "report")
     assert (quiet.exit_code, quiet.stderr) == (0, "")
-    assert "May leave your hands" in quiet.stdout
+    assert "May be passed on" in quiet.stdout
     verbose = run("run", config, "--verbose", "--from", "report").stderr
-    assert "Training (as before)" in verbose
+    assert "Training (unchanged)" in verbose
     assert re.search(r"Writing the report: \d+\.\d\d s", verbose)
     assert "pass --new-release" in refused(2, "run", config, "--from", "train", "--quiet")
     torch.set_num_threads(threads)
@@ -118,7 +118,7 @@ def test_ctrl_c_while_a_command_loads_does_not_say_that_it_begins_anew(
     monkeypatch.setattr(loading, stopped)
     result = run(*command.split())
     assert result.exit_code == 130
-    assert message(result) == "Stopped. What is finished is kept; the same command goes on."
+    assert message(result) == "Stopped. Finished work is kept; run the same command again to continue."
 
 
 def test_what_a_run_has_not_finished_is_said_by_its_name(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_what_a_run_has_not_finished_is_said_by_its_name(tmp_path: Path) -> None
     (tmp_path / "stages.json").write_text(json.dumps(content))
     assert "no run with a plan in it" in refused(2, "verify", tmp_path)
     assert "holds no finished training yet; let hush run go on" in refused(2, "audit", tmp_path)
-    assert "holds no finished scan yet; let hush run go on" in refused(2, "explain", tmp_path, "0")
+    assert "holds no finished scan yet; continue it with hush run" in refused(2, "explain", tmp_path, "0")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -172,5 +172,5 @@ def test_ctrl_c_that_a_library_swallows_stops_before_the_next_stage(
     monkeypatch.setattr(PlanStage, "run", loading)
     stopped = run("run", config, "--quiet")
     assert (stopped.exit_code, stopped.stdout) == (130, "")
-    assert message(stopped) == GOES_ON
+    assert message(stopped) == RESUMABLE_MESSAGE
     assert not Path("hush-run/owner/training").exists()

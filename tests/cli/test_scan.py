@@ -54,7 +54,7 @@ def test_the_summary_tells_what_the_record_tells(mail: Path) -> None:
         "keys-000000",
         "team:sales",
         "0  █",
-        "Go on: hush plan found/public/incidence.parquet",
+        "Next: hush plan found/public/incidence.parquet",
         "hush explain found",
     ):
         assert said in result.stdout
@@ -157,16 +157,16 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(
     scan = SCAN[: SCAN.index("--output")]
     below = refused(2, *scan, "--output", "rules.yaml/found")
     assert "--output=rules.yaml/found: " in below
-    assert "rules.yaml is a file; name a folder elsewhere" in below
+    assert "rules.yaml is a file; pass a folder elsewhere" in below
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-    assert "is not writable; name a folder elsewhere" in refused(2, *scan, "--output", "new/found")
+    assert "is not writable; pass a folder elsewhere" in refused(2, *scan, "--output", "new/found")
     assert not Path("new").exists()
 
 
 def test_what_is_there_already_is_kept(mail: Path) -> None:
     run_json(*SCAN)
     before = files_below(mail / "found")
-    assert refused(2, *SCAN) == "Error: found holds a scan already; pass --force to replace it, or name a new folder"
+    assert refused(2, *SCAN) == "Error: found already holds a scan; pass --force to overwrite it, or a new folder"
     assert files_below(mail / "found") == before
     Path("other").mkdir()
     Path("other/thesis.txt").write_text("years of work")
@@ -185,7 +185,7 @@ def test_what_is_there_already_is_kept(mail: Path) -> None:
         (("--id-column", "ident"), "ident"),
         (("--id-column", "text"), "this is the column of the texts"),
         (("--unit", "line"), "is not plain text"),
-        (("--ray-address", "auto"), "--ray-address names a cluster, but the engine is local"),
+        (("--ray-address", "auto"), "--ray-address needs --engine ray"),
         (("--rules", "missing.yaml"), "missing.yaml: No such file or directory"),
     ],
 )
@@ -221,11 +221,11 @@ def test_a_plan_for_other_data_than_was_scanned_is_refused(tmp_path: Path) -> No
     assert run("scan", data, "--rules", rules, "--output", found, "--column", "text", "--key", key).exit_code == 0
     plan = ["plan", found / "public/incidence.parquet", "--secrets", found / "public/secrets.parquet"]
     plan += ["--batch-size", "1", "--rounds", "2", "--data", data, "--output", tmp_path / "plan"]
-    assert "not what" in refused(2, *plan, "--key", key, "--column", "other")
+    assert "was not scanned from --data" in refused(2, *plan, "--key", key, "--column", "other")
     assert "another key" in refused(2, *plan, "--key", tmp_path / "new.key", "--column", "text")
     assert run(*plan, "--key", key, "--column", "text").exit_code == 0
     data.write_text('{"text": "the word"}\n{"text": "one"}\n')
-    assert "scanned from" in refused(2, *plan, "--key", key, "--force")
+    assert "was not scanned from --data" in refused(2, *plan, "--key", key, "--force")
 
 
 def test_every_name_that_the_system_allows_may_be_a_table_of_texts_a_list_and_a_place_to_work(

@@ -31,7 +31,7 @@ WRITING = {
     "keys": "sign --new-key new.pem new-public.pem",
 }
 NEVER_REPLACED = {"canaries", "keys"}
-STOPPED = "Stopped; no result was written. The same command begins anew."
+STOPPED = "Stopped; no result was written. Run the same command again to start over."
 
 
 def files() -> dict[str, bytes]:

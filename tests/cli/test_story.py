@@ -116,7 +116,7 @@ def test_quiet_leaves_the_results(story: dict[str, list[Result]], name: str) -> 
 def test_nothing_is_replaced_unless_it_is_said(story: dict[str, list[Result]], name: str) -> None:
     words = examples(name)[-1]
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-    assert "pass --force to replace" in refused(2, *words)
+    assert "pass --force to overwrite" in refused(2, *words)
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
     if name not in ("scan", "plan"):  # what follows them would not fit any more
         assert run(*words, "--force").exit_code == 0
@@ -142,10 +142,10 @@ def test_the_noise_table_is_json_alone_if_asked_for_and_is_kept(tmp_path: Path) 
         alone = tmp_path / name.replace(".", "-")
         alone.mkdir()
         (alone / name).write_text("mine")
-        said = f"Error: {alone / name} is there already; pass --force to replace it, or name a new --output"
+        said = f"Error: {alone / name} exists; pass --force to overwrite it, or another --output"
         assert refused(2, *words[:-1], alone) == said
         assert [path.read_text() for path in alone.iterdir()] == ["mine"]
-    assert "pass --force to replace" in refused(2, *words)
+    assert "pass --force to overwrite" in refused(2, *words)
 
 
 def test_a_demo_tells_its_story_beside_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_demo_tells_its_story_beside_its_result(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("hush.demo.run.run_demo", run_demo)
     words = ("demo", "--output", tmp_path)
     assert run(*words).stdout == "Once upon a time\n"
-    assert f"{tmp_path / 'report.html'} is there already; pass --force" in refused(2, *words)
+    assert f"{tmp_path / 'report.html'} exists; pass --force" in refused(2, *words)
     quiet = run(*words, "--force", "--quiet")
     assert (quiet.stdout, quiet.stderr) == (f"Report: {tmp_path / 'report.html'}\n", "")
     told = run(*words, "--force", "--json")

@@ -46,11 +46,10 @@ def test_plan_and_train_lead_to_a_model_a_certificate_and_no_secret(desk: Desk, 
     model, options = KINDS[kind]
     result = run(*desk.train(tmp_path / "run", *options, model=model))
     assert result.exit_code == 0, result.output
-    assert "May leave your hands:" in result.stdout
-    assert "May not:" in result.stdout
+    assert "May be passed on:" in result.stdout
+    assert "Must stay private:" in result.stdout
     assert result.stdout.endswith(
-        "\nTrain this plan once: each training of it is a release of its own, and no "
-        "certificate accounts for two together.\n"
+        "\nTrain this plan only once: each training is a release, and no certificate covers two together.\n"
     )
     release, owner = tmp_path / "run" / "release", tmp_path / "run" / "owner"
     assert {path.name for path in release.iterdir()} == {"model", "plan", "certificate.md", "certificate.json"}
@@ -110,9 +109,9 @@ def test_a_fixed_seed_repeats_the_run_and_is_marked(desk: Desk, tmp_path: Path) 
         result = run(*desk.train(tmp_path / name, "--insecure-seed", 5, "--lora"))
         assert result.exit_code == 0, result.output
         assert "NOT A CERTIFICATE: insecure_seed" in result.stdout
-        assert f"Must not leave your hands: {tmp_path / name / 'release'} (a model of which" in result.stdout
-        assert "May leave" not in result.stdout
-        assert "Train this plan once" not in result.stdout
+        assert f"Must stay private: {tmp_path / name / 'release'} (nothing is certified of this model)" in result.stdout
+        assert "May be passed on" not in result.stdout
+        assert "Train this plan only once" not in result.stdout
         assert "certifies nothing (insecure_seed" in message(run("verify", tmp_path / name))
         assert "NOT A CERTIFICATE" in (tmp_path / name / "release" / "certificate.md").read_text()
     one, other = (weights(tmp_path / name / "release" / "model") for name in ("one", "other"))
@@ -185,15 +184,18 @@ def test_a_plan_without_secrets_trains_without_noise(desk: Desk, tmp_path: Path)
 BAD_QUESTIONS = {
     "an unknown name": (["--model", "no-such-model"], "no-such-model: its configuration cannot be loaded"),
     "a folder that holds no model": (["--model", "{root}/plan"], "cannot be loaded"),
-    "a misspelt folder of a model": (["--model", "./nosuch"], "--model=./nosuch is no folder; pass that of a model"),
-    "a model in a folder that is here": (["--model", "{root}/plan/nosuch"], "plan/nosuch is no folder"),
-    "a file as a model": (["--model", "{root}/data.jsonl"], "data.jsonl is no folder; pass that of a model"),
+    "a misspelt folder of a model": (
+        ["--model", "./nosuch"],
+        "--model=./nosuch is not a folder; pass the folder of a model",
+    ),
+    "a model in a folder that is here": (["--model", "{root}/plan/nosuch"], "plan/nosuch is not a folder"),
+    "a file as a model": (["--model", "{root}/data.jsonl"], "data.jsonl is not a folder; pass the folder of a model"),
     "no head": (["--model", "{root}/headless"], "pass --task causal or --task masked"),
     "nothing to mask with": (["--model", "{root}/unmasked"], "has no mask token; train it with --task causal"),
     "too long": (["--max-length", LENGTH + 1], f"takes from 2 to {LENGTH} tokens"),
     "half a public stream": (["--public-weight", 1], "--public-batch: pass how many of them in each round"),
     "a public stream too large": (["--public-weight", 1, "--public-batch", 56], "there are 55 public examples"),
-    "targets without LoRA": (["--lora-target", "c_attn"], "add --lora, or drop it"),
+    "targets without LoRA": (["--lora-target", "c_attn"], "add --lora, or drop --lora-target"),
     "unknown targets": (["--lora", "--lora-target", "nothing"], "name its modules with --lora-target"),
     "no device": (["--device", "cuda:99"], "--device='cuda:99'; it cannot be used here"),
     "a learning rate of nothing": (["--learning-rate", 0], "--learning-rate=0.0; pass a number above 0 and up to 1000"),

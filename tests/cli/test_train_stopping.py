@@ -71,8 +71,8 @@ def test_ctrl_c_or_sigterm_stops_after_the_round_under_way_and_the_same_command_
         patch.setattr(TrainingBar, "__call__", interrupted)
         result = run(*command)
     assert result.exit_code == code, result.output
-    assert "Ctrl-C again stops at once." in result.stderr
-    assert "Stopped after round 3 of 6, which is saved. The same command goes on there." in result.stderr
+    assert "press Ctrl-C again to stop at once." in result.stderr
+    assert "Stopped after round 3 of 6, which is saved. Run the same command again to continue there." in result.stderr
     assert result.stdout == ""
     assert signal.getsignal(number) is handler
     assert not (tmp_path / "run" / "release").exists()
@@ -96,8 +96,8 @@ def test_ctrl_c_stops_at_once_before_a_round_is_done_or_when_it_comes_twice(
     command = desk.train(tmp_path / "run", "--save-every", 1)
     result = run(*command)
     assert result.exit_code == 130, result.output
-    begun = "Stopped. The same command goes on from the last saved state."
-    before = "Stopped before training began; nothing was written. The same command begins again."
+    begun = "Stopped. Run the same command again to continue from the last saved state."
+    before = "Stopped before training began; nothing was written. Run the same command again to start over."
     assert (before if moment == "reading" else begun) in result.stderr
     assert (tmp_path / "run").exists() == (moment == "round")
     monkeypatch.undo()

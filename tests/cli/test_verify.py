@@ -64,7 +64,7 @@ def test_verify_says_what_was_checked_what_was_not_and_prints_every_fingerprint(
 def test_what_does_not_stand_is_not_said_to_fit_together(release: Path) -> None:
     (release / "model" / "notes.txt").write_text("more")
     said = lines(release, code=1)
-    assert said[-1] == "This release does not stand: do not rely on its certificate."
+    assert said[-1] == "This release failed verification: do not rely on its certificate."
     assert "fits together" not in " ".join(said)
 
 
@@ -72,7 +72,7 @@ def test_a_run_stands_for_what_it_released_and_its_plan_for_itself(release: Path
     whole = run_json("verify", release.parent)
     assert whole == run_json("verify", release)
     assert whole["release"] == str(release)
-    assert lines(release.parent, code=0)[0] == f"What this run released: {release}"
+    assert lines(release.parent, code=0)[0] == f"The release of this run: {release}"
     alone = run_json("verify", release / "plan")
     assert alone["release"] is None
     assert {check["name"] for check in whole["checks"]} - {check["name"] for check in alone["checks"]} == {
@@ -83,8 +83,8 @@ def test_a_run_stands_for_what_it_released_and_its_plan_for_itself(release: Path
 
 
 def test_what_hush_run_released_under_the_name_of_0_1_0_is_found_too(release: Path, tmp_path: Path) -> None:
-    release.rename(tmp_path / "run" / "share")
-    assert run_json("verify", tmp_path / "run")["release"] == str(tmp_path / "run" / "share")
+    release.rename(tmp_path / "run" / "release")
+    assert run_json("verify", tmp_path / "run")["release"] == str(tmp_path / "run" / "release")
 
 
 def forgeries(release: Path, plan: Plan) -> Iterator[tuple[str, Path]]:
@@ -116,7 +116,7 @@ def test_a_forged_copy_fails_with_and_without_a_key(release: Path, plan: Plan, k
         for options in ((), ("--public-key", keys[1])):
             said = lines(copy, *options, code=1)
             assert [line for line in said if line.startswith(f"✗ {check}: ")], (check, said)
-            assert said[-1] == "This release does not stand: do not rely on its certificate."
+            assert said[-1] == "This release failed verification: do not rely on its certificate."
 
 
 def test_a_signature_says_what_it_covers(release: Path, plan: Plan, keys: tuple[Path, Path]) -> None:
@@ -126,7 +126,7 @@ def test_a_signature_says_what_it_covers(release: Path, plan: Plan, keys: tuple[
     assert "  The release is signed; pass --public-key to check by whom." in lines(release, code=0)
     said = lines(release, "--public-key", public, code=0)
     assert [line for line in said if line.startswith("✓ signature: valid for this key; it covers the run's certif")]
-    assert f"{release} is signed already; pass --force" in refused(2, "sign", release, "--private-key", private)
+    assert f"{release} is already signed; pass --force" in refused(2, "sign", release, "--private-key", private)
     assert run("sign", release, "--private-key", private, "--force").exit_code == 0
     (release / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
     certify(release, plan)
@@ -137,11 +137,12 @@ def test_what_does_not_fit_is_not_signed(release: Path, keys: tuple[Path, Path])
     before = stated(release)
     write_certificate(release, replace(before, rounds=before.rounds - 1))
     said = refused(2, "sign", release, "--private-key", keys[0])
-    assert "is not signed; run's certificate: does not match the plan in rounds (9, the plan's is 10)" in said
+    assert "was not signed; run's certificate: does not match the plan in rounds (9, the plan's is 10)" in said
     write_certificate(release, before)
     (release / "model" / "config.json").unlink()
-    said = refused(2, "sign", release, "--private-key", keys[0])
-    assert "is not signed; model: its files have the fingerprint" in said
+    assert "was not signed; model: its files have the fingerprint" in refused(
+        2, "sign", release, "--private-key", keys[0]
+    )
     assert not (release / "certificate.sig").exists()
 
 

@@ -146,7 +146,7 @@ def test_a_template_is_right_once_the_data_is_there(desk: Path, kind: Any) -> No
     path = written(template(kind))
     named = yaml.safe_load(path.read_text())["data"]["source"]
     if kind == "code":
-        with pytest.raises(InvalidInput, match=r"data\.source: repository is no folder"):
+        with pytest.raises(InvalidInput, match=r"data\.source: repository is not a folder"):
             load_config(path)
         Path(named).mkdir()
     config = load_config(path)
@@ -204,7 +204,9 @@ def test_rules_may_have_a_file_of_their_own(desk: Path) -> None:
     assert config.rules.path("names.txt") == Path("sub/names.txt")
     own = {**listed, "defaults": {"prior": 1e-6, "ceiling": 1e-2}}
     written(own, "sub/rules.yaml")
-    assert "states defaults, and the config promises too; keep one" in said_of(RIGHT | {"rules": "sub/rules.yaml"})
+    assert "states defaults and the config states promises, which are the same; keep one" in said_of(
+        RIGHT | {"rules": "sub/rules.yaml"}
+    )
     without = {name: value for name, value in RIGHT.items() if name != "promises"}
     config = load_config(written(without | {"rules": "sub/rules.yaml"}))
     assert config.rules.protection(config.rules.rules[0]) == Protection(1e-6, 1e-2)
@@ -213,7 +215,7 @@ def test_rules_may_have_a_file_of_their_own(desk: Path) -> None:
         "sub/rules.yaml, line 2: rules[0] (rule names): find"
     )
     said = said_of(RIGHT | {"rules": "sub/rules.yaml", "chunks": {"lines": 3}})
-    assert "chunks: they belong into the rules file" in said
+    assert "chunks: they belong in the rules file" in said
 
 
 def test_paths_begin_at_the_folder_of_the_config(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_a_run_records_how_many_texts_were_cut(tmp_path: Path, length: int) -> N
 
 @pytest.mark.parametrize("sections", [{"training": {"max_length": 1}}, {"model": {"small": {"length": 1}}}])
 def test_one_token_leaves_nothing_to_learn(tmp_path: Path, sections: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="a whole number from 2 on"):
+    with pytest.raises(InvalidInput, match="a whole number of at least 2"):
         small_config(tmp_path, **sections)
 
 

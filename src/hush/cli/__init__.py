@@ -1,6 +1,6 @@
-"""The command line, above every stage: each command parses, calls the library and prints.
+"""The command line: each command parses its options, calls the library and prints the result.
 
-The program of all commands, and what its help shows.
+This module puts the commands together into one program.
 
 Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
@@ -12,7 +12,7 @@ import typer
 from hush import __version__
 from hush.cli.accounting import calibrate, posterior
 from hush.cli.audit import audit, canaries
-from hush.cli.messages import DebugOption, QuietOption, VerboseOption, command, say_as_asked
+from hush.cli.messages import DebugOption, QuietOption, VerboseOption, command, set_verbosity
 from hush.cli.plan import frontier, plan
 from hush.cli.run import demo, init, run
 from hush.cli.scan import explain, scan
@@ -24,10 +24,10 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     pretty_exceptions_show_locals=False, no_args_is_help=True, rich_markup_mode="markdown", help=(
-        "Train on data that holds secrets, with a proven ceiling on what anyone can get back out of the model.\n\n"
+        "Train a model on data that holds secrets, with a proven ceiling on what anyone can reconstruct from it.\n\n"
         "Example: `hush init`, fill in the path of your data, then `hush run hush.yaml`\n\n"
-        "Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C, 143 by SIGTERM. Nothing "
-        "that exists is replaced without `--force`. Completion in your shell: `hush --install-completion`"
+        "Exit codes: 0 done, 1 a promise or check failed, 2 bad input, 130 stopped by Ctrl-C, 143 by SIGTERM. Existing "
+        "files are overwritten only with `--force`. To complete commands in your shell: `hush --install-completion`"
     ),
 )  # fmt: skip
 
@@ -37,8 +37,8 @@ def main() -> None:
     app()
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"hush {__version__}")
         raise typer.Exit
 
@@ -48,17 +48,17 @@ def _hush(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Print the version and stop.", metavar=""
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit.", metavar=""
         ),
     ] = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
     debug: DebugOption = False,
 ) -> None:
-    say_as_asked(quiet=quiet, verbose=verbose, debug=debug)
+    set_verbosity(quiet=quiet, verbose=verbose, debug=debug)
 
 
-for _panel, _commands in {  # as the help shows them: first what a new user needs
+for _panel, _commands in {  # in the order of the help: what a new user needs comes first
     "All at once": (demo, init, run),
     "Step by step": (scan, explain, canaries, plan, frontier, train, audit, report),
     "Trust": (verify, sign),

@@ -1,13 +1,8 @@
-"""What the command line is given, turned into arguments of the library: rates, graphs and promises.
+"""Input files and options of the accounting and planning commands as arguments of the library.
 
-Files that the command line is given: numbers and graphs, in JSON or Parquet.
-
-A message names the file, the field and its type, never a value that is not a number: a file that was passed by
-mistake may hold the text of a secret.
-
-What commands that read the owner's data share: its keyed fingerprint, and whether it is what was scanned.
-
-Models, and libraries that only commands with models need: named if missing, kept from drawing bars of their own.
+Graphs, sampling rates and promises are read from JSON or Parquet; options override what a file states. Messages name
+the file, the field and its type, but no value that is not a number: a file that was passed by mistake may hold the text
+of a secret.
 """
 
 import json
@@ -22,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hush.console import counted
-from hush.errors import InfeasiblePlan, InvalidInput
+from hush.errors import InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.secret_table import Secrets
 from hush.storage import parquet_table
@@ -34,17 +29,20 @@ __all__ = [
     "equal_rates",
     "graph_from_json",
     "is_parquet",
-    "named_by_id",
     "read_incidence",
     "read_problem",
     "read_promises",
     "read_rates",
+    "secrets_named_by_id",
 ]
 
 
-_NEEDED = ("num_examples", "num_secrets", "pairs")
-_OPTIONAL = ("rates", "prior", "ceiling", "rounds")
-_FLAT = "pass plain numbers in [0, 1], one sampling probability for each example"
+# --- Files
+
+
+_REQUIRED_FIELDS = ("num_examples", "num_secrets", "pairs")
+_OPTIONAL_FIELDS = ("rates", "prior", "ceiling", "rounds")
+_RATES_HELP = "pass numbers in [0, 1], one sampling probability for each example"
 
 
 def read_rates(path: Path) -> NDArray[np.float64]:
@@ -57,47 +55,47 @@ def read_rates(path: Path) -> NDArray[np.float64]:
     table = parquet_table(path)
     if "rate" not in table.column_names:
         raise InvalidInput(
-            f"{path} has {counted(table.num_columns, 'column')} but none named 'rate'; name the column rate"
+            f"{path} has {counted(table.num_columns, 'column')} but none named rate; name the column of the rates rate"
         )
     column = table.column("rate")
     if column.null_count or not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
         raise InvalidInput(
-            f"{path}: the column rate has type {column.type} and {column.null_count} empty cells; {_FLAT}"
+            f"{path}: the column rate has type {column.type} and {column.null_count} empty cells; {_RATES_HELP}"
         )
     return column.to_numpy().astype(np.float64)
 
 
 def graph_from_json(path: Path) -> tuple[Incidence, dict[str, Any]]:
-    """A graph, and what else its file states of rates, prior, ceiling and rounds."""
+    """A graph, and whichever of rates, prior, ceiling and rounds its file states."""
     content = _read_json(path)
     if not isinstance(content, dict):
-        raise InvalidInput(f"{path} holds {_kind(content)}; pass an object with {', '.join(_NEEDED)}")
-    missing = [name for name in _NEEDED if name not in content]
+        raise InvalidInput(f"{path} holds {_json_type(content)}; pass an object with {', '.join(_REQUIRED_FIELDS)}")
+    missing = [name for name in _REQUIRED_FIELDS if name not in content]
     if missing:
-        raise InvalidInput(f"{path} lacks {', '.join(missing)}; an incidence needs {', '.join(_NEEDED)}")
-    unknown = len(content.keys() - {*_NEEDED, *_OPTIONAL})
+        raise InvalidInput(f"{path} lacks {', '.join(missing)}; an incidence needs {', '.join(_REQUIRED_FIELDS)}")
+    unknown = len(content.keys() - {*_REQUIRED_FIELDS, *_OPTIONAL_FIELDS})
     if unknown:
-        allowed = ", ".join(_NEEDED + _OPTIONAL)
+        allowed = ", ".join(_REQUIRED_FIELDS + _OPTIONAL_FIELDS)
         raise InvalidInput(f"{path} has {counted(unknown, 'unknown field')}; it may hold only {allowed}")
-    given = {name: content[name] for name in _OPTIONAL if name in content}
-    if "rounds" in given and type(given["rounds"]) is not int:
-        raise InvalidInput(f"{path}: rounds is {_kind(given['rounds'])}; pass a whole number >= 1")
-    for name in given.keys() - {"rounds"}:
-        if not isinstance(given[name], list):
-            given[name] = float(_numbers([given[name]], f"{path}: {name}")[0])
+    stated = {name: content[name] for name in _OPTIONAL_FIELDS if name in content}
+    if "rounds" in stated and type(stated["rounds"]) is not int:
+        raise InvalidInput(f"{path}: rounds is {_json_type(stated['rounds'])}; pass a whole number >= 1")
+    for name in stated.keys() - {"rounds"}:
+        if not isinstance(stated[name], list):
+            stated[name] = float(_numbers([stated[name]], f"{path}: {name}")[0])
         elif name == "rates":
-            given[name] = _numbers(given[name], f"{path}: {name}")
+            stated[name] = _numbers(stated[name], f"{path}: {name}")
     sizes = {name: content[name] for name in ("num_examples", "num_secrets")}
     for name, size in sizes.items():
         if type(size) is not int:
-            raise InvalidInput(f"{path}: {name} is {_kind(size)}; pass a whole number >= 0")
-    return Incidence.from_pairs(*_pairs(content["pairs"], path), **sizes), given
+            raise InvalidInput(f"{path}: {name} is {_json_type(size)}; pass a whole number >= 0")
+    return Incidence.from_pairs(*_pairs(content["pairs"], path), **sizes), stated
 
 
 def _pairs(pairs: object, path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     expected = f"{path}: pairs must be a list of [example, secret], two whole numbers counted from 0"
     if not isinstance(pairs, list):
-        raise InvalidInput(f"{expected}; it is {_kind(pairs)}")
+        raise InvalidInput(f"{expected}; it is {_json_type(pairs)}")
     for place, pair in enumerate(pairs):
         if not isinstance(pair, list) or len(pair) != 2 or any(type(index) is not int for index in pair):
             raise InvalidInput(f"{expected}; number {place} of {len(pairs)} is not")
@@ -110,18 +108,18 @@ def _pairs(pairs: object, path: Path) -> tuple[NDArray[np.int64], NDArray[np.int
 
 def _numbers(values: object, name: str) -> NDArray[np.float64]:
     if not isinstance(values, list):
-        raise InvalidInput(f"{name} is {_kind(values)}; {_FLAT}")
+        raise InvalidInput(f"{name} is {_json_type(values)}; {_RATES_HELP}")
     for place, value in enumerate(values):
         if type(value) not in (int, float):
-            raise InvalidInput(f"{name}: number {place} of {len(values)} is {_kind(value)}; pass plain numbers")
+            raise InvalidInput(f"{name}: number {place} of {len(values)} is {_json_type(value)}; pass only numbers")
     try:
         return np.array(values, dtype=np.float64)
     except OverflowError as error:
-        raise InvalidInput(f"{name} holds a number beyond 1e308; pass plain numbers") from error
+        raise InvalidInput(f"{name} holds a number beyond 1e308; pass smaller numbers") from error
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file begins as Parquet files do."""
+    """Whether a file starts with the magic bytes of Parquet."""
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
 
@@ -136,14 +134,17 @@ def _read_json(path: Path) -> object:
         raise InvalidInput(f"{path} is neither Parquet nor JSON; pass one of them") from error
 
 
-def _kind(value: object) -> str:
-    """The JSON name of a value's type: what a message may say about a value that could be text."""
+def _json_type(value: object) -> str:
+    """The JSON name of a value's type, which is all that a message may reveal of a value that could be text."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
     return names.get(type(value), "missing or null")
 
 
-MOST_EXAMPLES = 10_000_000  # of one secret
-_REMEDY = {
+# --- Arguments of the library
+
+
+MAX_EXAMPLES_PER_SECRET = 10_000_000  # of --examples: an array of this length takes 80 MB
+_HOW_TO_STATE = {
     "rates": "pass --batch-size B, --rate X or --rates FILE",
     "prior": "pass --prior and --ceiling, or --secrets FILE",
     "ceiling": "pass --prior and --ceiling, or --secrets FILE",
@@ -153,7 +154,7 @@ _REMEDY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """All that ``calibrate`` needs. ``ids`` are the public names of the secrets, where they have any."""
+    """The arguments of ``calibrate``. ids: the public ids of the secrets, if they have any."""
 
     incidence: Incidence
     prior: ArrayLike
@@ -175,7 +176,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """A graph and what is promised over how many rounds, before rates are chosen."""
+    """A graph, its promises and the number of rounds, before rates are chosen."""
 
     incidence: Incidence
     prior: ArrayLike
@@ -192,9 +193,9 @@ class Promises:
 def equal_rates(rate: float | None, examples: int | None) -> NDArray[np.float64]:
     """``examples`` equal rates; both must be given."""
     if rate is None or examples is None:
-        raise InvalidInput(f"--rate={rate} with --examples={examples}: give both, or --rates FILE instead of them")
-    if not 1 <= examples <= MOST_EXAMPLES:
-        raise InvalidInput(f"--examples={examples}; pass a whole number from 1 to {MOST_EXAMPLES}")
+        raise InvalidInput(f"--rate={rate} with --examples={examples}: pass both, or --rates FILE instead")
+    if not 1 <= examples <= MAX_EXAMPLES_PER_SECRET:
+        raise InvalidInput(f"--examples={examples}; pass a whole number from 1 to {MAX_EXAMPLES_PER_SECRET}")
     return np.full(examples, rate)
 
 
@@ -209,13 +210,13 @@ def read_problem(
     secrets_path: Path | None = None,
     rounds: int | None = None,
 ) -> Problem:
-    """The graph at ``path`` with its rates and promises; an argument that is given counts before the file's own."""
-    incidence, given, ids = _read_graph(path, prior, ceiling, secrets_path, rounds)
+    """The graph at ``path`` with its rates and promises; arguments override what the file states."""
+    incidence, stated, ids = _read_graph(path, prior, ceiling, secrets_path, rounds)
     chosen = _chosen_rates(incidence, rates_path, rate, batch_size)
     if chosen is not None:
-        given["rates"] = chosen
-    _need(given, path, "rates", "prior", "ceiling", "rounds")
-    return Problem(incidence=incidence, ids=ids, **given)
+        stated["rates"] = chosen
+    _check_stated(stated, path, "rates", "prior", "ceiling", "rounds")
+    return Problem(incidence=incidence, ids=ids, **stated)
 
 
 def read_promises(
@@ -226,11 +227,11 @@ def read_promises(
     secrets_path: Path | None = None,
     rounds: int | None = None,
 ) -> Promises:
-    """As ``read_problem`` where the rates are yet to be chosen; rates that the file states are not looked at."""
-    incidence, given, ids = _read_graph(path, prior, ceiling, secrets_path, rounds)
-    _need(given, path, "prior", "ceiling", "rounds")
-    given.pop("rates", None)
-    return Promises(incidence=incidence, ids=ids, **given)
+    """Like ``read_problem``, but for rates that are chosen later: rates that the file states are ignored."""
+    incidence, stated, ids = _read_graph(path, prior, ceiling, secrets_path, rounds)
+    _check_stated(stated, path, "prior", "ceiling", "rounds")
+    stated.pop("rates", None)
+    return Promises(incidence=incidence, ids=ids, **stated)
 
 
 def read_incidence(path: Path) -> Incidence:
@@ -241,45 +242,50 @@ def read_incidence(path: Path) -> Incidence:
 def _read_graph(
     path: Path, prior: float | None, ceiling: float | None, secrets_path: Path | None, rounds: int | None
 ) -> tuple[Incidence, dict[str, Any], tuple[str, ...] | None]:
-    """The graph, what is known about rates, promises and rounds, and the ids if there are any."""
+    """The graph, what is stated of rates, promises and rounds, and the ids of the secrets if there are any."""
     if path.is_dir():
-        inside = path / "public" / "incidence.parquet"
-        instead = str(inside) if inside.is_file() else "a file, such as that of a scan, public/incidence.parquet"
+        scanned = path / "public" / "incidence.parquet"
+        instead = str(scanned) if scanned.is_file() else "a file, such as public/incidence.parquet of a scan"
         raise InvalidInput(f"{path} is a folder; pass {instead}")
     if is_parquet(path):
-        incidence, given = Incidence.from_parquet(path), {}
+        incidence, stated = Incidence.from_parquet(path), {}
     else:
-        incidence, given = graph_from_json(path)
+        incidence, stated = graph_from_json(path)
     ids = None
     if secrets_path is not None:
         if prior is not None or ceiling is not None:
-            raise InvalidInput("--secrets brings its own priors and ceilings; drop --prior and --ceiling, or --secrets")
+            raise InvalidInput("--secrets states priors and ceilings; drop --prior and --ceiling, or drop --secrets")
         secrets = Secrets.from_parquet(secrets_path)
         if len(secrets) != incidence.num_secrets:
             raise InvalidInput(
                 f"{secrets_path} holds {counted(len(secrets), 'secret')} but {path} has {incidence.num_secrets}; "
                 "pass the table whose rows are the secrets of this graph, in its order"
             )
-        given |= {"prior": secrets.prior, "ceiling": secrets.ceiling}
+        stated |= {"prior": secrets.prior, "ceiling": secrets.ceiling}
         ids = secrets.ids
     options = {"prior": prior, "ceiling": ceiling, "rounds": rounds}
-    return incidence, given | {name: value for name, value in options.items() if value is not None}, ids
+    return incidence, stated | {name: value for name, value in options.items() if value is not None}, ids
 
 
 @contextmanager
-def named_by_id(ids: tuple[str, ...] | None) -> Iterator[None]:
-    """Errors of the library, which knows secrets by their number, with ids in their place where there are any."""
+def secrets_named_by_id(ids: tuple[str, ...] | None) -> Iterator[None]:
+    """Errors raised inside name secrets by id, if there are ids; the library names them by number."""
     try:
         yield
     except (InvalidInput, InfeasiblePlan) as error:
-        if ids is None:
-            raise
-        said = re.sub(r"\bsecret (\d+)\b", lambda found: ids[int(found[1])], str(error))
-        raise (InfeasiblePlan if isinstance(error, InfeasiblePlan) else InvalidInput)(said) from error
+        if ids is not None:
+            error.args = tuple(_with_ids(part, ids) for part in error.args)
+        raise
+
+
+def _with_ids(part: str, ids: tuple[str, ...]) -> str:
+    if isinstance(part, Setting):  # shown by its flag later
+        return part
+    return re.sub(r"\bsecret (\d+)\b", lambda match: ids[int(match[1])], part)
 
 
 def check_batch_size(batch_size: float, examples: int, *, held_out: int = 0) -> None:
-    """Refuse a batch size that is no number above 0, or more than the examples that are not held out."""
+    """Refuse a batch size that is not above 0, or that exceeds the number of examples that are not held out."""
     if not batch_size > 0:  # written so that NaN is refused
         raise InvalidInput(f"--batch-size={batch_size:g}; pass a number above 0, the expected examples per round")
     if batch_size > examples - held_out:
@@ -289,19 +295,19 @@ def check_batch_size(batch_size: float, examples: int, *, held_out: int = 0) -> 
         )
 
 
-def _need(given: dict[str, Any], path: Path, *names: str) -> None:
+def _check_stated(stated: dict[str, Any], path: Path, *names: str) -> None:
     for name in names:
-        if name not in given:
-            raise InvalidInput(f"{path} states no {name}; {_REMEDY[name]}")
+        if name not in stated:
+            raise InvalidInput(f"{path} states no {name}; {_HOW_TO_STATE[name]}")
 
 
 def _chosen_rates(
     incidence: Incidence, rates_path: Path | None, rate: float | None, batch_size: float | None
 ) -> ArrayLike | None:
     options = {"--rates": rates_path, "--rate": rate, "--batch-size": batch_size}
-    named = [name for name, value in options.items() if value is not None]
-    if len(named) > 1:
-        raise InvalidInput(f"{' and '.join(named)} all set the sampling rates; pass one of them")
+    passed = [name for name, value in options.items() if value is not None]
+    if len(passed) > 1:
+        raise InvalidInput(f"{' and '.join(passed)} each set the sampling rates; pass one of them")
     if rates_path is not None:
         return read_rates(rates_path)
     if batch_size is None:

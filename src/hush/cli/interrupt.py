@@ -1,6 +1,7 @@
-"""Ctrl-C and SIGTERM: training finishes its round, and the user learns what is kept and how to resume.
+"""Ctrl-C and SIGTERM: which message a stopped command ends with, and how training finishes its current round first.
 
-Schedulers and containers send SIGTERM. Outside training it kills the process, which every file survives.
+Schedulers and containers send SIGTERM to end a program. Outside training it kills the process, which leaves no half-
+written file; during training it is handled like Ctrl-C.
 """
 
 import signal
@@ -11,133 +12,134 @@ from types import FrameType, TracebackType
 from typing import Self, final
 
 __all__ = [
-    "GOES_ON",
     "INTERRUPTED",
+    "RESUMABLE_MESSAGE",
     "TERMINATED",
     "Interrupt",
     "Terminated",
-    "remembered_interrupt",
-    "stop_message",
-    "stopped_after",
+    "keep_interrupt",
+    "message_when_stopped",
+    "stopped_after_message",
 ]
 
 
-INTERRUPTED, TERMINATED = 130, 143  # exit codes, as shells have them
-GOES_ON = "Stopped. What is finished is kept; the same command goes on."
+INTERRUPTED, TERMINATED = 130, 143  # exit codes of shells: 128 + the number of the signal
+RESUMABLE_MESSAGE = "Stopped. Finished work is kept; run the same command again to continue."
 
 
 @contextmanager
-def remembered_interrupt() -> Iterator[Callable[..., None]]:
-    """Remember Ctrl-C inside the block; the function that it yields raises it again if there was one.
-
-    Libraries that import others may swallow Ctrl-C or turn it into an error of their own, as pyarrow and pandas do. An
-    error that ends the block after Ctrl-C counts as Ctrl-C.
-    """
-    before, heard = signal.getsignal(signal.SIGINT), False
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        nonlocal heard
-        heard = True
-        if callable(before):
-            before(number, frame)
-
-    def again(*_: object) -> None:
-        if heard:
-            raise KeyboardInterrupt
-
-    # An ignored signal stays ignored. Signals arrive in the main thread, and only it may set a handler.
-    listens = callable(before) and threading.current_thread() is threading.main_thread()
-    if listens:
-        signal.signal(signal.SIGINT, hear)
+def message_when_stopped(message: str | Callable[[], str]) -> Iterator[Callable[..., None]]:
+    """Ctrl-C inside ends the command with this message. Yields what ``keep_interrupt`` yields."""
     try:
-        yield again
-    except Exception:
-        again()
-        raise
-    finally:
-        if listens:
-            signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def stop_message(message: str | Callable[[], str]) -> Iterator[Callable[..., None]]:
-    """Give Ctrl-C inside the block this message, which the command prints at its end; Ctrl-C is not lost."""
-    try:
-        with remembered_interrupt() as again:
-            yield again
+        with keep_interrupt() as raise_if_interrupted:
+            yield raise_if_interrupted
     except KeyboardInterrupt:
         raise KeyboardInterrupt(message if isinstance(message, str) else message()) from None
 
 
-def stopped_after(round: int, rounds: int) -> str:
-    """The message about training that finished its round and stopped."""
-    return f"Stopped after round {round} of {rounds}, which is saved. The same command goes on there."
+@contextmanager
+def keep_interrupt() -> Iterator[Callable[..., None]]:
+    """Make sure that Ctrl-C inside is not lost. Yields a function that raises it again if there was one.
+
+    Some libraries swallow Ctrl-C while they import others, or turn it into an error of their own, as pyarrow and pandas
+    do. An error that ends the block after Ctrl-C is therefore raised as Ctrl-C.
+    """
+    previous, interrupted = signal.getsignal(signal.SIGINT), False
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        if callable(previous):
+            previous(number, frame)
+
+    def raise_if_interrupted(*_: object) -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+
+    # An ignored Ctrl-C stays ignored, and only the main thread may install a handler.
+    installed = callable(previous) and threading.current_thread() is threading.main_thread()
+    if installed:
+        signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield raise_if_interrupted
+    except Exception:
+        raise_if_interrupted()
+        raise
+    finally:
+        if installed:
+            signal.signal(signal.SIGINT, previous)
+
+
+def stopped_after_message(round: int, rounds: int) -> str:
+    """The message of training that finished its current round before it stopped."""
+    return f"Stopped after round {round} of {rounds}, which is saved. Run the same command again to continue there."
 
 
 @final
 class Terminated(KeyboardInterrupt):
-    """Like ``KeyboardInterrupt``, after SIGTERM."""
+    """Like Ctrl-C, but caused by SIGTERM."""
 
 
 @final
 class Interrupt:
-    """Handles Ctrl-C and SIGTERM in training: after the first round, the first signal stops it after the round in
-    progress, and the user is told so.
+    """Handles Ctrl-C and SIGTERM during training: the first one stops after the next round, and is announced.
 
-    Training calls it after each round to learn whether to stop. Before the first call, and from the second signal on,
-    Ctrl-C stops at once and SIGTERM kills. If a library that is being imported swallows Ctrl-C, training stops after
-    its first round.
+    Training calls this object after each round to ask whether to stop. Before its first call, and from the second
+    signal on, Ctrl-C stops at once and SIGTERM kills. If a library swallows Ctrl-C while it is imported, training stops
+    after its first round.
+
+    announce: called when the first signal arrives.
     """
 
     def __init__(self, announce: Callable[[], None]) -> None:
         self._announce = announce
-        self._begun = False
-        self._asked: int | None = None
-        self._joined = 0
+        self._round_done = False
+        self._signal: int | None = None
+        self._signal_elsewhere = 0
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __call__(self) -> bool:
         """Whether to stop now."""
-        self._begun = True
-        return self._asked is not None
+        self._round_done = True
+        return self._signal is not None
 
     @property
     def asked(self) -> int:
         """The number of the signal that this process received; 0 if none."""
-        return self._asked or 0
+        return self._signal or 0
 
     def join(self, number: int) -> None:
-        """Stop as after this signal, which another process of the training received; a later signal does not kill."""
-        self._joined = number
+        """End as after this signal, which another process of the training received."""
+        self._signal_elsewhere = number
 
     @property
-    def code(self) -> int:
-        """The exit code of a program that this signal stopped."""
-        return TERMINATED if signal.SIGTERM in (self._asked, self._joined) else INTERRUPTED
+    def exit_code(self) -> int:
+        """The exit code of a program that was stopped by the signal."""
+        return TERMINATED if signal.SIGTERM in (self._signal, self._signal_elsewhere) else INTERRUPTED
 
-    def stopped(self, message: str) -> KeyboardInterrupt:
+    def exception(self, message: str) -> KeyboardInterrupt:
         """The exception that ends the command with this message."""
-        return Terminated(message) if self.code == TERMINATED else KeyboardInterrupt(message)
+        return Terminated(message) if self.exit_code == TERMINATED else KeyboardInterrupt(message)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self._begun and self._asked is None:
-            self._asked = number
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._round_done and self._signal is None:
+            self._signal = number
             self._announce()
             return
         if number == signal.SIGTERM:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
-        self._asked = number
-        before = self._before[signal.SIGINT]
-        if callable(before):
-            before(number, frame)  # it may be ``remembered_interrupt``
+        self._signal = number
+        previous = self._previous[signal.SIGINT]
+        if callable(previous):
+            previous(number, frame)  # keep_interrupt has to notice it
         raise KeyboardInterrupt
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)

@@ -1,11 +1,10 @@
-"""What all commands share: how much they say, and how errors and Ctrl-C become a message and an exit code.
+"""What all commands share: how much they print, and how errors and Ctrl-C become a message and an exit code.
 
 Results go to standard output; progress, notes and errors go to standard error.
 
-What long work says where there is no terminal: under a scheduler, in a container, behind nohup.
-
-A log is easily kept and passed on. So of training it holds which rounds are done, at places that were fixed before, and
-neither times nor losses: they depend on the secret draw.
+Without a terminal (under a scheduler, in a container, behind nohup) long work logs a line now and then. A log is easily
+kept and passed on, so of training it holds only which rounds are done, at rounds that are fixed beforehand, and neither
+times nor losses: those depend on the secret draw.
 """
 
 import inspect
@@ -25,8 +24,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hush.cli.interrupt import INTERRUPTED, TERMINATED, Terminated, remembered_interrupt
-from hush.cli.options import PRINTED, flag, flags_of
+from hush.cli.interrupt import INTERRUPTED, TERMINATED, Terminated, keep_interrupt
+from hush.cli.options import PRINTING_PANEL, flag, flags_of
 from hush.console import Heartbeat, ProgressBar, plain
 from hush.errors import HushError, InvalidInput, NameOf
 
@@ -39,31 +38,31 @@ __all__ = [
     "Milestones",
     "QuietOption",
     "VerboseOption",
-    "both",
+    "call_both",
     "command",
     "is_quiet",
     "is_verbose",
-    "logged",
-    "say_as_asked",
+    "log_progress",
+    "set_verbosity",
     "terminal",
     "working",
 ]
 
 
-STOPPED = "Stopped; no result was written. The same command begins anew."
-NO_MEMORY = "memory ran out; pass less at once (--micro-batch, --workers) or smaller numbers, or use a larger machine"
+STOPPED_MESSAGE = "Stopped; no result was written. Run the same command again to start over."
+OUT_OF_MEMORY_MESSAGE = (
+    "out of memory; process less at once (--micro-batch, --workers), lower the numbers, or use a larger machine"
+)
 
-QuietOption = Annotated[bool, flag("--quiet", "Print only results and errors.", panel=PRINTED)]
-VerboseOption = Annotated[
-    bool, flag("--verbose", "Also print what is being done, and how long it took.", panel=PRINTED)
-]
-DebugOption = Annotated[bool, flag("--debug", "With an error, print where in the program it arose.", panel=PRINTED)]
-OPTIONS = {"quiet": QuietOption, "verbose": VerboseOption, "debug": DebugOption}
+QuietOption = Annotated[bool, flag("--quiet", "Print only results and errors.", panel=PRINTING_PANEL)]
+VerboseOption = Annotated[bool, flag("--verbose", "Also print each step and how long it took.", panel=PRINTING_PANEL)]
+DebugOption = Annotated[bool, flag("--debug", "Print a traceback with an error.", panel=PRINTING_PANEL)]
+VERBOSITY_OPTIONS = {"quiet": QuietOption, "verbose": VerboseOption, "debug": DebugOption}
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Verbosity:
     """How much the user wants to read."""
 
     quiet: bool = False
@@ -71,32 +70,32 @@ class _Asked:
     debug: bool = False
 
 
-_asked: ContextVar[_Asked] = ContextVar("asked", default=_Asked())  # noqa: B039 - it is frozen
+_verbosity: ContextVar[_Verbosity] = ContextVar("verbosity", default=_Verbosity())  # noqa: B039 - it is frozen
 
 
-def say_as_asked(*, quiet: bool, verbose: bool, debug: bool) -> None:
-    """From now on say so much."""
-    _asked.set(_Asked(quiet=quiet, verbose=verbose, debug=debug))
+def set_verbosity(*, quiet: bool, verbose: bool, debug: bool) -> None:
+    """Set how much is printed from now on."""
+    _verbosity.set(_Verbosity(quiet=quiet, verbose=verbose, debug=debug))
 
 
 def is_quiet() -> bool:
     """Whether --quiet was given."""
-    return _asked.get().quiet
+    return _verbosity.get().quiet
 
 
 def is_verbose() -> bool:
     """Whether --verbose was given."""
-    return _asked.get().verbose
+    return _verbosity.get().verbose
 
 
 def terminal(*, silent: bool = False) -> Console:
-    """Standard error, for progress and notes; with --quiet, or silent, it shows nothing."""
-    return Console(stderr=True, quiet=silent or _asked.get().quiet)
+    """Standard error, for progress and notes; it shows nothing with --quiet, or if silent."""
+    return Console(stderr=True, quiet=silent or _verbosity.get().quiet)
 
 
 @contextmanager
 def working(label: str, *, silent: bool = False) -> Iterator[ProgressBar]:
-    """A piece of work, with a progress bar on a terminal if it lasts; with --verbose, a line on how long it took."""
+    """Show a progress bar on a terminal if the work inside takes a while; with --verbose, print how long it took."""
     console, begin = terminal(silent=silent), time.perf_counter()
     with ProgressBar(console, label) as progress:
         yield progress
@@ -105,107 +104,112 @@ def working(label: str, *, silent: bool = False) -> Iterator[ProgressBar]:
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """The function with --quiet, --verbose and --debug; what hush raises on purpose becomes a message and a code.
+    """Add --quiet, --verbose and --debug to a command, and turn its errors into a message and an exit code.
 
-    0 done, 1 a promise or check failed, or hush itself, 2 bad input, 130 Ctrl-C, 143 SIGTERM. The options count before
-    the command too.
+    0 done, 1 a promise or check failed, or a bug of hush, 2 bad input, 130 Ctrl-C, 143 SIGTERM. The three options may
+    also be given before the command.
     """
 
     @wraps(function)
-    def speaking(**given: Any) -> None:
-        before = _asked.get()
-        asked = {name: given.pop(name) or getattr(before, name) for name in OPTIONS}
-        say_as_asked(**asked)
-        _show_odd_names()
+    def wrapped(**arguments: Any) -> None:
+        before = _verbosity.get()
+        verbosity = {name: arguments.pop(name) or getattr(before, name) for name in VERBOSITY_OPTIONS}
+        set_verbosity(**verbosity)
+        _escape_undecodable_names()
         try:
-            with _ending(flags_of(function)):
-                if asked["quiet"] and asked["verbose"]:
-                    raise InvalidInput("--quiet and --verbose ask for opposite things; pass one of them")
-                function(**given)
+            with _errors_shown(flags_of(function)):
+                if verbosity["quiet"] and verbosity["verbose"]:
+                    raise InvalidInput("--quiet and --verbose contradict each other; pass one of them")
+                function(**arguments)
         finally:
-            _asked.set(_Asked())  # the next command of the same process is asked anew
+            _verbosity.set(_Verbosity())  # the next command of the same process starts from the default
 
     signature = inspect.signature(function)
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
-        for name, option in OPTIONS.items()
+        for name, option in VERBOSITY_OPTIONS.items()
     ]
-    speaking.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # pyright: ignore[reportAttributeAccessIssue]
-    speaking.__annotations__ = function.__annotations__ | OPTIONS
-    return speaking
+    wrapped.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # pyright: ignore[reportAttributeAccessIssue]
+    wrapped.__annotations__ = function.__annotations__ | VERBOSITY_OPTIONS
+    return wrapped
 
 
-def _show_odd_names() -> None:
-    """Names of files that are no text are shown with escapes on standard output, as they are on standard error."""
+def _escape_undecodable_names() -> None:
+    """Show file names that are not valid Unicode with escapes on standard output, as Python does on standard error."""
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # which is an escape of JSON, too
+        sys.stdout.reconfigure(errors="backslashreplace")  # these escapes are valid in JSON, too
 
 
 @contextmanager
-def _ending(name_of: NameOf) -> Iterator[None]:
-    """Errors and Ctrl-C are said, on one line, also with --quiet. Ctrl-C may bring a message: what is kept.
+def _errors_shown(name_of: NameOf) -> Iterator[None]:
+    """Print errors and Ctrl-C on one line, also with --quiet, and exit. A KeyboardInterrupt may carry its message.
 
-    What no one foresaw is said without its message: that of another library may quote the data.
+    An unexpected error is shown without its message: a message of another library may quote the data.
     """
     try:
-        with remembered_interrupt():
+        with keep_interrupt():
             yield
     except KeyboardInterrupt as stopped:
-        Console(stderr=True).print(plain(str(stopped) or STOPPED), soft_wrap=True)
+        Console(stderr=True).print(plain(str(stopped) or STOPPED_MESSAGE), soft_wrap=True)
         raise typer.Exit(TERMINATED if isinstance(stopped, Terminated) else INTERRUPTED) from None
     except (BrokenPipeError, typer.Exit, typer.Abort):
-        raise  # whoever read the output has gone, and there is nobody to tell; or the command has said what it had to
+        raise  # the reader of the output has closed it, or the command has printed its own message
     except Exception as error:
         console = Console(stderr=True)
         if isinstance(error, HushError):
             error.show_settings_as(name_of)
-        if _asked.get().debug:
-            console.print(_shown("".join(_traceback(error))), soft_wrap=True)
-        console.print(_shown(f"Error: {_said(error)}"), style="red", soft_wrap=True)
-        raise typer.Exit(2 if isinstance(error, InvalidInput | OSError) or _is_memory(error) else 1) from None
+        if _verbosity.get().debug:
+            console.print(_printable("".join(_traceback(error))), soft_wrap=True)
+        console.print(_printable(f"Error: {_message(error)}"), style="red", soft_wrap=True)
+        raise typer.Exit(2 if isinstance(error, InvalidInput | OSError) or _is_out_of_memory(error) else 1) from None
 
 
-def _said(error: Exception) -> str:
-    """What is told of an error."""
+def _message(error: Exception) -> str:
+    """What is printed about an error."""
     if isinstance(error, HushError):
         return str(error)
     if isinstance(error, OSError):
-        full = error.errno in (ENOSPC, EDQUOT, EFBIG)
-        remedy = "make room, and run the same command again" if full else "check the path and its permissions"
+        disk_full = error.errno in (ENOSPC, EDQUOT, EFBIG)
+        remedy = (
+            "free some space, then run the same command again" if disk_full else "check the path and its permissions"
+        )
         return f"{error.filename or 'a file'}: {error.strerror or error}; {remedy}"
-    if _is_memory(error):
-        return NO_MEMORY
-    kind = f"{type(error).__qualname__}, whose message may quote the data"
-    return f"hush failed where it should not ({kind}); report it with what --debug shows"
+    if _is_out_of_memory(error):
+        return OUT_OF_MEMORY_MESSAGE
+    kind = f"{type(error).__qualname__}; its message is hidden because it may quote the data"
+    return f"unexpected error in hush ({kind}); please report it with the output of --debug"
 
 
-def _shown(text: str) -> Text:
-    """Line by line, without anything that a terminal would obey: an error may quote a file that others wrote."""
-    lines = text.encode(errors="backslashreplace").decode().split("\n")  # of names that are no text, escapes
+def _printable(text: str) -> Text:
+    """Text with its lines, but without terminal control codes: an error may quote a file that others wrote."""
+    lines = text.encode(errors="backslashreplace").decode().split("\n")  # escapes for names that are not Unicode
     return Text("\n").join(map(plain, lines))
 
 
-def _is_memory(error: Exception) -> bool:
-    """Whether memory ran out, here or on a GPU, for which PyTorch has a class of its own."""
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, on this machine or on a GPU, for which PyTorch has a class of its own."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def _traceback(error: BaseException) -> list[str]:
-    """Where an error arose, and what led to it; without messages of other libraries, which quote what they read."""
+    """A traceback with its causes, but without messages of other libraries, which may quote what they read."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    led = [] if cause is None else [*_traceback(cause), "\nwhich led to:\n\n"]
-    said = f": {error}" if isinstance(error, HushError | OSError) else " (its message may quote the data)"
+    causes = [] if cause is None else [*_traceback(cause), "\nwhich led to:\n\n"]
+    message = f": {error}" if isinstance(error, HushError | OSError) else " (its message may quote the data)"
     frames = format_tb(error.__traceback__)
-    return [*led, "Traceback (most recent call last):\n", *frames, f"{type(error).__qualname__}{said}\n"]
+    return [*causes, "Traceback (most recent call last):\n", *frames, f"{type(error).__qualname__}{message}\n"]
 
 
-MILESTONES = 10  # lines of a training
-FEWEST = 2 * MILESTONES  # rounds that are worth them
+# --- Progress in logs
+
+
+MILESTONES = 10  # equal parts of a training; the end of each but the last is logged
+MIN_LOGGED_ROUNDS = 2 * MILESTONES  # shorter trainings log no rounds
 
 
 @final
 class Milestones:
-    """Told of every round; says each tenth part of all rounds that is done, where there is no terminal."""
+    """Called after every round; logs every tenth part of the rounds, where there is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -213,20 +217,22 @@ class Milestones:
     def __call__(self, live: "LiveNumbers") -> None:
         rounds = live.round + live.rounds_left
         reached, before = (MILESTONES * round // rounds for round in (live.round, live.round - 1))
-        if not self._console.is_terminal and rounds >= FEWEST and reached > before and live.rounds_left:
+        if not self._console.is_terminal and rounds >= MIN_LOGGED_ROUNDS and reached > before and live.rounds_left:
             self._console.print(f"Round {live.round:,} of {rounds:,} is done.", soft_wrap=True, highlight=False)
 
 
-def both(one: Callable[..., object], other: Callable[..., object]) -> Callable[..., None]:
-    """Tell one, then the other."""
+def call_both(first: Callable[..., object], second: Callable[..., object]) -> Callable[..., None]:
+    """A function that calls the first, then the second, with the same arguments."""
 
-    def tell(*given: Any) -> None:
-        one(*given)
-        other(*given)
+    def call(*arguments: Any) -> None:
+        first(*arguments)
+        second(*arguments)
 
-    return tell
+    return call
 
 
-def logged(watch: "Watch", console: Console) -> "Watch":
-    """What watches a run, and says now and then how far its stages are."""
-    return replace(watch, work=both(watch.work, Heartbeat(console)), live=both(watch.live, Milestones(console)))
+def log_progress(watch: "Watch", console: Console) -> "Watch":
+    """The observer of a run, extended to log how far its stages are."""
+    return replace(
+        watch, work=call_both(watch.work, Heartbeat(console)), live=call_both(watch.live, Milestones(console))
+    )

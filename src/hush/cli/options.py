@@ -1,7 +1,8 @@
-"""Options that several commands share, each defined once: one name means one thing everywhere.
+"""Options that several commands share, and how options become the settings of a stage.
 
-An option is named as the key of the config and the argument of the library, with dashes. One that takes several values
-is repeated, and its name is in the singular.
+Each shared option is defined once, so that a name means the same in every command. An option has the name of the config
+key and of the library's argument, with dashes. An option that takes several values is repeated, and its name is
+singular.
 """
 
 import inspect
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
     from hush.accounting.arguments import Bound
     from hush.settings import Settings
 
-Stated = TypeVar("Stated", bound="Settings")
+StageSettings = TypeVar("StageSettings", bound="Settings")
 
 __all__ = [
-    "DATA_IN",
-    "PRINTED",
-    "PROMISES",
-    "SPEED",
+    "DATA_PANEL",
+    "PRINTING_PANEL",
+    "PROMISE_PANEL",
+    "SPEED_PANEL",
     "BatchOption",
     "BoundChoice",
     "BoundOption",
@@ -51,13 +52,10 @@ __all__ = [
 ]
 
 
-PROMISES = "What is promised"
-DATA_IN = "The data"
-SPEED = "Speed and memory: none of these changes what is proven"
-PRINTED = "What is printed"
+# --- Settings and options
 
 
-# Settings whose option has a name of its own: it is repeated, or a shorter name would mean something else here.
+# Settings whose option has another name: it is repeated, or the setting's name would mean something else there.
 OPTION_OF = {
     "attacks": "attack",
     "candidates": "ranked_candidates",
@@ -73,7 +71,7 @@ OPTION_OF = {
 
 
 def option_of(setting: str, options: Container[str]) -> str | None:
-    """The option of a command that states a setting, as the name of its parameter; None if it has none.
+    """The name of the parameter by which a command states a setting; None if the command has no such option.
 
     >>> option_of("lora.rank", ["lora_rank"]), option_of("prompts", ["prompt"]), option_of("level", [])
     ('lora_rank', 'prompt', None)
@@ -82,14 +80,20 @@ def option_of(setting: str, options: Container[str]) -> str | None:
     return next((name for name in names if name is not None and name in options), None)
 
 
-def settings_from(model: "type[Stated]", options: Mapping[str, Any], **more: Any) -> "Stated":
-    """The settings of a stage from the options of a command; an option is named as the setting that it states."""
-    values: dict[str, Any] = {}
-    for field in model.model_fields:
-        option = option_of(field, options)
-        if option is not None and field not in more:
-            values[field] = _plain_value(options[option])
-    return model(**values, **more)
+def settings_from(model: "type[StageSettings]", options: Mapping[str, Any], **more: Any) -> "StageSettings":
+    """The settings of a stage from the options of a command; an option that is None leaves the setting's default.
+
+    options: parameters of the command by name. more: settings that the command computes itself.
+    """
+    values = dict(more)
+    for setting, field in model.model_fields.items():
+        option = option_of(setting, options)
+        if option is None or setting in more:
+            continue
+        value = _plain_value(options[option])
+        if value is not None or field.is_required():
+            values[setting] = value
+    return model(**values)
 
 
 def _plain_value(value: Any) -> Any:
@@ -99,7 +103,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def flags_of(command: Callable[..., Any]) -> Callable[[str], str | None]:
-    """How a command names settings: ``--batch-size``; an argument by what stands for it in the help."""
+    """A function from settings to the names by which a command shows them: ``--batch-size``, or ``PLAN``."""
     parameters = inspect.signature(command).parameters
 
     def name_of(setting: str) -> str | None:
@@ -121,8 +125,11 @@ def flag(name: str, help: str, *, panel: str | None = None) -> Any:
     return typer.Option(name, help=help, metavar="", rich_help_panel=panel)
 
 
+# --- Types of shared options
+
+
 class BoundChoice(StrEnum):
-    """Which proof the number rests on."""
+    """Which proof gives the number; "all" compares them."""
 
     blowup = "blowup"
     renyi = "renyi"
@@ -136,7 +143,7 @@ class BoundChoice(StrEnum):
 
 
 class OneBound(StrEnum):
-    """Which proof a plan rests on."""
+    """Which proof a plan uses."""
 
     blowup = "blowup"
     renyi = "renyi"
@@ -144,73 +151,90 @@ class OneBound(StrEnum):
 
 
 class TextUnit(StrEnum):
-    """What is one example of plain text."""
+    """What counts as one example of plain text."""
 
     line = "line"
     file = "file"
 
 
+# --- Shared options
+
+
+PROMISE_PANEL = "Promises"  # headings of the help
+DATA_PANEL = "Data"
+SPEED_PANEL = "Speed and memory (what is proven does not depend on these)"
+PRINTING_PANEL = "Printing"
+
 IncidenceArgument = Annotated[
     Path,
     typer.Argument(
-        help="Which example contains which secret: Parquet from Incidence.to_parquet, or JSON with num_examples, "
-        "num_secrets and pairs, a list of (example, secret) from 0. The JSON may also state rates, prior, ceiling "
-        "and rounds; an option counts before it.",
+        help="Which example contains which secret: a Parquet file from Incidence.to_parquet or hush scan, or JSON "
+        "with num_examples, num_secrets and pairs, a list of [example, secret] counted from 0. The JSON may also state "
+        "rates, prior, ceiling and rounds; options override it.",
         metavar="INCIDENCE",
     ),
 ]
-PlanArgument = Annotated[Path, typer.Argument(help="A plan's folder, from hush plan.", metavar="PLAN")]
+PlanArgument = Annotated[Path, typer.Argument(help="Folder of a plan, from hush plan.", metavar="PLAN")]
 
 RoundsOption = Annotated[int | None, typer.Option(help="Training rounds (optimizer steps).")]
-BatchOption = Annotated[float, typer.Option(help="Expected examples per round.")]
+BatchOption = Annotated[float, typer.Option(help="Expected number of examples per round.")]
 BoundOption = Annotated[
     BoundChoice,
-    typer.Option(help="Which proof: blowup is the tightest, renyi and kl are older ones; all compares the three."),
+    typer.Option(help="Which proof to use: blowup is the tightest, renyi and kl are older; all compares the three."),
 ]
 OneBoundOption = Annotated[
-    OneBound, typer.Option(help="Which proof: blowup is the tightest, renyi and kl are older ones.")
+    OneBound, typer.Option(help="Which proof to use: blowup is the tightest, renyi and kl are older.")
 ]
 PriorOption = Annotated[
     float | None,
-    typer.Option(help="For all secrets: whoever starts below this, in (0, 1) …", rich_help_panel=PROMISES),
+    typer.Option(
+        help="For all secrets: an adversary who guesses with at most this probability before training, in (0, 1) …",
+        rich_help_panel=PROMISE_PANEL,
+    ),
 ]
 CeilingOption = Annotated[
-    float | None, typer.Option(help="… must not end above this, from the prior to 1.", rich_help_panel=PROMISES)
+    float | None,
+    typer.Option(
+        help="… guesses with at most this probability after it, from the prior to 1.", rich_help_panel=PROMISE_PANEL
+    ),
 ]
 SecretsOption = Annotated[
     Path | None,
     typer.Option(
-        help="Instead: ids, priors and ceilings, Parquet from Secrets.to_parquet or hush scan.",
-        rich_help_panel=PROMISES,
+        help="Instead: a table of ids, priors and ceilings, Parquet from Secrets.to_parquet or hush scan.",
+        rich_help_panel=PROMISE_PANEL,
     ),
 ]
 
 ColumnOption = Annotated[
     str | None,
     typer.Option(
-        help="Column of the data that holds the text [text, or the only one that holds any].", rich_help_panel=DATA_IN
+        help="Column that holds the text [default: text, or the only text column].", rich_help_panel=DATA_PANEL
     ),
 ]
 UnitOption = Annotated[
     TextUnit | None,
     typer.Option(
-        help="Plain text: one example per line or per file [line; in a folder of text files, file].",
-        rich_help_panel=DATA_IN,
+        help="Plain text: one example per line or per file [default: line; for a folder of text files: file].",
+        rich_help_panel=DATA_PANEL,
     ),
 ]
 PlanOfRunOption = Annotated[
     Path | None,
-    typer.Option(help="The run's plan, where none lies beside its model (it certifies nothing)."),
+    typer.Option(help="The plan of the run, if there is none next to its model (a run that certifies nothing)."),
 ]
 
-DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, … [cuda if any].", rich_help_panel=SPEED)]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(help="cpu, cuda, cuda:1, … [default: cuda if available].", rich_help_panel=SPEED_PANEL),
+]
 
-ForceOption = Annotated[bool, flag("--force", "Replace what is there already.")]
-JsonOption = Annotated[bool, flag("--json", "Print JSON, every digit, for a program to read.", panel=PRINTED)]
+ForceOption = Annotated[bool, flag("--force", "Overwrite existing output.")]
+JsonOption = Annotated[bool, flag("--json", "Print JSON with full precision, for programs.", panel=PRINTING_PANEL)]
 TopOption = Annotated[
     int,
-    typer.Option(help="How many rows to show of what may be long; --json has all.", min=0, rich_help_panel=PRINTED),
+    typer.Option(help="Maximum rows to print of a long table; --json has all.", min=0, rich_help_panel=PRINTING_PANEL),
 ]
 ShowTextOption = Annotated[
-    bool, flag("--show-text", "Also show the texts of secrets: for their owner alone.", panel=PRINTED)
+    bool, flag("--show-text", "Also show the text of secrets; for their owner only.", panel=PRINTING_PANEL)
 ]

@@ -1,7 +1,4 @@
-"""The command that plans: how often each example is used, and with how much noise.
-
-The command that sweeps: how much data how much noise keeps, to choose a plan from.
-"""
+"""The commands ``hush plan`` (rates and noise that keep every promise) and ``hush frontier`` (data against noise)."""
 
 import time
 from enum import StrEnum
@@ -14,7 +11,7 @@ from rich.console import Console
 from hush.cli.checks import check_scanned, read_data_fingerprint
 from hush.cli.messages import working
 from hush.cli.options import (
-    DATA_IN,
+    DATA_PANEL,
     BatchOption,
     CeilingOption,
     ColumnOption,
@@ -41,11 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["frontier", "plan"]
 
 
-CHOICE = "How rates and noise are chosen"
+CHOICE_PANEL = "Choice of rates and noise"
 
 
 class PlanCapacity(StrEnum):
-    """How often a secret's examples may be used."""
+    """What limits how often the examples of a secret are drawn."""
 
     accounted = "accounted"
     paper = "paper"
@@ -63,36 +60,42 @@ def plan(
     capacity: Annotated[
         PlanCapacity,
         typer.Option(
-            help="accounted: as much data as the noise allows; paper: strength × mu_j; none: all data.",
-            rich_help_panel=CHOICE,
+            help="accounted: as much data as the noise allows; paper: strength × mu_j; none: all the data.",
+            rich_help_panel=CHOICE_PANEL,
         ),
     ] = PlanCapacity.accounted,
     noise_multiplier: Annotated[
         float | None,
-        typer.Option(help="Standard deviation of the noise / clip norm [found].", rich_help_panel=CHOICE),
+        typer.Option(
+            help="Standard deviation of the noise divided by the clip norm [default: computed].",
+            rich_help_panel=CHOICE_PANEL,
+        ),
     ] = None,
     keep: Annotated[
         float | None,
         typer.Option(
-            help="To find it: share of their weight that examples with secrets keep [0.9].", rich_help_panel=CHOICE
+            help="To compute it: share of their weight that examples with secrets keep [default: 0.9].",
+            rich_help_panel=CHOICE_PANEL,
         ),
     ] = None,
     strength: Annotated[
-        float | None, typer.Option(help="With --capacity paper: the paper's c.", rich_help_panel=CHOICE)
+        float | None,
+        typer.Option(help="With --capacity paper: the constant c of the paper.", rich_help_panel=CHOICE_PANEL),
     ] = None,
     hold_out: Annotated[
         float,
         typer.Option(
-            help="Share of the examples without secrets to evaluate on, not to train on.", rich_help_panel=CHOICE
+            help="Share of the examples without secrets to evaluate on instead of training on them.",
+            rich_help_panel=CHOICE_PANEL,
         ),
     ] = 0.0,
     bound: OneBoundOption = OneBound.blowup,
-    clip_norm: Annotated[float, typer.Option(help="Norm to which training clips each gradient.")] = 1.0,
+    clip_norm: Annotated[float, typer.Option(help="Norm to which each example's gradient is clipped.")] = 1.0,
     data: Annotated[
         str | None,
         typer.Option(
-            help="Tie the plan to this data: example i is its row i, and training refuses any other data.",
-            rich_help_panel=DATA_IN,
+            help="Bind the plan to this data: example i is row i, and training refuses other data.",
+            rich_help_panel=DATA_PANEL,
         ),
     ] = None,
     column: ColumnOption = None,
@@ -100,26 +103,26 @@ def plan(
     key: Annotated[
         Path | None,
         typer.Option(
-            help="With --data: your key for its fingerprint, made on first use. Keep it beside the data.",
-            rich_help_panel=DATA_IN,
+            help="With --data: your key for its fingerprint, created on first use. Keep it with the data.",
+            rich_help_panel=DATA_PANEL,
         ),
     ] = None,
     force: ForceOption = False,
     top: TopOption = 10,
     json: JsonOption = False,
 ) -> None:
-    """How often is each example used, and with how much noise?
+    """Choose sampling rates and noise that keep every promise.
 
-    Chooses sampling rates and noise so that every promise is kept, and writes them as a folder with a certificate that
-    anyone can check with `hush verify`. By itself it finds the least noise at which examples with secrets keep 90 % of
-    their weight. Exit code 1 means that no plan exists; the message says what would help.
+    Writes a folder with the plan and a certificate that anyone can check with `hush verify`. By default it finds the
+    least noise at which examples with secrets keep 90 % of their weight. Exit code 1 means that no plan exists; the
+    message says what would help.
 
     Example: `hush plan found/public/incidence.parquet --secrets found/public/secrets.parquet --data mail.jsonl
     --key my.key --batch-size 16 --rounds 50 --output my-plan`
     """
     options = locals()
-    from hush.cli.checks import check_apart, check_folder_free
-    from hush.cli.inputs import check_batch_size, named_by_id, read_promises
+    from hush.cli.checks import check_folder_free, check_outside_data
+    from hush.cli.inputs import check_batch_size, read_promises, secrets_named_by_id
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import plan_record, show_plan
     from hush.plan.files import check_folder
@@ -128,18 +131,18 @@ def plan(
 
     check_folder(output)
     check_folder_free(output, "a plan", force=force)
-    check_apart(output, data)
+    check_outside_data(output, data)
     with working("Reading the graph"):
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
     settings = settings_from(PlanSettings, options, rounds=promises.rounds)
     held_out = choose_held_out(promises.incidence, settings.hold_out)
-    check_batch_size(batch_size, promises.incidence.num_examples, held_out=held_out.size)
+    check_batch_size(settings.batch_size, promises.incidence.num_examples, held_out=held_out.size)
     with working("Reading the data"):
         fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=promises.incidence.num_examples)
         check_scanned(incidence, fingerprint)
     begin = time.perf_counter()
-    with working("Planning") as progress, named_by_id(promises.ids):
-        found = make_plan_holding_out(
+    with working("Planning") as progress, secrets_named_by_id(promises.ids):
+        made = make_plan_holding_out(
             promises.incidence,
             held_out,
             prior=promises.prior,
@@ -150,13 +153,13 @@ def plan(
             progress=progress,
         )
     with working("Writing the plan"):
-        found.save(output)
-    record = plan_record(found, output, time.perf_counter() - begin)
+        made.save(output)
+    record = plan_record(made, output, time.perf_counter() - begin)
     print_json(record) if json else show_plan(record, Console(), top=top)
 
 
 class FrontierCapacity(StrEnum):
-    """Which curve to draw."""
+    """Which capacities to sweep; "all" compares them."""
 
     accounted = "accounted"
     paper = "paper"
@@ -173,54 +176,59 @@ def frontier(
     secrets: SecretsOption = None,
     capacity: Annotated[
         FrontierCapacity,
-        typer.Option(help="Which capacities to sweep; all compares accounted, the paper's, and the paper's under KL."),
+        typer.Option(help="Which capacities to sweep; all compares accounted, paper, and paper with the KL bound."),
     ] = FrontierCapacity.accounted,
     setting: Annotated[
         list[float] | None,
         typer.Option(
-            help="A noise multiplier (accounted) or strength (paper). Repeat for several [11 that cover the range].",
+            help="A noise multiplier (accounted) or strength (paper). Can be repeated [default: 11 over the range].",
             metavar="<float>",
         ),
     ] = None,
     bound: OneBoundOption = OneBound.blowup,
-    plot: Annotated[Path | None, typer.Option(help="Draw it: a .png, .svg or .html file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot: a .png, .svg or .html file.")] = None,
     output: Annotated[Path | None, typer.Option(help="Write the rows: a .json or .csv file.")] = None,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """How much data does how much noise keep?
+    """Show how much data each amount of noise keeps.
 
-    Sweeps from all data down to little, each row with the noise that it needs, proven. Marked is the least noise of the
-    rows that keeps 90 % of the weight of examples with secrets; `hush plan` looks between the rows, too.
+    Sweeps from all the data down to little of it; every row states the noise that it needs, which is proven. A star
+    marks the row with the least noise that keeps 90 % of the weight of examples with secrets. `hush plan` also searches
+    between the rows.
 
     Example: `hush frontier found/public/incidence.parquet --secrets found/public/secrets.parquet --batch-size 16
     --rounds 50 --plot frontier.html --output frontier.json`
     """
+    options = locals()
     from hush.cli.checks import check_output
-    from hush.cli.inputs import check_batch_size, named_by_id, read_promises
+    from hush.cli.inputs import check_batch_size, read_promises, secrets_named_by_id
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import frontier_record, show_frontiers, write_rows
+    from hush.plan.settings import PlanSettings
     from hush.report.figures import FORMS, frontier_figure, save_figure
-    from hush.weights import frontier as swept
+    from hush.weights import frontier as sweep_frontier
 
     check_output(plot, incidence, secrets, option="--plot", forms=FORMS, force=force)
     check_output(output, incidence, secrets, plot, forms=("json", "csv"), force=force)
     if capacity is FrontierCapacity.all and (setting or bound is not OneBound.blowup):
-        raise InvalidInput("--capacity all compares fixed bounds and default settings; drop --setting and --bound")
+        raise InvalidInput("--capacity all uses fixed bounds and default settings; drop --setting and --bound")
     with working("Reading the graph"):
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
-    check_batch_size(batch_size, promises.incidence.num_examples)
+    # Each row has a noise and a strength of its own, so of a plan's settings only these three are stated here.
+    settings = settings_from(PlanSettings, options, rounds=promises.rounds, capacity="accounted")
+    check_batch_size(settings.batch_size, promises.incidence.num_examples)
     kinds: list[tuple[Capacity, Bound]] = [("accounted", "blowup"), ("paper", "blowup"), ("paper", "kl")]
     if capacity is not FrontierCapacity.all:
-        kinds = [(capacity.value, bound.value)]
+        kinds = [(capacity.value, settings.bound)]
     frontiers: list[Frontier] = []
     for kind, proof in kinds:
-        with working(f"Sweeping ({kind}, {proof})") as progress, named_by_id(promises.ids):
+        with working(f"Sweeping ({kind}, {proof})") as progress, secrets_named_by_id(promises.ids):
             frontiers.append(
-                swept(
+                sweep_frontier(
                     promises.incidence,
                     **promises.arguments,
-                    batch_size=batch_size,
+                    batch_size=settings.batch_size,
                     bound=proof,
                     capacity=kind,
                     settings=setting or None,
@@ -228,10 +236,10 @@ def frontier(
                 )
             )
     record = frontier_record(frontiers, promises, setting or ())
-    if plot is not None:  # before the rows, which take no time: stopped while it draws, the command leaves neither
+    if plot is not None:  # before the rows, which take no time: if stopped while drawing, the command leaves no file
         graph = promises.incidence
         sizes = f"{counted(graph.num_examples, 'example')}, {counted(graph.num_secrets, 'secret')}"
-        subtitle = f"{sizes}, batch {batch_size:g}, {counted(promises.rounds, 'round')}"
+        subtitle = f"{sizes}, batch {settings.batch_size:g}, {counted(settings.rounds, 'round')}"
         with working("Drawing"):
             save_figure(frontier_figure(frontiers, subtitle=subtitle), plot)
     if output is not None:

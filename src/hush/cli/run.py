@@ -1,7 +1,4 @@
-"""The commands that do everything: write a config, and run it.
-
-The command that shows what hush does on a code base that is on every machine.
-"""
+"""The commands ``hush init`` (write a config), ``hush run`` (run all stages of it) and ``hush demo``."""
 
 import json as json_text
 from collections.abc import Callable
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hush.cli.interrupt import GOES_ON, Interrupt, stop_message, stopped_after
+from hush.cli.interrupt import RESUMABLE_MESSAGE, Interrupt, message_when_stopped, stopped_after_message
 from hush.cli.messages import is_quiet, is_verbose, terminal
 from hush.cli.options import ForceOption, JsonOption, flag
 from hush.errors import InvalidInput
@@ -25,7 +22,7 @@ __all__ = ["demo", "init", "run"]
 
 
 class KindChoice(StrEnum):
-    """What the data is."""
+    """What the data are."""
 
     text = "text"
     code = "code"
@@ -44,14 +41,15 @@ def _checked_stage(name: str | None) -> str | None:
 
 
 def init(
-    kind: Annotated[KindChoice, typer.Option(help="What the data is: texts, or a code base.")] = KindChoice.text,
+    kind: Annotated[KindChoice, typer.Option(help="What the data are: texts or a code base.")] = KindChoice.text,
     output: Annotated[Path, typer.Option(help="The file to write.")] = Path("hush.yaml"),
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write a config to begin with.
+    """Write a config to start from.
 
-    It is whole but for the path of your data, and says beside every key what it means. Fill it in, then `hush run` it.
+    The config is complete except for the path of your data, and explains each key next to it. Fill in the path, then
+    pass the file to `hush run`.
 
     Example: `hush init --kind code --output hush.yaml`
     """
@@ -71,13 +69,13 @@ def init(
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="A config, as hush init writes one.", metavar="CONFIG")],
-    output: Annotated[Path | None, typer.Option(help="Folder of the run [as the config says].")] = None,
+    config: Annotated[Path, typer.Argument(help="A config; hush init writes one.", metavar="CONFIG")],
+    output: Annotated[Path | None, typer.Option(help="Folder of the run [default: output in the config].")] = None,
     since: Annotated[
         str | None,
         typer.Option(
             "--from",
-            help="Do this stage and all later ones again.",
+            help="Run this stage and all later ones again.",
             metavar="STAGE",
             callback=_checked_stage,
             autocompletion=_stage_names,
@@ -85,48 +83,56 @@ def run(
     ] = None,
     new_release: Annotated[
         bool,
-        flag("--new-release", "Train on the same data once more. No certificate accounts for both models together."),
+        flag("--new-release", "Train again on the same data. No certificate covers both models together."),
     ] = False,
     dry_run: Annotated[
         bool,
-        flag("--dry-run", "Check config, data and model; say what would be done, and about how long it takes."),
+        flag("--dry-run", "Check config, data and model; print what would run and about how long it would take."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """From data to a protected model, its certificate and a report, in one command.
+    """Run all stages of a config: from data to a protected model, its certificate and a report.
 
-    Stages: data, scan, canaries, plan, train, audit, report. One whose inputs did not change is not done again. Ctrl-C
-    or SIGTERM stops; however it was stopped, the same command goes on, training from its last saved state. The folder
-    then has two parts: release/ may leave your hands, owner/ may not. Exit code 1 means that no plan keeps the
-    promises, or that an attack of the audit did better than was certified. An audit that had nothing to compare says
-    so, and ends with 0.
+    Stages: data, scan, canaries, plan, train, audit, report. A stage whose inputs did not change is skipped. Ctrl-C or
+    SIGTERM stops the run; however it was stopped, the same command continues it, training from its last saved state.
+    The folder then has two parts: release/ may be passed on, owner/ must stay private. Exit code 1 means that no plan
+    keeps the promises, or that an attack of the audit did better than certified. An audit that had nothing to compare
+    says so and exits with 0.
 
     Example: `hush run hush.yaml --output hush-run`
     """
     if dry_run:
-        _foretell(config, output=output, since=since, new_release=new_release, json=json)
+        _show_dry_run(config, output=output, since=since, new_release=new_release, json=json)
         return
-    with stop_message(GOES_ON) as again:  # also while it loads: an earlier command may have finished stages
-        ended = _ended(config, output=output, since=since, new_release=new_release, again=again)
-    if isinstance(ended, KeyboardInterrupt):
-        raise ended
+    with message_when_stopped(RESUMABLE_MESSAGE) as raise_if_interrupted:  # from here on, also during imports
+        outcome = _run_stages(
+            config, output=output, since=since, new_release=new_release, raise_if_interrupted=raise_if_interrupted
+        )
+    if isinstance(outcome, KeyboardInterrupt):
+        raise outcome
     from hush.cli.results.accounting import print_json
     from hush.cli.results.run import outcome_record, show_outcome
 
-    record = outcome_record(ended)
+    record = outcome_record(outcome)
     print_json(record) if json else show_outcome(record, Console())
-    if ended.verdict == "failed":
+    if outcome.verdict == "failed":
         raise typer.Exit(1)
 
 
-def _ended(
-    config: Path, *, output: Path | None, since: str | None, new_release: bool, again: Callable[..., None]
+def _run_stages(
+    config: Path,
+    *,
+    output: Path | None,
+    since: str | None,
+    new_release: bool,
+    raise_if_interrupted: Callable[..., None],
 ) -> "Outcome | KeyboardInterrupt":
-    """What a run comes to; where training was asked to stop and did, what is to be raised.
+    """The outcome of a run, or the exception to raise if training stopped because of a signal.
 
-    again: raises Ctrl-C that got lost in a stage, before the next one begins: a plan is trained once.
+    raise_if_interrupted: called before each stage, so that a Ctrl-C that a library swallowed does not start training,
+    which a plan allows only once.
     """
-    from hush.cli.messages import both, logged
+    from hush.cli.messages import call_both, log_progress
     from hush.cli.results.run import Screen
     from hush.run.config import load_config
     from hush.run.pipeline import run_folder, run_pipeline
@@ -137,14 +143,14 @@ def _ended(
     stop = Interrupt(screen.stopping)
     try:
         with screen:
-            watch = logged(screen.watch(stoppable=lambda: stop), console)
-            watch = replace(watch, stage=both(again, watch.stage))
+            watch = log_progress(screen.watch(stoppable=lambda: stop), console)
+            watch = replace(watch, stage=call_both(raise_if_interrupted, watch.stage))
             return run_pipeline(loaded, output=output, since=since, new_release=new_release, watch=watch)
     except Interrupted as stopped:
-        return stop.stopped(stopped_after(stopped.round, stopped.rounds))
+        return stop.exception(stopped_after_message(stopped.round, stopped.rounds))
 
 
-def _foretell(config: Path, *, output: Path | None, since: str | None, new_release: bool, json: bool) -> None:
+def _show_dry_run(config: Path, *, output: Path | None, since: str | None, new_release: bool, json: bool) -> None:
     """What a run would do now."""
     from hush.cli.results.accounting import print_json
     from hush.cli.results.run import CHECKING, forecast_record, show_forecast
@@ -159,21 +165,21 @@ def _foretell(config: Path, *, output: Path | None, since: str | None, new_relea
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the report, the models and all behind them.")] = Path(
+    output: Annotated[Path, typer.Option(help="Folder for the report, the models and all other results.")] = Path(
         "hush-demo"
     ),
-    quick: Annotated[bool, flag("--quick", "Few files and rounds: shows how it goes, not what it is worth.")] = False,
-    noise_table: Annotated[bool, flag("--noise-table", "Instead: the noise table and the picture of the README.")] = (
-        False
-    ),
+    quick: Annotated[bool, flag("--quick", "Few files and rounds: shows how it works, not how well.")] = False,
+    noise_table: Annotated[
+        bool, flag("--noise-table", "Instead: make the noise table and the figure of the README.")
+    ] = (False),
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Protect a code base that is on every machine, side by side with other ways. Takes some minutes on two cores.
+    """Compare hush with other methods on Python's standard library. Takes a few minutes on two cores.
 
-    Python's standard library plays a company's code, some of its packages play secret projects. The same small model
-    is trained four times: without protection, by the paper's method with all data and with its program, and by hush.
-    Ends with a report.
+    The standard library stands for a company's code base, and some of its packages for secret projects. The same small
+    model is trained four times: without protection, by the paper's method with all the data and with its linear
+    program, and by hush. Writes a report.
 
     Example: `hush demo --output hush-demo`
     """
@@ -182,8 +188,8 @@ def demo(
 
     last = output / ("noise.json" if noise_table else "report.html")
     for path in [output / name for name in sorted(NOISE_TABLE_FILES)] if noise_table else [last]:
-        if path.exists() and not force:  # what a demo that was stopped left behind is no result
-            raise InvalidInput(f"{path} is there already; pass --force to replace it, or name a new --output")
+        if path.exists() and not force:  # files of a demo that was stopped are not a result
+            raise InvalidInput(f"{path} exists; pass --force to overwrite it, or another --output")
     if noise_table:
         from hush.demo.noise_table import FULL_TABLE, QUICK_TABLE, run_noise_table
 

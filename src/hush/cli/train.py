@@ -1,4 +1,4 @@
-"""The command that trains: parse, fit, say where the results are."""
+"""The command ``hush train``: fine-tune a language model under a plan, in one process or in several."""
 
 import os
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hush.cli.checks import check_model, needed_for, quiet_libraries
-from hush.cli.interrupt import Interrupt, stop_message, stopped_after
+from hush.cli.checks import check_model, missing_library_explained, quiet_libraries
+from hush.cli.interrupt import Interrupt, message_when_stopped, stopped_after_message
 from hush.cli.messages import terminal, working
 from hush.cli.options import (
-    DATA_IN,
-    SPEED,
+    DATA_PANEL,
+    SPEED_PANEL,
     ColumnOption,
     DeviceOption,
     JsonOption,
@@ -38,148 +38,163 @@ class TaskChoice(StrEnum):
 
 
 class OptimizerChoice(StrEnum):
-    """How the noisy gradient is used."""
+    """What turns a noisy gradient into a step."""
 
     adamw = "adamw"
     sgd = "sgd"
 
 
 class ScheduleChoice(StrEnum):
-    """How the learning rate goes over the rounds."""
+    """How the learning rate changes over the rounds."""
 
     constant = "constant"
     linear = "linear"
     cosine = "cosine"
 
 
-LEARNING, LORA, PUBLIC = "Learning", "LoRA: train small adapters", "Public stream: examples without secrets"
-SAFETY = "Resuming and checks"
-PARTS = ("owner", "release")  # of a run's folder
+LEARNING_PANEL = "Learning"  # headings of the help
+LORA_PANEL = "LoRA: train small adapters"
+PUBLIC_PANEL = "Public stream: examples without secrets"
+SAFETY_PANEL = "Resuming and checks"
+RUN_PARTS = ("owner", "release")  # folders in the folder of a run
 
 
 def train(
     plan: PlanArgument,
-    model: Annotated[str, typer.Option(help="Hugging Face language model: a name on the hub, or a folder.")],
+    model: Annotated[str, typer.Option(help="Hugging Face language model: a name on the hub or a folder.")],
     data: Annotated[
         str,
         typer.Option(
-            help="The plan's data: Parquet, JSON lines, CSV, text, a folder, or a name.", rich_help_panel=DATA_IN
+            help="The data of the plan: Parquet, JSON lines, CSV, text, a folder, or a name.",
+            rich_help_panel=DATA_PANEL,
         ),
     ],
     key: Annotated[
-        Path | None, typer.Option(help="Your data key, the one that hush plan was given.", rich_help_panel=DATA_IN)
+        Path | None, typer.Option(help="Your data key, the one passed to hush plan.", rich_help_panel=DATA_PANEL)
     ] = None,
-    output: Annotated[Path, typer.Option(help="Folder of the run; an unfinished run in it goes on.")] = Path("run"),
+    output: Annotated[Path, typer.Option(help="Folder of the run; an unfinished run in it resumes.")] = Path("run"),
     column: ColumnOption = None,
     unit: UnitOption = None,
     json: JsonOption = False,
     task: Annotated[
         TaskChoice | None,
         typer.Option(
-            help="What the model predicts: the next token, or masked ones [what it was made for].",
-            rich_help_panel=LEARNING,
+            help="What the model predicts: the next token or masked tokens [default: as it was pretrained].",
+            rich_help_panel=LEARNING_PANEL,
         ),
     ] = None,
     optimizer: Annotated[
-        OptimizerChoice, typer.Option(help="What makes a step of a noisy gradient.", rich_help_panel=LEARNING)
+        OptimizerChoice, typer.Option(help="Optimizer of the noisy gradients.", rich_help_panel=LEARNING_PANEL)
     ] = OptimizerChoice.adamw,
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="At its peak, above 0 [5e-4; with --lora 1e-3; with sgd 0.1].",
+            help="Peak learning rate, above 0 [default: 5e-4; with --lora 1e-3; with sgd 0.1].",
             max=1e3,
-            rich_help_panel=LEARNING,
+            rich_help_panel=LEARNING_PANEL,
         ),
     ] = None,
     schedule: Annotated[
-        ScheduleChoice, typer.Option(help="How the learning rate falls over the rounds.", rich_help_panel=LEARNING)
+        ScheduleChoice,
+        typer.Option(help="How the learning rate decays over the rounds.", rich_help_panel=LEARNING_PANEL),
     ] = ScheduleChoice.linear,
     warmup: Annotated[
-        int, typer.Option(help="Rounds over which it rises before that.", min=0, rich_help_panel=LEARNING)
+        int, typer.Option(help="Rounds of warmup before the decay.", min=0, rich_help_panel=LEARNING_PANEL)
     ] = 0,
     max_length: Annotated[
         int | None,
         typer.Option(
-            help="Tokens to which each text is cut [what the model takes, at most 512].",
+            help="Truncate each text to this many tokens [default: what the model takes, at most 512].",
             min=2,
-            rich_help_panel=LEARNING,
+            rich_help_panel=LEARNING_PANEL,
         ),
     ] = None,
-    lora: Annotated[bool, flag("--lora", "Freeze the model, and train adapters.", panel=LORA)] = False,
-    lora_rank: Annotated[int, typer.Option(help="Their rank: more learns more.", min=1, rich_help_panel=LORA)] = 8,
-    lora_alpha: Annotated[float, typer.Option(help="Their scale, times the rank.", rich_help_panel=LORA)] = 16.0,
-    lora_dropout: Annotated[float, typer.Option(help="Their dropout, in [0, 1).", rich_help_panel=LORA)] = 0.0,
+    lora: Annotated[bool, flag("--lora", "Freeze the model and train adapters.", panel=LORA_PANEL)] = False,
+    lora_rank: Annotated[int, typer.Option(help="Rank of the adapters.", min=1, rich_help_panel=LORA_PANEL)] = 8,
+    lora_alpha: Annotated[float, typer.Option(help="LoRA alpha: scale times rank.", rich_help_panel=LORA_PANEL)] = 16.0,
+    lora_dropout: Annotated[float, typer.Option(help="Dropout, in [0, 1).", rich_help_panel=LORA_PANEL)] = 0.0,
     lora_target: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name of a module that gets one. Repeat for several [PEFT's choice].",
+            help="Name of a module to adapt. Can be repeated [default: chosen by PEFT].",
             metavar="<str>",
-            rich_help_panel=LORA,
+            rich_help_panel=LORA_PANEL,
         ),
     ] = None,
     public_weight: Annotated[
         float | None,
-        typer.Option(help="Add their mean gradient to each step, times this, without noise.", rich_help_panel=PUBLIC),
+        typer.Option(
+            help="Add their mean gradient times this to each step, without noise.", rich_help_panel=PUBLIC_PANEL
+        ),
     ] = None,
     public_batch: Annotated[
-        int | None, typer.Option(help="How many of them in each round.", min=1, rich_help_panel=PUBLIC)
+        int | None, typer.Option(help="How many of them per round.", min=1, rich_help_panel=PUBLIC_PANEL)
     ] = None,
     micro_batch: Annotated[
         int,
         typer.Option(
-            help="Examples that the model sees at once: lower it to save memory.", min=1, rich_help_panel=SPEED
+            help="Examples that the model processes at once; lower it to save memory.",
+            min=1,
+            rich_help_panel=SPEED_PANEL,
         ),
     ] = 32,
-    bf16: Annotated[bool, flag("--bf16", "Compute in bfloat16; sums and noise stay float32.", panel=SPEED)] = False,
-    compile: Annotated[bool, flag("--compile", "Compile the model: a slow start, then faster.", panel=SPEED)] = False,
+    bf16: Annotated[
+        bool, flag("--bf16", "Compute in bfloat16; sums and noise stay float32.", panel=SPEED_PANEL)
+    ] = False,
+    compile: Annotated[
+        bool, flag("--compile", "Compile the model: slow start, faster rounds.", panel=SPEED_PANEL)
+    ] = False,
     gradient_checkpointing: Annotated[
-        bool, flag("--gradient-checkpointing", "Less memory for more time.", panel=SPEED)
+        bool, flag("--gradient-checkpointing", "Use less memory and more time.", panel=SPEED_PANEL)
     ] = False,
     device: DeviceOption = None,
     shard: Annotated[
-        bool, flag("--shard", "With torchrun: cut the model over the processes, not a copy each.", panel=SPEED)
+        bool, flag("--shard", "With torchrun: split the model over the processes (FSDP2).", panel=SPEED_PANEL)
     ] = False,
     save_every: Annotated[
-        int, typer.Option(help="Rounds between states to resume from.", min=1, rich_help_panel=SAFETY)
+        int, typer.Option(help="Rounds between checkpoints to resume from.", min=1, rich_help_panel=SAFETY_PANEL)
     ] = 100,
     resume: Annotated[
-        bool, flag("--resume/--no-resume", "Go on with an unfinished run in the folder, or refuse it.", panel=SAFETY)
+        bool, flag("--resume/--no-resume", "Resume an unfinished run in the folder, or refuse it.", panel=SAFETY_PANEL)
     ] = True,
     evaluate_every: Annotated[
         int | None,
         typer.Option(
-            help="Rounds between losses on what the plan holds out [about 20 times in all].",
+            help="Rounds between losses on the examples that the plan holds out [default: about 20 in all].",
             min=1,
-            rich_help_panel=SAFETY,
+            rich_help_panel=SAFETY_PANEL,
         ),
     ] = None,
     unchecked_data: Annotated[
         bool,
-        flag("--unchecked-data", "Train under a plan that names no data. Marked: certifies nothing.", panel=SAFETY),
+        flag("--unchecked-data", "Allow a plan that names no data. The result certifies nothing.", panel=SAFETY_PANEL),
     ] = False,
     insecure_seed: Annotated[
         int | None,
-        typer.Option(help="Repeat draws and noise, for tests. Marked: certifies nothing.", rich_help_panel=SAFETY),
+        typer.Option(
+            help="Repeatable draws and noise, for tests. The result certifies nothing.", rich_help_panel=SAFETY_PANEL
+        ),
     ] = None,
 ) -> None:
     """Fine-tune a language model under a plan.
 
-    Draws, clips and adds noise as the plan says, for exactly its rounds, and refuses any data but the plan's. The
-    folder then has two parts: release/ may leave your hands (model, plan, certificate); owner/ may not (states, losses
-    and batch sizes: they would give the secret draw away). Ctrl-C, or SIGTERM, stops after the round under way. However
-    training was stopped, by kill or power cut too, the same command goes on.
+    Draws examples, clips gradients and adds noise as the plan says, for exactly its rounds, and refuses any other data
+    than the plan's. The folder then has two parts: release/ may be passed on (model, plan, certificate); owner/ must
+    stay private (checkpoints, losses and batch sizes, which would reveal the secret draw). Ctrl-C or SIGTERM stops
+    after the current round. However training was stopped, also by kill or power failure, the same command resumes it.
 
     Example: `hush train my-plan --model gpt2 --data mail.jsonl --key my.key --output run`
 
     A larger model, adapters only, on one GPU: add `--lora --bf16 --compile --micro-batch 8`
 
-    On 4 GPUs: `torchrun --nproc-per-node 4 -m hush train my-plan …` as above; if it is too large for one, add `--shard`
+    On 4 GPUs: `torchrun --nproc-per-node 4 -m hush train my-plan …` as above; add `--shard` if the model does not fit
+    on one GPU.
     """
     options = locals()
-    from hush.cli.checks import check_apart
-    from hush.cli.messages import Milestones, both
+    from hush.cli.checks import check_outside_data
+    from hush.cli.messages import Milestones, call_both
     from hush.cli.results.accounting import print_json
-    from hush.cli.results.train import TrainingBar, fitted_record, show_fitted, show_start, stopped_at_once
+    from hush.cli.results.train import TrainingBar, fitted_record, show_fitted, show_start, stopped_at_once_message
     from hush.console import Heartbeat
     from hush.data import read_corpus
     from hush.keys import DataKey
@@ -187,73 +202,75 @@ def train(
     from hush.train.settings import Recipe, Runtime
 
     if not lora and lora_target:
-        raise InvalidInput("--lora-target is about LoRA; add --lora, or drop it")
+        raise InvalidInput("--lora-target needs --lora; add --lora, or drop --lora-target")
     adapters = {"rank": lora_rank, "alpha": lora_alpha, "dropout": lora_dropout, "targets": lora_target or None}
     stream = {"weight": public_weight, "batch": public_batch}
     public = {name: value for name, value in stream.items() if value is not None}
     recipe = settings_from(Recipe, options, lora=adapters if lora else None, public=public or None)
     runtime = settings_from(Runtime, options)
-    with stop_message(lambda: stopped_at_once(output)), _processes(device) as first:  # a run may be there to resume
+    # From here on, since the folder may hold a run that this command continues.
+    with message_when_stopped(lambda: stopped_at_once_message(output)), _processes(device) as first:
         if not plan.is_dir():
             raise InvalidInput(f"{plan} is not a folder; pass one that hush plan wrote")
-        _check_folder(output)
-        check_apart(output, data)
+        _check_run_folder(output)
+        check_outside_data(output, data)
         check_model(model, "--model")
         with working("Reading the plan", silent=not first):
             loaded = Plan.load(plan)
         corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
-        found_key = None if key is None else DataKey.load(key)
+        data_key = None if key is None else DataKey.load(key)
 
-        shown = terminal(silent=not first)
-        show_start(loaded, corpus, model, output, shown, lora=lora)
+        console = terminal(silent=not first)
+        show_start(loaded, corpus, model, output, console, lora=lora)
         quiet_libraries(silent=not first)
-        with needed_for("training"):
+        with missing_library_explained("training"):
             from hush.train.fit import Stopped, fit
 
-        with TrainingBar(shown, loaded.rounds) as bar, Interrupt(bar.stopping) as stop:
-            ended = fit(
+        with TrainingBar(console, loaded.rounds) as bar, Interrupt(bar.stopping) as stop:
+            result = fit(
                 loaded,
                 recipe,
                 corpus,
-                key=found_key,
+                key=data_key,
                 output=output,
                 runtime=runtime,
                 resume=resume,
                 unchecked_data=unchecked_data,
                 insecure_seed=insecure_seed,
-                progress=both(bar, Milestones(shown)),
-                reading=both(bar.reading, partial(Heartbeat(shown), "Reading the data")),
+                progress=call_both(bar, Milestones(console)),
+                reading=call_both(bar.reading, partial(Heartbeat(console), "Reading the data")),
                 stop=stop,
             )
-    if isinstance(ended, Stopped):
-        raise stop.stopped(stopped_after(ended.round, ended.rounds)) if first else typer.Exit(stop.code)
+    if isinstance(result, Stopped):
+        message = stopped_after_message(result.round, result.rounds)
+        raise stop.exception(message) if first else typer.Exit(stop.exit_code)
     if first:
-        record = fitted_record(ended)
-        print_json(record) if json else show_fitted(record, Console(), ended)
+        record = fitted_record(result)
+        print_json(record) if json else show_fitted(record, Console(), result)
     if shard:
         from hush.train.launch import leave
 
         leave(0)
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuse a place that holds anything but a run, such as the plan: the two parts of a run are copied by whole."""
+def _check_run_folder(folder: Path) -> None:
+    """Refuse a folder that holds anything but a run, such as the plan: the parts of a run are copied as a whole."""
     if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"--output={folder} is a file; name a folder for the run")
-    if not folder.is_dir() or (folder / "owner" / "run.json").is_file():  # to a run, its owner may add what they like
+        raise InvalidInput(f"--output={folder} is a file; pass a folder for the run")
+    if not folder.is_dir() or (folder / "owner" / "run.json").is_file():  # the owner may add files to a run
         return
-    foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in PARTS)
+    foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in RUN_PARTS)
     if foreign:
-        raise InvalidInput(f"--output={folder} holds something other than a run ({foreign[0]}); name a new folder")
+        raise InvalidInput(f"--output={folder} holds something other than a run ({foreign[0]}); pass a new folder")
 
 
 @contextmanager
 def _processes(device: str | None) -> Iterator[bool]:
-    """Whether this process speaks for all that torchrun started; it does if it is alone."""
+    """Connect the processes that torchrun started. Yields whether this one prints for all of them."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield True
         return
-    with needed_for("training"):
+    with missing_library_explained("training"):
         from hush.train.launch import connected
     with connected(device) as first:
         yield first

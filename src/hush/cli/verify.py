@@ -1,7 +1,4 @@
-"""Commands that check: recompute a plan, and hold what a run released against it; and sign either.
-
-The command that shows: one page about a plan or a run, for people.
-"""
+"""The commands ``hush verify`` (recompute a plan, check a release), ``hush sign`` and ``hush report``."""
 
 import time
 from pathlib import Path
@@ -12,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hush.cli.messages import working
-from hush.cli.options import ForceOption, JsonOption, PlanOfRunOption, ShowTextOption, flag
+from hush.cli.options import ForceOption, JsonOption, PlanOfRunOption, ShowTextOption, flag, settings_from
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -25,98 +22,97 @@ __all__ = ["report", "sign", "verify"]
 def verify(
     plan: Annotated[
         Path,
-        typer.Argument(help="A plan's folder, or that of a run: its release/, or all.", metavar="PLAN|RUN"),
+        typer.Argument(help="Folder of a plan, or of a run: its release/, or all.", metavar="PLAN|RUN"),
     ],
     public_key: Annotated[
-        Path | None, typer.Option(help="Also check the signature of the plan, or of the run, against this PEM key.")
+        Path | None, typer.Option(help="Also check the signature of the plan or run with this PEM key.")
     ] = None,
     incidence: Annotated[
-        Path | None, typer.Option(help="Also check that the plan is about this graph (Parquet or JSON).")
+        Path | None, typer.Option(help="Also check that the plan was made for this graph (Parquet or JSON).")
     ] = None,
     secrets: Annotated[
-        Path | None, typer.Option(help="Also check that it promises what this table of secrets asks for.")
+        Path | None, typer.Option(help="Also check that the plan promises what this table of secrets states.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Does a plan keep its promises, and is this the model that was trained under it?
+    """Verify that a plan keeps its promises, and that a model is the one that its certificate names.
 
     Recomputes every posterior from the graph, the weights and the noise in the folder, one secret at a time, and
-    compares everything that its files state. Of a run, also its certificate with the plan, and the files of the model
-    with the certificate. Exit code 1 if anything does not fit. 100,000 secrets take minutes.
+    compares it with everything that the files state. For a run it also compares the certificate with the plan, and the
+    files of the model with the certificate. Exit code 1 means that a check failed. 100,000 secrets take minutes.
 
     Example: `hush verify hush-run/release --public-key public.pem`
     """
     from hush.cli.inputs import read_incidence
     from hush.cli.results.accounting import print_json
     from hush.cli.results.verify import show_verification, verification_record
-    from hush.plan.verify import verify as verified
+    from hush.plan.verify import verify as verify_folder
     from hush.secret_table import Secrets
 
-    meant = _meant(plan)
+    folder = _verifiable_folder(plan)
     graph = None if incidence is None else read_incidence(incidence)
     table = None if secrets is None else Secrets.from_parquet(secrets)
     with working("Verifying") as progress:
-        found = verified(meant, public_key=public_key, incidence=graph, secrets=table, progress=progress)
-    record = verification_record(found, meant)
-    print_json(record) if json else show_verification(record, Console(), named=meant == plan)
-    if not found.passed:
+        verification = verify_folder(folder, public_key=public_key, incidence=graph, secrets=table, progress=progress)
+    record = verification_record(verification, folder)
+    print_json(record) if json else show_verification(record, Console(), named=folder == plan)
+    if not verification.passed:
         raise typer.Exit(1)
 
 
 def sign(
     plan: Annotated[
         Path | None,
-        typer.Argument(help="A plan's folder, or that of a run; verify it before.", metavar="PLAN|RUN"),
+        typer.Argument(help="Folder of a plan or of a run; verify it first.", metavar="PLAN|RUN"),
     ] = None,
     private_key: Annotated[Path | None, typer.Option(help="Your private key, a PEM file.")] = None,
     new_key: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(
-            help="Instead: create a key pair in these two files, which must not exist.", metavar="PRIVATE PUBLIC"
-        ),
+        typer.Option(help="Instead: create a key pair in these two new files.", metavar="PRIVATE PUBLIC"),
     ] = None,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Vouch for a plan, or for a model and its certificate, with a detached Ed25519 signature.
+    """Sign a plan, or a model and its certificate, with a detached Ed25519 signature.
 
-    Of a plan it covers every file. Of a run (its release/) it is over the certificate, which names the model
-    and all that the plan states by their fingerprints; a report is not covered. Create a key pair once, keep the
-    private key to yourself (only its owner can read the file), and give the public one to those who verify.
+    The signature of a plan covers every file. The signature of a run (its release/) covers the certificate,
+    which names the model and the plan by their fingerprints; it does not cover a report. Create a key pair once, keep
+    the private key private (only its owner can read the file), and give the public key to those who verify.
 
     Example: `hush sign --new-key private.pem public.pem`, then `hush sign hush-run --private-key private.pem`
     """
     from hush.cli.results.accounting import print_json
     from hush.plan.files import covered, create_keys, signature_of
-    from hush.plan.files import sign as signed
+    from hush.plan.files import sign as write_signature
 
     if new_key is not None and plan is None and private_key is None:
         create_keys(*new_key)
         record = {"private_key": str(new_key[0]), "public_key": str(new_key[1])}
-        said = f"Keep {new_key[0]} to yourself; give {new_key[1]} to those who verify."
+        message = f"Keep {new_key[0]} private; give {new_key[1]} to those who verify."
     elif new_key is None and plan is not None and private_key is not None:
-        meant = _meant(plan)
-        if signature_of(meant).exists() and not force:
-            raise InvalidInput(f"{meant} is signed already; pass --force to replace its signature")
-        _check_fits(meant)
-        record = {"signature": str(signed(meant, private_key))}
-        said = f"Signature written to {record['signature']}; {covered(meant)}."
+        folder = _verifiable_folder(plan)
+        if signature_of(folder).exists() and not force:
+            raise InvalidInput(f"{folder} is already signed; pass --force to overwrite its signature")
+        _check_release(folder)
+        record = {"signature": str(write_signature(folder, private_key))}
+        message = f"Signature written to {record['signature']}; {covered(folder)}."
     else:
         raise InvalidInput("pass PLAN|RUN with --private-key PRIVATE.pem, or --new-key PRIVATE.pem PUBLIC.pem alone")
-    print_json(record) if json else Console(highlight=False, soft_wrap=True).print(said, markup=False)
+    print_json(record) if json else Console(highlight=False, soft_wrap=True).print(message, markup=False)
 
 
-def _meant(folder: Path) -> Path:
-    """The plan, or the release, that a folder is or has in it."""
-    from hush.run.folder import locate_verifiable
+def _verifiable_folder(folder: Path) -> Path:
+    """The plan or the release that this folder is or contains."""
 
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder; pass one that hush plan, hush train or hush run wrote")
+    from hush.run.folder import locate_verifiable
+
     return locate_verifiable(folder)
 
 
-def _check_fits(folder: Path) -> None:
-    """Refuse to sign a release whose certificate is not about its plan and its model."""
+def _check_release(folder: Path) -> None:
+    """Refuse to sign a release whose certificate does not match its plan and its model."""
     from hush.certificate import Certificate
     from hush.plan.files import is_release, minor_version, read_record
     from hush.plan.verify import check_release, refuse_unknown_words
@@ -131,81 +127,82 @@ def _check_fits(folder: Path) -> None:
         checks, _ = check_release(folder, planned)
     for check in checks:
         if not check.passed:
-            raise InvalidInput(f"{folder} is not signed; {check.name}: {check.detail}")
+            raise InvalidInput(f"{folder} was not signed; {check.name}: {check.detail}")
 
 
 def report(
     source: Annotated[
-        Path, typer.Argument(help="A plan's folder, or that of a run of hush train or hush run.", metavar="PLAN|RUN")
+        Path, typer.Argument(help="Folder of a plan, or of a run of hush train or hush run.", metavar="PLAN|RUN")
     ],
-    output: Annotated[Path, typer.Option(help="The page to write, an .html file.")],
+    output: Annotated[Path, typer.Option(help="The .html file to write.")],
     frontier: Annotated[
-        Path | None, typer.Option(help="Show this frontier: what `hush frontier --output FILE.json` wrote.")
+        Path | None, typer.Option(help="Show this frontier: a file from `hush frontier --output FILE.json`.")
     ] = None,
-    scan: Annotated[Path | None, typer.Option(help="Show what this scan found: a folder of hush scan.")] = None,
-    audit: Annotated[Path | None, typer.Option(help="Show this audit: a folder of hush audit.")] = None,
+    scan: Annotated[Path | None, typer.Option(help="Show this scan: a folder from hush scan.")] = None,
+    audit: Annotated[Path | None, typer.Option(help="Show this audit: a folder from hush audit.")] = None,
     plan: PlanOfRunOption = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     compare: Annotated[
         bool | None,
-        flag("--compare/--no-compare", "Compute the noise that other methods would need [up to 2,000 secrets]."),
+        flag("--compare/--no-compare", "Show the noise that other methods would need [default: up to 2,000 secrets]."),
     ] = None,
     force: ForceOption = False,
     show_text: ShowTextOption = False,
     json: JsonOption = False,
 ) -> None:
-    """What is promised, what did it cost, and does it hold?
+    """Write a report: what is promised, what it costs, and whether it holds.
 
-    Writes one HTML file to open in any browser, without a network: the promise, the frontier, noise by method, every
-    secret in a table to search and sort, training curves, what other priors would rise to, the audit, and how to
-    verify. It holds no text of a secret unless you ask for it.
+    Writes one HTML file that opens in any browser, without a network: the promise, the frontier, the noise by method, a
+    table of all secrets to search and sort, training curves, the bounds for other priors, the audit, and how to
+    verify. It contains the text of secrets only with --show-text.
 
     Example: `hush report run --scan found --frontier frontier.json --audit audit --output report.html`
     """
+    options = locals()
     from hush.cli.checks import check_output
     from hush.cli.results.accounting import print_json
-    from hush.report.report import TITLE, Report, read_audit, read_frontier, read_source
+    from hush.report.report import Report, read_audit, read_frontier, read_source
+    from hush.report.settings import ReportSettings
     from hush.scan.result import Scan
 
+    settings = settings_from(ReportSettings, options, frontier=frontier is not None)
     if show_text and scan is None:
-        raise InvalidInput("--show-text reads the texts from the owner's side of a scan; pass --scan FOLDER")
+        raise InvalidInput("--show-text reads texts from the owner/ folder of a scan; pass --scan FOLDER")
     check_output(output, source, frontier, audit, forms=("html",), force=force)
     begin = time.perf_counter()
     with working("Reading"):
-        read = read_source(source, plan=plan)
-        given = {
+        loaded = read_source(source, plan=plan)
+        shown = {
             "frontier": None if frontier is None else {"rows": list(read_frontier(frontier))},
             "scan": None if scan is None else Scan.load(scan),
             "audit": None if audit is None else read_audit(audit),
         }
-    noise = _noise(read.plan, compare)
+    noise = _noise_by_method(loaded.plan, any_size=compare is not None) if settings.methods else ()
     with working("Writing the page"):
         Report(
-            plan=read.plan,
-            certificate=read.certificate,
+            plan=loaded.plan,
+            certificate=loaded.certificate,
             noise=noise,
-            training=read.training,
-            title=TITLE if title is None else title,
-            folder=read.folder,
-            show_text=show_text,
-            **given,
+            training=loaded.training,
+            title=settings.title,
+            folder=loaded.folder,
+            show_text=settings.show_text,
+            **shown,
         ).write(output)
     size, seconds = output.stat().st_size, time.perf_counter() - begin
     if json:
-        print_json({"report": str(output), "bytes": size, "secrets": len(read.plan.secret_ids), "seconds": seconds})
+        print_json({"report": str(output), "bytes": size, "secrets": len(loaded.plan.secret_ids), "seconds": seconds})
         return
     out = Console(highlight=False, soft_wrap=True)
     out.print(Text(f"Report: {output} ({size / 1e6:.1f} MB). Open it in any browser; it needs no network."))
     out.print(f"{seconds:.1f} s", style="dim")
 
 
-def _noise(plan: "Plan", compare: bool | None) -> "tuple[MethodNoise, ...]":
-    """The noise of other methods, with a bar for each while it is computed."""
-    from hush.report.numbers import MAX_COMPARED_SECRETS as MOST_SECRETS
-    from hush.report.numbers import noise_by_method
+def _noise_by_method(plan: "Plan", *, any_size: bool) -> "tuple[MethodNoise, ...]":
+    """The noise that other methods would need, with a progress bar; none for a large plan unless any_size."""
+    from hush.report.numbers import MAX_COMPARED_SECRETS, noise_by_method
 
-    wanted = 0 < len(plan.secret_ids) <= MOST_SECRETS if compare is None else compare and bool(plan.secret_ids)
-    if not wanted:
+    if not plan.secret_ids or (len(plan.secret_ids) > MAX_COMPARED_SECRETS and not any_size):
         return ()
     with working("Comparing methods") as bar:
         return noise_by_method(plan, progress=lambda _, done, total: bar(done, total))

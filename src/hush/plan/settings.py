@@ -1,4 +1,4 @@
-"""The settings of a plan, stated once: arguments of ``make_plan``, options of ``hush plan``, ``plan:`` in a config."""
+"""The settings of a plan: arguments of ``make_plan``, options of ``hush plan``, ``plan:`` in a config."""
 
 from typing import Any, Literal, Self, final
 
@@ -10,7 +10,7 @@ from hush.settings import Count, Positive, Real, Settings, wrong
 
 __all__ = ["PlanSettings"]
 
-MAX_SCALE = 1e9  # of noise and clip norm: float32 sums can hold both, and their product
+MAX_SCALE = 1e9  # of noise multiplier and clip norm: float32 can hold both, and their product
 
 
 @final
@@ -24,7 +24,7 @@ class PlanSettings(Settings):
     bound: Literal["blowup", "renyi", "kl"] = "blowup"
     capacity: Literal["accounted", "paper", "none"] = "accounted"
     noise_multiplier: Positive | None = Field(
-        default=None, le=MAX_SCALE, description="a number above 0 and up to 1e9, or leave it out to have it found"
+        default=None, le=MAX_SCALE, description="a number above 0 and up to 1e9, or leave it out to have it computed"
     )
     keep: Real | None = Field(
         default=None,
@@ -32,7 +32,7 @@ class PlanSettings(Settings):
         le=1.0,
         description="the share of their weight that examples with secrets keep, above 0 and up to 1, such as 0.9",
     )
-    strength: Positive | None = Field(default=None, description="the paper's c, a number above 0")
+    strength: Positive | None = Field(default=None, description="the constant c of the paper, a number above 0")
     hold_out: Real | None = Field(
         default=None,
         ge=0.0,
@@ -45,7 +45,7 @@ class PlanSettings(Settings):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What ``make_plan`` is given; ``keep`` only if it is stated, since it has a default there."""
+        """Arguments of ``make_plan``; ``keep`` only if it is stated, since it has a default there."""
         unstated = {"keep"} if self.keep is None else set[str]()
         return self.model_dump(exclude={"hold_out"} | unstated)
 
@@ -54,13 +54,13 @@ class PlanSettings(Settings):
         if self.keep is not None and (self.noise_multiplier is not None or self.capacity != "accounted"):
             raise wrong(
                 Setting("keep"),
-                " looks for a noise, for accounted capacities; drop it, or drop ",
+                " computes the noise for accounted capacities; drop it, or drop ",
                 Setting("noise_multiplier"),
                 " and ",
                 Setting("capacity"),
             )
         if (self.strength is not None) != (self.capacity == "paper"):
             raise wrong(
-                Setting("strength"), " belongs to ", Setting("capacity"), " paper, which needs it; give both or neither"
+                Setting("strength"), " and ", Setting("capacity"), " paper need each other; pass both or neither"
             )
         return self

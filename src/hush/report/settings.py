@@ -1,4 +1,4 @@
-"""The settings of a report, stated once: the options of ``hush report`` and ``report:`` in a config."""
+"""The settings of a report: options of ``hush report``, ``report:`` in a config."""
 
 from typing import final
 

@@ -1,13 +1,9 @@
-"""One file that says everything about a run: data, rules, promises, plan, model, training, audit and output.
+"""The config of a run: one YAML file with data, rules, promises, plan, model, training, audit, report and output.
 
-sections (what each part may say) -> config (the whole file, read and checked); templates: files to begin with.
-
-The whole config: read, checked in one go, and with every path found from where the file lies.
-
-It is read by what reads rules files, so its messages have the same form: line, key, what is allowed, the nearest name.
-Rules stand in it as in a rules file (``promises`` are its ``defaults``), or in a file of their own.
-
-Commented configs to begin with, one for each kind of data; ``hush init`` writes them.
+A config is checked as a whole, and one error lists all its problems; relative paths start at the folder of the file.
+It is read like a rules file, so messages have the same form: line, key, allowed values, the nearest name. Rules are
+written as in a rules file (``promises`` are its ``defaults``), or are the path of a rules file. ``templates/`` holds a
+commented config for each kind of data, which ``hush init`` writes.
 """
 
 import json
@@ -36,12 +32,15 @@ from hush.settings import Model, Settings
 __all__ = ["Config", "Kind", "config_key", "load_config", "settings_shown_as_keys", "template"]
 
 
-BASE_MODEL = "base-model"  # as the audit's reference: the model that training begins with
+BASE_MODEL = "base-model"  # as the reference of the audit: the model before training
+PATHS_NOTE = "relative paths start at the folder of the config"
+
+Kind = Literal["text", "code"]
 Place = tuple[str | int, ...]
 
 
 class _Sections(Model):
-    """The file as it is written, but for its rules."""
+    """The file as it is written, except for its rules."""
 
     version: Literal[1] = Field(default=1, description="1")
     data: DataSection = Field(description="a mapping with source")
@@ -51,10 +50,11 @@ class _Sections(Model):
     plan: PlanSettings = Field(description="a mapping with batch_size and rounds")
     model: ModelSection = Field(description="a mapping with name or small")
     training: TrainingSection = Field(
-        default=TrainingSection(), description="a mapping, such as {learning_rate: 5e-4}; leave it out for defaults"
+        default=TrainingSection(),
+        description="a mapping, such as {learning_rate: 5e-4}, or leave it out for the defaults",
     )
     audit: AuditSection | None = Field(
-        default=None, description="a mapping, such as {trials: 20000}; leave it out for no audit"
+        default=None, description="a mapping, such as {trials: 20000}, or leave it out for no audit"
     )
     report: ReportSettings = Field(
         default=ReportSettings(), description="a mapping with title, frontier, methods or show_text"
@@ -77,9 +77,9 @@ class _WithRulesFile(_Sections):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Config:
-    """A config that fits together. Its repr shows no text: rules may list secrets.
+    """A checked config. Its repr shows no text of rules, which may list secrets.
 
-    folder: where relative paths begin. text: the file as it was read. stated_rules: rules, promises and chunks as
+    folder: where relative paths start. text: the file as it was read. stated_rules: rules, promises and chunks as
     they are written, for fingerprints.
     """
 
@@ -98,7 +98,7 @@ class Config:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], *, folder: str | os.PathLike[str] = ".") -> "Config":
-        """A config from Python, in the form of the file.
+        """A config from a mapping in the form of the file.
 
         >>> Config.of({
         ...     "data": {"source": "imdb"},
@@ -114,11 +114,11 @@ class Config:
 
     @property
     def source(self) -> str:
-        """The data: a path found from the config, or a name as it is."""
+        """The data: a path relative to the config, or the name of a data set."""
         return self.located(self.data.source)
 
     def located(self, name: str) -> str:
-        """A path that the config names, from its folder; what is not there stays as it is, and may be a name."""
+        """A path relative to the folder of the config; what is not a path stays unchanged, and may be a name."""
         path = self.folder / Path(name).expanduser()
         return str(path) if path.exists() or means_path(name, folder=self.folder) else name
 
@@ -129,7 +129,7 @@ class Config:
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
-    """The config in a YAML file. One error lists all that is wrong with it, by line, and quotes no text of it."""
+    """The config in a YAML file. One error lists all its problems by line, and quotes no text of the file."""
     place = Path(path)
     return _checked(read_yaml(place), place.parent, str(path), place.read_bytes())
 
@@ -137,28 +137,28 @@ def load_config(path: str | os.PathLike[str]) -> Config:
 def _checked(document: Document, folder: Path, source: str, text: bytes) -> Config:
     content = document.content
     if not isinstance(content, Mapping):
-        said = kind_of_value(content)
-        raise InvalidInput(f"{source}: the file is {said}; it takes a mapping with data, rules, plan and model")
-    named = isinstance(content.get("rules"), str)
-    root = _WithRulesFile if named else _WithRules
+        kind = kind_of_value(content)
+        raise InvalidInput(f"{source}: the file is {kind}; it takes a mapping with data, rules, plan and model")
+    has_rules_file = isinstance(content.get("rules"), str)
+    root = _WithRulesFile if has_rules_file else _WithRules
     problems = Problems(root=root, content=content, line_of=document.line_of)
     try:
         sections = root.model_validate(content)
     except ValidationError as error:
-        raise document_error(source, problems.of(error)) from None  # the original quotes what it was given
+        raise document_error(source, problems.of(error)) from None  # pydantic's error quotes the values
     rules_path = folder / Path(sections.rules).expanduser() if isinstance(sections, _WithRulesFile) else None
-    found = [*_rules_misfits(sections, rules_path, problems)]
-    if found:
-        raise document_error(source, found)
+    messages = [*_rules_file_problems(sections, rules_path, problems)]
+    if messages:
+        raise document_error(source, messages)
     if rules_path is None:
         stated = RulesFile.model_construct(
             version=1, defaults=sections.promises, chunks=sections.chunks, rules=sections.rules
         )
         rules, stated_rules = Rules(file=stated, folder=folder), content["rules"]
-        # What a rules file calls defaults is called promises here.
-        found += [said.replace("under defaults", "under promises") for said in rules.inconsistencies(problems)]
+        # The defaults of a rules file are called promises in a config.
+        messages += [message.replace("under defaults", "under promises") for message in rules.inconsistencies(problems)]
     else:
-        rules, stated_rules = _from_file(rules_path, content)
+        rules, stated_rules = _read_rules_file(rules_path, content)
     config = Config(
         data=sections.data,
         rules=rules,
@@ -173,82 +173,83 @@ def _checked(document: Document, folder: Path, source: str, text: bytes) -> Conf
         rules_path=rules_path,
         stated_rules=[stated_rules, content.get("promises"), content.get("chunks")],
     )
-    found += [
-        problems.at(place, f"{problems.where(place)}: {said}")
-        for place, said in (*_path_misfits(config), *_misfits(config))
+    messages += [
+        problems.at(place, f"{problems.where(place)}: {message}")
+        for place, message in (*_path_problems(config), *_section_conflicts(config))
     ]
-    if found:
-        raise document_error(source, found)
+    if messages:
+        raise document_error(source, messages)
     return config
 
 
-def _rules_misfits(sections: _Sections, path: Path | None, problems: Problems) -> Iterator[str]:
+def _rules_file_problems(sections: _Sections, path: Path | None, problems: Problems) -> Iterator[str]:
     if path is None:
         return
     if not path.is_file():
-        yield problems.at(("rules",), f"rules: {path} is not a file; paths begin at the folder of the config")
+        yield problems.at(("rules",), f"rules: {path} is not a file; {PATHS_NOTE}")
     if sections.chunks is not None:
-        yield problems.at(("chunks",), "chunks: they belong into the rules file, beside its rules; move them there")
+        yield problems.at(("chunks",), "chunks: they belong in the rules file, next to its rules; move them there")
 
 
-def _from_file(path: Path, content: Mapping[str, Any]) -> tuple[Rules, object]:
-    """The rules of a file of their own, with the config's promises where the file states no defaults."""
+def _read_rules_file(path: Path, content: Mapping[str, Any]) -> tuple[Rules, object]:
+    """The rules of a rules file, with the config's promises if the file states no defaults."""
     document = read_yaml(path)
     rules = document.content
     if isinstance(rules, Mapping) and content.get("promises") is not None:
         if "defaults" in rules:
             raise InvalidInput(
-                f"{path}: the file states defaults, and the config promises too; keep one of them, they mean the same"
+                f"{path}: the file states defaults and the config states promises, which are the same; keep one of them"
             )
         document = Document(content={**rules, "defaults": content["promises"]}, node=document.node)
     return Rules.checked(document, path.parent, str(path)), rules
 
 
-def _path_misfits(config: Config) -> Iterator[tuple[Place, str]]:
-    """Paths that lead nowhere, before anything is begun."""
-    source, begin = config.source, "paths begin at the folder of the config"
+def _path_problems(config: Config) -> Iterator[tuple[Place, str]]:
+    """Paths that do not exist."""
+    source = config.source
     if config.rules.about_code:
         if not Path(source).is_dir():
-            yield ("data", "source"), f"{source} is no folder, but the rules are about code; {begin}"
+            yield ("data", "source"), f"{source} is not a folder, but the rules are about code; {PATHS_NOTE}"
     elif means_path(config.data.source, folder=config.folder) and not Path(source.split(":")[0]).exists():
-        yield ("data", "source"), f"{source} does not exist; {begin}"
+        yield ("data", "source"), f"{source} does not exist; {PATHS_NOTE}"
     name = config.model.name
     if name is not None and not Path(config.located(name)).is_dir() and means_path(name, folder=config.folder):
-        yield ("model", "name"), f"{config.located(name)} is no folder of a model, nor is it a name of the hub; {begin}"
+        message = f"{config.located(name)} is neither the folder of a model nor a name on the hub; {PATHS_NOTE}"
+        yield ("model", "name"), message
     held_out = None if config.audit is None else config.audit.held_out
     if held_out is not None and means_path(held_out, folder=config.folder):
-        found = config.located(held_out)
-        if not Path(found.split(":")[0]).exists():
-            yield ("audit", "held_out"), f"{found} does not exist; {begin}"
+        located = config.located(held_out)
+        if not Path(located.split(":")[0]).exists():
+            yield ("audit", "held_out"), f"{located} does not exist; {PATHS_NOTE}"
 
 
-def _misfits(config: Config) -> Iterator[tuple[Place, str]]:
-    """What no section can see alone."""
+def _section_conflicts(config: Config) -> Iterator[tuple[Place, str]]:
+    """Settings of one section that contradict another."""
     if config.rules.about_code:
         for name in ("column", "unit", "id_column"):
             if getattr(config.data, name) is not None:
-                yield ("data", name), "it is about tables, but the rules are about code; drop it"
+                yield ("data", name), "it is for tables, but the rules are about code; drop it"
     small, training, audit = config.model.small, config.training, config.audit
     if small is not None:
         if training.max_length is not None and training.max_length > small.length:
-            said = f"{training.max_length} is more than model.small.length, which is {small.length}; lower it"
-            yield ("training", "max_length"), said
+            message = f"{training.max_length} is more than model.small.length, {small.length}; lower it"
+            yield ("training", "max_length"), message
         if training.lora is not None:
             yield (
                 ("training", "lora"),
-                "adapters are of no use without the small model beneath, which is not shared; drop it",
+                "adapters are useless without their small model, which is not released; drop it",
             )
         if training.task == "masked":
             yield ("training", "task"), "a small model predicts the next byte; drop it, or name a masked model"
     if training.warmup > config.plan.rounds:
-        said = f"{training.warmup} is more than plan.rounds, which is {config.plan.rounds}; lower it"
-        yield ("training", "warmup"), said
+        message = f"{training.warmup} is more than plan.rounds, {config.plan.rounds}; lower it"
+        yield ("training", "warmup"), message
     if audit is not None and audit.canaries is not None and not {"extraction", "exposure"} & set(audit.attacks):
-        yield ("audit", "canaries"), "no attack would look for them; add exposure to attacks, or drop canaries"
+        yield ("audit", "canaries"), "no attack looks for them; add exposure to attacks, or drop canaries"
 
 
 def config_key(setting: str) -> str | None:
-    """The key of a config that states a setting; None if no config states it.
+    """The config key of a setting; None if a config cannot state it.
 
     >>> config_key("batch_size"), config_key("lora.rank"), config_key("output"), config_key("insecure_seed")
     ('plan.batch_size', 'training.lora.rank', 'output', None)
@@ -258,7 +259,7 @@ def config_key(setting: str) -> str | None:
 
 @contextmanager
 def settings_shown_as_keys() -> Iterator[None]:
-    """Errors raised inside name settings as the config does: ``plan.batch_size``."""
+    """Errors raised inside name settings by their config key: ``plan.batch_size``."""
     try:
         yield
     except HushError as error:
@@ -277,7 +278,7 @@ def _config_keys() -> dict[str, str]:
 
 
 def _settings_in(annotation: Any) -> Iterator[str]:
-    """Settings that a type states, those of nested models as outer.inner."""
+    """Names of the settings in a type, those of nested models as outer.inner."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         for name, field in annotation.model_fields.items():
             yield name
@@ -287,9 +288,6 @@ def _settings_in(annotation: Any) -> Iterator[str]:
             yield from _settings_in(part)
 
 
-Kind = Literal["text", "code"]
-
-
 def template(kind: Kind) -> str:
-    """A config that is whole but for the path of the data."""
+    """A commented config that is complete except for the path of the data."""
     return (Path(__file__).parent / "templates" / f"{kind}.yaml").read_text(encoding="utf-8")

@@ -222,7 +222,7 @@ class LiteralPassTask:
 def keyed_hashes(texts: pa.LargeStringArray, key: bytes) -> NDArray[np.uint64]:
     """A 64-bit keyed hash of each text. A collision is safe: it only makes one more example inherit a secret."""
     data, offset_N = bytes_of(texts)
-    content, spans = memoryview(data), pairwise(offset_N.tolist())
+    content, spans = memoryview(data.data), pairwise(offset_N.tolist())
     digests = [hashlib.blake2b(content[begin:end], digest_size=8, key=key).digest() for begin, end in spans]
     return np.frombuffer(b"".join(digests), dtype="<u8")
 

@@ -1,4 +1,4 @@
-"""What the command line shows: one record per result, printed as JSON or as tables.
+"""How the command line shows results: each result is one record, printed as JSON or as tables.
 
-Apart from the commands, so that `hush --help` loads no numerical library.
+Separate from the commands, so that `hush --help` loads no numerical library.
 """

@@ -1,6 +1,6 @@
-"""What the command line answers: one record for each result, printed as JSON or as tables.
+"""Output of ``hush posterior`` and ``hush calibrate``: one record per result, printed as JSON or as tables.
 
-Both forms show the same record, so they cannot disagree; the tables round its numbers to the safe side.
+Both forms show the same record, so they cannot disagree. The tables round numbers to the safe side.
 """
 
 import json
@@ -29,60 +29,61 @@ __all__ = [
 ]
 
 
-CURVE = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 0.5)
-DIGITS = 6  # of what was asked for
-SHORT = {"kl": "KL", "renyi": "Rényi", "blowup": "blow-up", "lower": "an attack reaches"}
+CURVE_PRIORS = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 0.5)
+INPUT_DIGITS = 6  # significant digits of numbers that the user passed
+COLUMN_NAMES = {"kl": "KL", "renyi": "Rényi", "blowup": "blow-up", "lower": "an attack achieves"}
 
 Record = dict[str, Any]
 
 
 def print_json(record: Record) -> None:
-    """Every digit, on standard output, with nothing around it."""
+    """Print a record as JSON on standard output, with full precision."""
     Console().out(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False), highlight=False)
 
 
 def posterior_record(
     rates: ArrayLike, noise: float, rounds: int, priors: Sequence[float], columns: Mapping[str, ArrayLike]
 ) -> Record:
-    """Posteriors from each prior, by bound (and by attack, as ``lower``)."""
+    """The posterior for each prior, by bound; ``lower`` is what an explicit attack achieves."""
     rows = [
         {"prior": prior} | {name: float(np.asarray(column)[place]) for name, column in columns.items()}
         for place, prior in enumerate(priors)
     ]
-    drawn = {"examples": int(np.size(rates)), "expected_draws_per_round": float(np.sum(rates))}
-    return {"noise_multiplier": noise, "rounds": rounds, **drawn, "posterior": rows}
+    draws = {"examples": int(np.size(rates)), "expected_draws_per_round": float(np.sum(rates))}
+    return {"noise_multiplier": noise, "rounds": rounds, **draws, "posterior": rows}
 
 
 def show_posterior(record: Record, console: Console) -> None:
-    """A row for each prior, and in words what the first one means."""
+    """Print a row for each prior, and a sentence about the first one."""
     rows: list[dict[str, float]] = record["posterior"]
     names = [name for name in rows[0] if name != "prior"]
     console.print(
         f"A secret in {counted(record['examples'], 'example')}, {record['expected_draws_per_round']:.4g} drawn per "
-        f"round; noise multiplier {at_most(record['noise_multiplier'], DIGITS)}, {counted(record['rounds'], 'round')}.",
+        f"round; noise multiplier {at_most(record['noise_multiplier'], INPUT_DIGITS)}, "
+        f"{counted(record['rounds'], 'round')}.",
         highlight=False,
     )
     cells = [
         [
-            at_least(row["prior"], DIGITS),
+            at_least(row["prior"], INPUT_DIGITS),
             *((rounded_down if name == "lower" else rounded_up)(row[name]) for name in names),
         ]
         for row in rows
     ]
-    show_rows(console, ["prior", *(SHORT[name] for name in names)], cells, title="Posterior, at most")
+    show_rows(console, ["prior", *(COLUMN_NAMES[name] for name in names)], cells, title="Posterior, at most")
     first = rows[0]
     best = min(first[name] for name in names if name != "lower")
     sentence = (
-        f"Nobody who gives each candidate at most {at_least(first['prior'], DIGITS)} names the right one "
-        f"with probability above {rounded_up(best)}."
+        f"No adversary who gives each candidate at most {at_least(first['prior'], INPUT_DIGITS)} before training names "
+        f"the right one with probability above {rounded_up(best)}."
     )
     if "lower" in first:
-        sentence += f" An explicit attack on this noise reaches {rounded_down(first['lower'])}."
+        sentence += f" An explicit attack at this noise achieves {rounded_down(first['lower'])}."
     console.print(sentence, highlight=False)
 
 
 def calibration_record(problem: Problem, calibrations: Mapping[str, Calibration], seconds: float) -> Record:
-    """The calibration with the least noise, what each bound asks for, and who binds."""
+    """The calibration with the least noise, the noise by bound, and the binding secrets."""
     best = min(calibrations.values(), key=lambda calibration: calibration.noise_multiplier)
     prior_SQ, ceiling_SQ = promise_arrays(problem.prior, problem.ceiling, problem.incidence.num_secrets)
     posterior_SQ = best.posterior.reshape(prior_SQ.shape)
@@ -116,16 +117,16 @@ def calibration_record(problem: Problem, calibrations: Mapping[str, Calibration]
 
 
 def show_calibration(record: Record, console: Console, *, top: int) -> None:
-    """The noise, how it compares, who binds, and what the same noise allows from other priors."""
+    """Print the noise, the noise by bound, the binding secrets, and the posterior from other priors."""
     noise, secrets = record["noise_multiplier"], record["num_secrets"]
     if noise == 0:
         console.print(f"No noise is needed to keep {counted(secrets, 'promise')}.", highlight=False)
     else:
         console.print(f"[bold]Noise multiplier {rounded_up(noise, 5)}[/bold]", highlight=False)
         console.print(
-            f"Noise of that many clip norms on the sum of each round keeps every promise, of "
-            f"{counted(secrets, 'secret')} over {counted(record['rounds'], 'round')}, by the bound "
-            f"{SHORT[record['bound']]}.",
+            f"Noise with this standard deviation, in clip norms, on the sum of each round keeps the promises of "
+            f"{counted(secrets, 'secret')} over {counted(record['rounds'], 'round')}, by the "
+            f"{COLUMN_NAMES[record['bound']]} bound.",
             highlight=False,
         )
     by_bound: dict[str, float] = record["noise_by_bound"]
@@ -135,11 +136,15 @@ def show_calibration(record: Record, console: Console, *, top: int) -> None:
     binding: list[Record] = record["binding"]
     if binding and top > 0:
         rows = [
-            [_name(row), at_least(row["prior"], DIGITS), *(rounded_up(row[name]) for name in ("posterior", "ceiling"))]
+            [
+                _name(row),
+                at_least(row["prior"], INPUT_DIGITS),
+                *(rounded_up(row[name]) for name in ("posterior", "ceiling")),
+            ]
             for row in binding[:top]
         ]
-        shown = f"Binding secrets: {len(binding)}" + (f", the first {top}" if len(binding) > top else "")
-        show_rows(console, ["secret", "prior", "posterior at most", "ceiling"], rows, title=shown)
+        title = f"Binding secrets: {len(binding)}" + (f", the first {top}" if len(binding) > top else "")
+        show_rows(console, ["secret", "prior", "posterior at most", "ceiling"], rows, title=title)
     if record["curve"] is not None:
         _show_curve(record, console)
     if record["posterior_over_ceiling"] is not None:
@@ -149,18 +154,18 @@ def show_calibration(record: Record, console: Console, *, top: int) -> None:
 
 
 def write_posteriors(path: Path, problem: Problem, calibration: Calibration) -> None:
-    """One row for each secret: id or index, prior, ceiling, posterior (lists where several points are promised)."""
+    """Write one row per secret: id or index, prior, ceiling, posterior (lists if a secret has several promises)."""
     import pyarrow as pa
 
     prior_SQ, ceiling_SQ = promise_arrays(problem.prior, problem.ceiling, problem.incidence.num_secrets)
-    several = calibration.posterior.ndim == 2
+    has_lists = calibration.posterior.ndim == 2
     points = {"prior": prior_SQ, "ceiling": ceiling_SQ, "posterior": calibration.posterior.reshape(prior_SQ.shape)}
     if problem.ids is None:
         columns: dict[str, pa.Array] = {"secret": pa.array(np.arange(len(prior_SQ)))}
     else:
         columns = {"id": pa.array(problem.ids, pa.string())}
     for name, values in points.items():
-        columns[name] = pa.array(values.tolist(), pa.list_(pa.float64())) if several else pa.array(values[:, 0])
+        columns[name] = pa.array(values.tolist(), pa.list_(pa.float64())) if has_lists else pa.array(values[:, 0])
     labels = {
         "noise_multiplier": repr(calibration.noise_multiplier),
         "bound": calibration.bound,
@@ -170,24 +175,25 @@ def write_posteriors(path: Path, problem: Problem, calibration: Calibration) -> 
     write_table(pa.table(columns), path, kind="posteriors", metadata=labels)
 
 
-def _name(row: Record) -> str:
-    return str(row.get("id", row["secret"]))
-
-
 def _curve(problem: Problem, calibration: Calibration, secret: int) -> Record:
-    found = posterior(
+    """The posterior of a secret from priors other than the promised one."""
+    posteriors = posterior(
         problem.rates_of(secret),
         noise_multiplier=calibration.noise_multiplier,
         rounds=calibration.rounds,
-        prior=CURVE,
+        prior=CURVE_PRIORS,
         bound=calibration.bound,
     )
-    return {"secret": secret, "prior": list(CURVE), "posterior": np.asarray(found).tolist()}
+    return {"secret": secret, "prior": list(CURVE_PRIORS), "posterior": np.asarray(posteriors).tolist()}
 
 
 def _show_curve(record: Record, console: Console) -> None:
     first, curve = record["binding"][0], record["curve"]
     console.print("At this noise the secret ", plain(_name(first)), sep="", end="")
-    console.print(" is protected from small priors, not from large ones:")
+    console.print(" is protected against small priors, but not against large ones:")
     rows = zip((f"{p:g}" for p in curve["prior"]), map(rounded_up, curve["posterior"]), strict=True)
     show_rows(console, ["prior", "posterior at most"], rows)
+
+
+def _name(row: Record) -> str:
+    return str(row.get("id", row["secret"]))

@@ -1,7 +1,7 @@
-"""What an owner must not overlook though nothing failed: said loudly by `hush scan`, `hush plan` and `hush run`.
+"""Warnings about results that are valid but probably not intended, printed by `hush scan`, `hush plan` and `hush run`.
 
-A promise about a secret that is in no example is kept without any noise, so a wrong list, case or column makes a sound
-plan for a model that is not protected. And a promise that is very hard is kept by a model that learns nothing.
+A promise about a secret that is in no example holds without any noise, so a wrong list, case or column gives a sound
+plan for a model that is not protected. A promise that is too strict gives a model that learns nothing.
 """
 
 from collections.abc import Sequence
@@ -18,67 +18,69 @@ from hush.plan.plan import are_canaries, unlisted_secrets
 __all__ = ["graph_cautions", "plan_cautions", "show_cautions"]
 
 
-WIDE = 0.5  # a secret in this share of the examples is rarely one
-BARE = 0.99  # a chance from which on a secret is as good as known
+WIDESPREAD_SHARE = 0.5  # of the examples; what is in more of them is rarely a secret
+REVEALED_PROBABILITY = 0.99  # from which on a secret counts as known
 
 
 def graph_cautions(incidence: Incidence, *, canaries: int = 0) -> list[str]:
-    """What is odd about who contains what; canaries are secrets of the graph that do not count."""
+    """Warnings about a graph. canaries: how many of its secrets are canaries, which do not count."""
     secrets, unlisted = incidence.num_secrets - canaries, unlisted_secrets(incidence)
     if not secrets:
-        return [
-            "There are no secrets, so nothing is hidden. Check the rules against an example that you know to hold one."
-        ]
+        return ["There are no secrets, so nothing is protected. Check the rules against an example that has a secret."]
     if unlisted == secrets:
         none = (
-            "The one secret is in no example" if secrets == 1 else f"None of the {secrets:,} secrets is in any example"
+            "The only secret is in no example" if secrets == 1 else f"None of the {secrets:,} secrets is in any example"
         )
-        return [f"{none}, so nothing is hidden. Check spelling, case and column against one that you know to hold it."]
-    wide = int(np.count_nonzero(incidence.examples_per_secret >= WIDE * incidence.num_examples))
-    if not wide:
+        return [
+            f"{none}, so nothing is protected. Check spelling, case and column against an example that has a secret."
+        ]
+    widespread = int(np.count_nonzero(incidence.examples_per_secret >= WIDESPREAD_SHARE * incidence.num_examples))
+    if not widespread:
         return []
     return [
-        f"In half of the examples or more: {counted(wide, 'secret')}. To hide what is everywhere takes much noise; see "
-        "whether a rule finds too much."
+        f"In at least half of the examples: {counted(widespread, 'secret')}. Protecting what is everywhere takes much "
+        "noise; check whether a rule matches too much."
     ]
 
 
 def plan_cautions(plan: Plan) -> list[str]:
-    """The same of a plan, and what its noise means.
+    """Warnings about the graph of a plan, and about its noise.
 
-    Too large is noise from the batch size on: a gradient is clipped to norm 1 (in units of the clip norm), so a batch
-    of B sums to B at most, in any one direction and even if all agree; the noise there has the deviation sigma.
+    Noise is too large from the batch size on: each gradient is clipped to norm 1 (in units of the clip norm), so the
+    sum of a batch of B has norm B at most, in any one direction and even if all gradients agree; the noise in that
+    direction has standard deviation sigma.
     """
-    said = graph_cautions(plan.incidence, canaries=int(are_canaries(plan).sum()))
-    noise, batch, bare = plan.training_noise_multiplier, plan.batch_size, _bare_secrets(plan)
-    if bare:
-        said.append(
-            f"The noise is {rounded_up(plan.noise_multiplier)}, too little by itself for {counted(bare, 'secret')}: "
-            "promises hold only because examples with secrets are hardly ever drawn. One that is drawn is not hidden."
+    cautions = graph_cautions(plan.incidence, canaries=int(are_canaries(plan).sum()))
+    noise, batch, revealed = plan.training_noise_multiplier, plan.batch_size, _revealed_if_drawn(plan)
+    if revealed:
+        cautions.append(
+            f"The noise multiplier, {rounded_up(plan.noise_multiplier)}, is too small by itself for "
+            f"{counted(revealed, 'secret')}: the promises hold only because examples with secrets are hardly ever "
+            "drawn. Once an example is drawn, its secret is not protected."
         )
     if noise >= batch:
-        said.append(
-            f"The noise multiplier, {rounded_up(noise)}, is not below the batch size, {batch:g}: in every round and in "
-            "every direction noise is as large as all gradients together can be, even if they agree. Expect the model "
-            "to learn next to nothing. Promise less, keep less of the examples with secrets, or take fewer rounds."
+        cautions.append(
+            f"The noise multiplier, {rounded_up(noise)}, is not below the batch size, {batch:g}: in every round and "
+            "direction the noise is as large as the sum of all gradients can be, even if they agree. Expect the model "
+            "to learn next to nothing. Promise less, keep less of the examples with secrets, or use fewer rounds."
         )
-    return said
+    return cautions
 
 
-def _bare_secrets(plan: Plan) -> int:
-    """How many secrets are given away if one of their examples is drawn, once.
+def _revealed_if_drawn(plan: Plan) -> int:
+    """How many secrets are revealed if one of their examples is drawn once.
 
-    A gradient at the clip norm shifts the noise by 1 / sigma deviations, which takes a prior p to Phi(Phi^-1(p) + 1 /
-    sigma) for whoever knows that it was drawn.
+    A gradient at the clip norm shifts the noise by 1 / sigma standard deviations. For an adversary who knows that it
+    was drawn, this raises a prior p to Phi(Phi^-1(p) + 1 / sigma).
     """
     noise, listed_S = plan.noise_multiplier, plan.incidence.examples_per_secret > 0
     if noise == 0:
         return int(listed_S.sum())
-    prior_S = plan.prior.reshape(listed_S.size, -1).min(axis=1)  # of several points, the one that has furthest to go
-    return int(np.count_nonzero(listed_S & (ndtri(prior_S) + 1 / noise >= ndtri(BARE))))
+    prior_S = plan.prior.reshape(listed_S.size, -1).min(axis=1)  # of several promises, the one with the smallest prior
+    return int(np.count_nonzero(listed_S & (ndtri(prior_S) + 1 / noise >= ndtri(REVEALED_PROBABILITY))))
 
 
 def show_cautions(cautions: Sequence[str], console: Console) -> None:
-    """A loud line for each."""
-    for said in cautions:
-        console.print(plain(f"WARNING: {said}"), style="bold red", soft_wrap=True)
+    """Print each warning in red."""
+    for caution in cautions:
+        console.print(plain(f"WARNING: {caution}"), style="bold red", soft_wrap=True)

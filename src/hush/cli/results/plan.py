@@ -1,4 +1,4 @@
-"""What the planning commands answer: one record for each result, printed as JSON or as tables."""
+"""Output of ``hush plan`` and ``hush frontier``: one record per result, printed as JSON or as tables."""
 
 import csv
 import io
@@ -23,14 +23,14 @@ from hush.weights import Frontier
 __all__ = ["frontier_record", "plan_record", "show_frontiers", "show_plan", "write_rows"]
 
 
-COLUMNS = (
+CSV_COLUMNS = (
     "capacity", "bound", "setting", "noise_multiplier", "noise_per_gradient", "kept_weight", "kept_fraction",
     "total_weight", "effective_size", "num_binding", "default",
 )  # fmt: skip
 
 
 def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
-    """A plan in numbers, who binds, what relaxing a secret that alone forces the noise would buy, and where it is."""
+    """A plan in numbers, its binding secrets, and the noise without a secret that alone forces it."""
     share_SQ = plan.posterior / plan.ceiling
     point_S = share_SQ.argmax(axis=1) if share_SQ.size else np.empty(0, dtype=int)
     ranked = sorted(plan.binding.tolist(), key=lambda secret: (-share_SQ[secret].max(), secret))
@@ -70,7 +70,7 @@ def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
 
 
 def show_plan(record: Record, console: Console, *, top: int) -> None:
-    """The plan as a table, the secrets that bind, and where the certificate is."""
+    """Print the plan as a table, its binding secrets, and the path of the certificate."""
     examples, batch = record["num_examples"], record["batch_size"]
     rows = [
         ["noise multiplier", rounded_up(record["noise_multiplier"], 5)],
@@ -94,11 +94,11 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
             [row["id"], at_least(row["prior"], 6), *(rounded_up(row[name]) for name in ("posterior", "ceiling"))]
             for row in binding[:top]
         ]
-        shown = f"Binding secrets: {len(binding)}" + (f", the first {top}" if len(binding) > top else "")
-        show_rows(console, ["secret", "prior", "posterior at most", "ceiling"], cells, title=shown)
+        title = f"Binding secrets: {len(binding)}" + (f", the first {top}" if len(binding) > top else "")
+        show_rows(console, ["secret", "prior", "posterior at most", "ceiling"], cells, title=title)
     if record["forcing"] is not None:
         without = rounded_up(record["forcing"]["noise_without"])
-        text = f" alone forces this noise; without its promise the same rates would need {without}."
+        text = f" alone forces this noise; without its promise the same rates would need only {without}."
         console.print(plain(record["forcing"]["id"]) + Text(text))
     console.print(Text(f"Certificate: {record['certificate']}"), soft_wrap=True)
     show_cautions(record["cautions"], console)
@@ -106,9 +106,9 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
 
 
 def frontier_record(frontiers: Sequence[Frontier], promises: Promises, settings: Sequence[float] = ()) -> Record:
-    """Every row of every frontier, with the default choice of each marked, and the settings that leave no plan.
+    """Every row of every frontier, with the default choice of each marked, and the settings without a plan.
 
-    settings: those that were asked for; the sweep goes down and ends before the first that leaves none.
+    settings: those that the user passed; a sweep goes down and ends before the first setting without a plan.
     """
     rows: list[Record] = []
     for frontier in frontiers:
@@ -124,7 +124,7 @@ def frontier_record(frontiers: Sequence[Frontier], promises: Promises, settings:
 
 
 def show_frontiers(record: Record, console: Console) -> None:
-    """A table for each kind; a star marks the default choice."""
+    """Print a table per capacity and bound; a star marks the default choice."""
     rows: list[Record] = record["rows"]
     kinds = list(dict.fromkeys((row["capacity"], row["bound"]) for row in rows))
     columns = ["noise", "noise / B", "weight kept", "examples", "sum w", "eff. size", "binding", ""]
@@ -145,13 +145,13 @@ def show_frontiers(record: Record, console: Console) -> None:
         ]
         show_rows(console, columns, cells, title=f"Capacities: {kind[0]}, bound: {kind[1]}")
     console.print(
-        "* the least noise of these rows that keeps 90 % of the weight of examples with secrets, or the most data; "
-        "hush plan looks between the rows, too."
+        "* the row with the least noise that keeps 90 % of the weight of examples with secrets, or else the one "
+        "with the most data; hush plan also searches between the rows."
     )
     if record["settings_without_plan"]:
-        left = ", ".join(f"{setting:g}" for setting in record["settings_without_plan"])
+        omitted = ", ".join(f"{setting:g}" for setting in record["settings_without_plan"])
         console.print(
-            f"Left out, since they leave no plan for this batch size: {left}.", highlight=False, soft_wrap=True
+            f"Omitted, because no plan with this batch size exists: {omitted}.", highlight=False, soft_wrap=True
         )
 
 
@@ -160,12 +160,12 @@ def _percent(share: float) -> str:
 
 
 def write_rows(record: Record, path: Path) -> None:
-    """The rows as JSON or, without the lists of binding secrets, as CSV."""
+    """Write the rows as JSON, or as CSV without the lists of binding secrets."""
     if path.suffix.lower() == ".json":
         text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:
         table = io.StringIO(newline="")
-        writer = csv.DictWriter(table, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer = csv.DictWriter(table, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(row | {"num_binding": len(row["binding"])} for row in record["rows"])
         text = table.getvalue()

@@ -1,4 +1,4 @@
-"""What the scanning commands answer: one record for each result, printed as JSON or as tables."""
+"""Output of ``hush scan`` and ``hush explain``: one record per result, printed as JSON or as tables."""
 
 import shlex
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from hush.scan.result import Histogram, Scan, histogram_of
 __all__ = ["explain_record", "scan_record", "show_explanation", "show_scan"]
 
 
-BAR = 40  # columns of the terminal for the longest bar
-FILES = 5  # named of those with skipped rows
-BATCH, ROUNDS = 256, 1000  # of the command that is suggested
+BAR_WIDTH = 40  # characters of the longest bar
+MAX_LISTED_FILES = 5  # files with skipped rows that are listed
+SUGGESTED_BATCH_SIZE, SUGGESTED_ROUNDS = 256, 1000  # in the command for the next step
 
 
 def scan_record(scan: Scan, folder: Path, source: str, options: Mapping[str, object], *, show_text: bool) -> Record:
-    """The scan's summary, how its counts are spread, and the command that goes on from there."""
+    """The summary of a scan, histograms of its counts, and the command for the next step."""
     summary = scan.summary()
     if show_text and scan.secrets.texts is not None:
         text_of = dict(zip(scan.secrets.ids, scan.secrets.texts, strict=True))
@@ -37,9 +37,9 @@ def scan_record(scan: Scan, folder: Path, source: str, options: Mapping[str, obj
         ("secrets_per_example", scan.incidence.secrets_per_example),
     ):
         summary[name] = {"quantiles": summary[name], "histogram": asdict(histogram_of(counts))}
-    data, own = source, folder / "owner" / "data.parquet"
-    if own.is_file():  # the examples are not the rows of the source
-        data, options = str(own), {"--key": options.get("--key")}
+    data, written = source, folder / "owner" / "data.parquet"
+    if written.is_file():  # the examples are not the rows of the source
+        data, options = str(written), {"--key": options.get("--key")}
     return summary | {
         "source": source,
         "folder": str(folder),
@@ -52,20 +52,20 @@ def scan_record(scan: Scan, folder: Path, source: str, options: Mapping[str, obj
 
 
 def _plan_command(scan: Scan, folder: Path, data: str, options: Mapping[str, object]) -> str:
-    """The command to plan for what was found; with a key, tied to the data."""
+    """The command that plans for this scan; with a key, bound to the data."""
     public = folder / "public"
     words: list[object] = ["hush", "plan", public / "incidence.parquet", "--secrets", public / "secrets.parquet"]
     if options.get("--key") is not None:
         words += ["--data", data]
         for name, value in options.items():
             words += [] if value is None else [name, value]
-    batch = max(1, min(BATCH, scan.incidence.num_examples // 10))
-    words += ["--batch-size", batch, "--rounds", ROUNDS, "--output", "my-plan"]
+    batch = max(1, min(SUGGESTED_BATCH_SIZE, scan.incidence.num_examples // 10))
+    words += ["--batch-size", batch, "--rounds", SUGGESTED_ROUNDS, "--output", "my-plan"]
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
 def show_scan(record: Record, console: Console) -> None:
-    """Sizes, rules, spreads, who has most, what was left out, and what to do next."""
+    """Print sizes, rules, histograms, the most frequent secrets, what was skipped, and the next step."""
     rows = [
         ["examples", f"{record['examples']:,}"],
         ["of them with secrets", f"{record['examples_with_secrets']:,}"],
@@ -85,27 +85,28 @@ def show_scan(record: Record, console: Console) -> None:
         ("Examples by how many secrets they contain", "secrets_per_example"),
     ):
         _show_histogram(console, title, Histogram(**record[name]["histogram"]))
-    _show_most(record, console)
+    _show_largest(record, console)
     if record["skipped"]:
         files: dict[str, int] = record["skipped_by_file"]
-        named = ", ".join(f"{name} {count:,}" for name, count in list(files.items())[:FILES])
-        more = f" and {counted(len(files) - FILES, 'more file')}" if len(files) > FILES else ""
-        said = f"Skipped {counted(record['skipped'], 'row')} that cannot be read: {named}{more}."
-        console.print(plain(said), soft_wrap=True)
-    for said in record["notices"]:
-        console.print(plain(f"Note: {said}"), soft_wrap=True)
+        named = ", ".join(f"{name} {count:,}" for name, count in list(files.items())[:MAX_LISTED_FILES])
+        others = len(files) - MAX_LISTED_FILES
+        more = f" and {counted(others, 'more file')}" if others > 0 else ""
+        line = f"Skipped {counted(record['skipped'], 'row')} that cannot be read: {named}{more}."
+        console.print(plain(line), soft_wrap=True)
+    for notice in record["notices"]:
+        console.print(plain(f"Note: {notice}"), soft_wrap=True)
     if record["data"] != record["source"]:
-        said = f"The examples are not the rows of the source: plan for {record['data']}, and train on it."
-        console.print(plain(said), soft_wrap=True)
+        line = f"The examples are not the rows of the source: plan for {record['data']}, and train on it."
+        console.print(plain(line), soft_wrap=True)
     if record["review"] is not None:
-        console.print(Text(f"Look through it: {record['review']}"), soft_wrap=True)
-    console.print(Text(f"Ask why: hush explain {shlex.quote(record['folder'])} EXAMPLE or SECRET"), soft_wrap=True)
-    console.print(Text(f"Go on: {record['next']}"), soft_wrap=True)
+        console.print(Text(f"Review: {record['review']}"), soft_wrap=True)
+    console.print(Text(f"Reasons: hush explain {shlex.quote(record['folder'])} EXAMPLE or SECRET"), soft_wrap=True)
+    console.print(Text(f"Next: {record['next']}"), soft_wrap=True)
     show_cautions(record["cautions"], console)
     console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")
 
 
-def _show_most(record: Record, console: Console) -> None:
+def _show_largest(record: Record, console: Console) -> None:
     widespread: list[Record] = record["most_widespread"]
     if widespread:
         texts = ["text"] if "text" in widespread[0] else []
@@ -115,7 +116,7 @@ def _show_most(record: Record, console: Console) -> None:
     crowded: list[Record] = record["most_secrets"]
     if crowded:
         rows = [[str(row["example"]), f"{row['secrets']:,}"] for row in crowded]
-        console.print(Text("Examples with most secrets", style="bold"))
+        console.print(Text("Examples with the most secrets", style="bold"))
         show_rows(console, ["example", "secrets"], rows)
 
 
@@ -124,13 +125,13 @@ def _show_histogram(console: Console, title: str, bins: Histogram) -> None:
         return
     console.print(Text(title, style="bold"))
     for label, count in zip(bins.labels, bins.count, strict=True):
-        bar = "█" * (round(BAR * count / max(bins.count)) or bool(count))
+        bar = "█" * (round(BAR_WIDTH * count / max(bins.count)) or bool(count))
         console.print(Text(f"{label:>18}  {bar} {count:,}"), soft_wrap=True)
     console.print()
 
 
 def explain_record(scan: Scan, *, example: int | None, secret: int | None, show_text: bool) -> Record:
-    """What is known of an example or a secret, and every reason."""
+    """An example or a secret, and the reason of each of its pairs."""
     reasons = [
         {name: getattr(reason, name) for name in ("example", "secret_id", "rule", "reason", "begin", "end")}
         for reason in scan.why(example=example, secret=secret)
@@ -139,22 +140,22 @@ def explain_record(scan: Scan, *, example: int | None, secret: int | None, show_
     if texts is not None:
         text_of = dict(zip(scan.secrets.ids, texts, strict=True))
         reasons = [reason | {"text": text_of[reason["secret_id"]]} for reason in reasons]
-    about: Record = {}
+    target: Record = {}
     if example is not None:
         place: dict[str, Any] = {} if scan.owner is None else scan.owner.example(example)
-        about["example"] = {"number": example} | {name: place.get(name) for name in ("id", "file", "row")}
+        target["example"] = {"number": example} | {name: place.get(name) for name in ("id", "file", "row")}
     if secret is not None:
-        about["secret"] = {
+        target["secret"] = {
             "number": secret,
             "id": scan.secrets.ids[secret],
             "points": [list(point) for point in scan.secrets.protections[secret].points],
             "examples": len(scan.incidence.examples_of(secret)),
         } | ({} if texts is None else {"text": texts[secret]})
-    return about | {"reasons": reasons}
+    return target | {"reasons": reasons}
 
 
 def show_explanation(record: Record, console: Console, *, top: int) -> None:
-    """A sentence about the example or the secret, and a row for each reason."""
+    """Print a sentence about the example or the secret, and a row for each reason."""
     reasons: list[Record] = record["reasons"]
     other = "example"
     if "example" in record:
@@ -167,15 +168,15 @@ def show_explanation(record: Record, console: Console, *, top: int) -> None:
         points = (
             f"from {rounded_down(prior, 3)} to at most {rounded_up(ceiling, 3)}" for prior, ceiling in about["points"]
         )
-        said = f"Secret {about['id']} (number {about['number']}) is in {counted(about['examples'], 'example')}"
+        line = f"Secret {about['id']} (number {about['number']}) is in {counted(about['examples'], 'example')}"
         text = f" Its text: {about['text']}" if "text" in about else ""
-        console.print(plain(f"{said}; promised: {', '.join(points)}.{text}"), soft_wrap=True)
+        console.print(plain(f"{line}; promised: {', '.join(points)}.{text}"), soft_wrap=True)
     if not reasons:
         return
     texts = ["text"] if other == "secret_id" and "text" in reasons[0] else []
     table = Table(other.removesuffix("_id"), "why", "characters", *texts, box=SIMPLE_HEAD)
     for column in table.columns:
-        column.overflow = "fold"  # a cell that is too wide is broken, not cut
+        column.overflow = "fold"  # wrap a cell that is too wide instead of cutting it
     for reason in reasons[:top]:
         span = f"{reason['begin']} to {reason['end']}" if reason["begin"] >= 0 else ""
         cells = (str(reason[other]), reason["reason"], span, *(reason[name] for name in texts))

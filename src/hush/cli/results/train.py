@@ -1,7 +1,7 @@
-"""What training says: a live line on the owner's terminal, and at the end where the results are.
+"""Output of ``hush train``: a progress bar with live numbers, and at the end where the results are.
 
-Loss, clipped share and time depend on the secret draw. They are shown live, on a terminal, and are not in the record,
-which is easily kept and passed on.
+Loss, clipped share and time depend on the secret draw. They are shown live, on the owner's terminal only, and are not
+in the record, which is easily kept and passed on.
 """
 
 from collections.abc import Iterable
@@ -22,22 +22,28 @@ if TYPE_CHECKING:
     from hush.train.fit import Fitted
     from hush.train.round import LiveNumbers
 
-__all__ = ["TrainingBar", "fitted_record", "live_line", "show_fitted", "show_start", "stopped_at_once"]
+__all__ = [
+    "STOPPING_NOTE",
+    "TrainingBar",
+    "fitted_record",
+    "live_line",
+    "show_fitted",
+    "show_start",
+    "stopped_at_once_message",
+]
 
 
-ONCE = (
-    "Train this plan once: each training of it is a release of its own, and no certificate accounts for two together."
-)
-STOPPING = "Stopping after this round; Ctrl-C again stops at once."
+TRAIN_ONCE_NOTE = "Train this plan only once: each training is a release, and no certificate covers two together."
+STOPPING_NOTE = "Stopping after this round; press Ctrl-C again to stop at once."
 
 
 class TrainingBar:
-    """Shows where training stands on a terminal, and nowhere else: first the data that is read, then each round."""
+    """A progress bar for a terminal, and nowhere else: first for reading the data, then for the rounds."""
 
     def __init__(self, console: Console, rounds: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
-        shown = console.is_terminal and not console.quiet
-        self._bar = _WithNumbers(*columns, console=console, transient=True, disable=not shown)
+        visible = console.is_terminal and not console.quiet
+        self._bar = _BarWithNumbers(*columns, console=console, transient=True, disable=not visible)
         self._task = self._bar.add_task("Loading the model", total=None, left="", numbers=Text())
         self._rounds = rounds
         self._first_loss: float | None = None
@@ -48,14 +54,14 @@ class TrainingBar:
         return self
 
     def reading(self, done: int, total: int) -> None:
-        """So many texts of so many are tokenised."""
+        """Show how many of the texts are tokenised."""
         if done < total:
             self._show("Reading the data", done, total, f"{done:,} of {counted(total, 'text')}")
         else:
-            self._show("First round", 0, None, "the model is checked")
+            self._show("First round", 0, None, "checking the model")
 
     def __call__(self, live: "LiveNumbers") -> None:
-        """The numbers of the round that has just ended."""
+        """Show the numbers of the round that has just ended."""
         left = f"{counted(live.rounds_left, 'round')} left, {lasting(live.seconds_left)}"
         if not live.rounds_left:
             left = "releasing the model"
@@ -67,20 +73,20 @@ class TrainingBar:
         self._show(f"Round {live.round:,} of {self._rounds:,}", live.round, self._rounds, left, numbers)
 
     def stopping(self) -> None:
-        """Training was asked to stop."""
+        """Show that training will stop after the current round."""
         self._stopping = True
         if self._bar.disable:
-            self._bar.console.print(STOPPING, soft_wrap=True)
+            self._bar.console.print(STOPPING_NOTE, soft_wrap=True)
         else:
-            self._bar.update(self._task, left="stopping", numbers=Text(STOPPING))
+            self._bar.update(self._task, left="stopping", numbers=Text(STOPPING_NOTE))
 
     def picture(self) -> RenderableType:
-        """What a terminal shows now."""
+        """What a terminal shows at the moment."""
         return self._bar.get_renderable()
 
-    def _show(self, what: str, done: int, total: int | None, left: str, numbers: Text | None = None) -> None:
+    def _show(self, label: str, done: int, total: int | None, left: str, numbers: Text | None = None) -> None:
         self._bar.update(
-            self._task, description=what, completed=done, total=total, left=left, numbers=numbers or Text()
+            self._task, description=label, completed=done, total=total, left=left, numbers=numbers or Text()
         )
 
     def __exit__(
@@ -89,8 +95,8 @@ class TrainingBar:
         self._bar.stop()
 
 
-class _WithNumbers(Progress):
-    """A bar with a line of numbers beneath, so that both fit in 80 columns."""
+class _BarWithNumbers(Progress):
+    """A progress bar with a line of numbers below it, so that both fit in 80 columns."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
@@ -98,19 +104,19 @@ class _WithNumbers(Progress):
 
 
 def live_line(live: "LiveNumbers", *, first_loss: float | None = None) -> Text:
-    """Loss, clipped share and signal to noise of a round; a dash after an empty draw, or without noise.
+    """Loss, clipped share and signal-to-noise ratio of a round; a dash after an empty draw, or without noise.
 
-    And the last loss on what the plan holds out, if it does.
+    Followed by the last held-out loss, if the plan holds examples out.
     """
     held_out = live.scores.get("held-out loss")
     loss = "–" if live.loss is None else f"{live.loss:.3f}"
     clipped = "–" if live.clipped_share is None else f"{live.clipped_share:.0%}"
     signal = "–" if live.signal_to_noise is None else f"{live.signal_to_noise:.2g}"
-    began = "" if first_loss is None else f" (from {first_loss:.3f})"
+    start = "" if first_loss is None else f" (from {first_loss:.3f})"
     parts = (
         ("loss ", "dim"),
         loss,
-        (began, "dim"),
+        (start, "dim"),
         ("   clipped ", "dim"),
         clipped,
         ("   signal/noise ", "dim"),
@@ -121,27 +127,27 @@ def live_line(live: "LiveNumbers", *, first_loss: float | None = None) -> Text:
 
 
 def show_start(plan: Plan, corpus: "Corpus", model: str, output: Path, console: Console, *, lora: bool) -> None:
-    """What is about to happen, and, where no live numbers are shown, where they can be read."""
-    what = "LoRA adapters of" if lora else "all of"
+    """Print what is about to be trained, and, without a terminal, where the numbers of the rounds are."""
+    trained = "LoRA adapters of" if lora else "all parameters of"
     line = (
-        f"Training {what} {model} on {counted(plan.incidence.num_examples, 'example')} of {corpus.source} (column "
+        f"Training {trained} {model} on {counted(plan.incidence.num_examples, 'example')} of {corpus.source} (column "
         f"{corpus.column}): {counted(plan.rounds, 'round')} of about {plan.batch_size:g}, noise multiplier "
         f"{rounded_up(plan.training_noise_multiplier)}, clip norm {plan.clip_norm:g}."
     )
     if not console.is_terminal:
-        line += f" The numbers of each round are in {output / 'owner' / 'rounds.jsonl'}, for you alone."
-    _say(line, console)
+        line += f" The numbers of each round are in {output / 'owner' / 'rounds.jsonl'}; keep them private."
+    console.print(plain(line), soft_wrap=not console.is_terminal)  # one line in a log
 
 
-def stopped_at_once(output: Path) -> str:
-    """What is said of a run that was stopped in the middle of whatever it did."""
+def stopped_at_once_message(output: Path) -> str:
+    """The message of training that was stopped in the middle of a round, or before the first one."""
     if (output / "owner" / "run.json").exists():
-        return "Stopped. The same command goes on from the last saved state."
-    return "Stopped before training began; nothing was written. The same command begins again."
+        return "Stopped. Run the same command again to continue from the last saved state."
+    return "Stopped before training began; nothing was written. Run the same command again to start over."
 
 
 def fitted_record(fitted: "Fitted") -> Record:
-    """A finished run without anything that depends on the draw but through the model: the record may be passed on."""
+    """A finished run as plain data. It depends on the secret draw only through the model, so it may be passed on."""
     return {
         "rounds": fitted.rounds,
         "task": fitted.task,
@@ -159,19 +165,19 @@ def fitted_record(fitted: "Fitted") -> Record:
 
 
 def show_fitted(record: Record, console: Console, fitted: "Fitted") -> None:
-    """Where everything is, what may leave, and what the certificate is worth."""
-    again = f" ({fitted.resumed_after} of them in an earlier session)" if fitted.resumed_after else ""
+    """Print where the results are, which may be passed on, and whether the certificate is valid."""
+    earlier = f" ({fitted.resumed_after} of them in an earlier session)" if fitted.resumed_after else ""
     trained, rounds = counted(record["trained_parameters"], "parameter"), counted(record["rounds"], "round")
-    release, owner = record["release"], f"{record['owner']} (states, losses, batch sizes)"
-    lines = [f"Trained {trained} for {rounds}{again}."]
+    release, owner = record["release"], f"{record['owner']} (checkpoints, losses, batch sizes)"
+    lines = [f"Trained {trained} for {rounds}{earlier}."]
     if record["certifies"]:
-        lines += [f"May leave your hands:  {release} (model, plan, certificate)", f"May not:               {owner}"]
+        lines += [f"May be passed on:   {release} (model, plan, certificate)", f"Must stay private:  {owner}"]
     else:
-        lines.append(f"Must not leave your hands: {release} (a model of which nothing is certified) and {owner}")
+        lines.append(f"Must stay private: {release} (nothing is certified of this model) and {owner}")
     if fitted.cut:
         lines.append(
-            f"Texts are cut at {counted(record['max_length'], 'token')}; that long: {counted(fitted.cut, 'text')}. See "
-            "--max-length."
+            f"Texts are truncated at {counted(record['max_length'], 'token')}, reached by "
+            f"{counted(fitted.cut, 'text')}. Change this with --max-length."
         )
     for line in lines:
         console.print(plain(line), soft_wrap=True)
@@ -179,9 +185,4 @@ def show_fitted(record: Record, console: Console, fitted: "Fitted") -> None:
         console.print(Text(f"NOT A CERTIFICATE: {mark}", style="bold red"), soft_wrap=True)
     if record["certifies"]:
         console.print(plain(f"Certificate: {record['certificate']}"), soft_wrap=True)
-        console.print(plain(ONCE), soft_wrap=True)
-
-
-def _say(sentence: str, console: Console) -> None:
-    """Broken between words on a terminal, and into no lines elsewhere."""
-    console.print(plain(sentence), soft_wrap=not console.is_terminal)
+        console.print(plain(TRAIN_ONCE_NOTE), soft_wrap=True)
