@@ -134,7 +134,7 @@ def test_data_other_than_the_plans_is_refused_before_a_round_is_done(desk: Desk,
 
 def test_data_of_another_length_is_refused(desk: Desk, tmp_path: Path) -> None:
     message = refused(*desk.train(tmp_path / "run", "--data", desk.root / "shorter.jsonl"))
-    assert "has 59 rows but the plan 60 examples" in message
+    assert "has 59 rows but the plan has 60 examples" in message
 
 
 def test_another_key_is_told_from_other_data(desk: Desk, tmp_path: Path) -> None:

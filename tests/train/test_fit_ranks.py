@@ -269,7 +269,7 @@ def test_a_process_that_is_killed_ends_the_others(ran: Ran) -> None:
     assert outcome.codes == [1, -9], outcome.stderr
     assert len(outcome.errors) == 1, outcome.stderr
     assert "the connection to another process was lost" in outcome.errors[0]
-    assert "The same command goes on from the last saved state" in outcome.errors[0]
+    assert "The same command resumes from the last saved state" in outcome.errors[0]
     assert "Traceback" not in outcome.stderr[0]
 
 
