@@ -193,7 +193,7 @@ BAD_QUESTIONS = {
     "no head": (["--model", "{root}/headless"], "pass --task causal or --task masked"),
     "nothing to mask with": (["--model", "{root}/unmasked"], "has no mask token; train it with --task causal"),
     "too long": (["--max-length", LENGTH + 1], f"takes from 2 to {LENGTH} tokens"),
-    "half a public stream": (["--public-weight", 1], "--public-batch: pass how many of them in each round"),
+    "half a public stream": (["--public-weight", 1], "--public-batch: pass the number of examples without secrets"),
     "a public stream too large": (["--public-weight", 1, "--public-batch", 56], "there are 55 public examples"),
     "targets without LoRA": (["--lora-target", "c_attn"], "add --lora, or drop --lora-target"),
     "unknown targets": (["--lora", "--lora-target", "nothing"], "name its modules with --lora-target"),

@@ -204,9 +204,8 @@ def test_rules_may_have_a_file_of_their_own(desk: Path) -> None:
     assert config.rules.path("names.txt") == Path("sub/names.txt")
     own = {**listed, "defaults": {"prior": 1e-6, "ceiling": 1e-2}}
     written(own, "sub/rules.yaml")
-    assert "states defaults and the config states promises, which are the same; keep one" in said_of(
-        RIGHT | {"rules": "sub/rules.yaml"}
-    )
+    message = said_of(RIGHT | {"rules": "sub/rules.yaml"})
+    assert "states defaults and the config states promises, which are the same; keep one" in message
     without = {name: value for name, value in RIGHT.items() if name != "promises"}
     config = load_config(written(without | {"rules": "sub/rules.yaml"}))
     assert config.rules.protection(config.rules.rules[0]) == Protection(1e-6, 1e-2)
