@@ -1,18 +1,20 @@
 """Laws of planning: whatever is asked for, what comes out keeps every promise at its very rates and noise."""
 
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_instances import Instance, instances, office
+from plan_instances import Instance, graph, instances, office
 
 import hush
 from hush.keys import DataKey
 from hush.plan import noise_without_forcing
-from hush.weights import choose
+from hush.weights import choose, solve
 from hush.weights.choose import make_chooser
+from hush.weights.linear_program import Candidate, Task
 
 FEW = settings(max_examples=8)
 
@@ -168,3 +170,32 @@ def test_the_search_for_the_noise_ends_early_where_giving_up_data_saves_none() -
     found = chooser.least_noise_keeping(1e-3, progress=lambda done, _: tried.append(done))
     assert found.noise_multiplier == chooser.all_examples.noise_multiplier
     assert len(tried) < choose.MAX_NOISE_TRIALS
+
+
+@pytest.mark.parametrize(
+    ("settings", "route"),
+    [
+        ({}, ["make_plan", "least_noise_keeping", "solve_program"]),
+        ({"noise_multiplier": 2.5}, ["make_plan", "proven_at", "flattest_weights", "solve_program"]),
+        ({"capacity": "paper", "strength": 150.0}, ["make_plan", "paper", "solve_program"]),
+    ],
+)
+def test_the_solver_is_at_most_four_calls_away(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], route: list[str]
+) -> None:
+    routes: list[list[str]] = []
+
+    def watched(solver: Any) -> Any:
+        def solve(task: Task) -> Candidate:
+            names = [frame.function for frame in inspect.stack()[1:]]
+            routes.append(names[: names.index("make_plan") + 1][::-1])
+            return solver(task)
+
+        return solve
+
+    for name, solver in solve.SOLVERS.items():
+        monkeypatch.setitem(solve.SOLVERS, name, watched(solver))
+    overlapping = graph(np.random.default_rng(0), 60, [20] * 6)  # presolve alone does not solve it
+    hush.make_plan(overlapping, prior=1e-6, ceiling=1e-2, batch_size=5, rounds=50, **settings)
+    assert routes
+    assert all(taken == route for taken in routes)

@@ -159,11 +159,11 @@ def read_record(folder: Path) -> dict[str, Any]:
 def additions(folder: Path, record: dict[str, Any]) -> list[str]:
     """Which files of a plan of exactly this format hold fields or columns that hush does not write, and so not read."""
     known = {"format", *SETTINGS, *OPTIONAL_SETTINGS, "binding", "digests", "digest"}
-    found = [] if record.keys() <= known and record["digests"].keys() == set(FILES) else ["plan.json"]
+    names = [] if record.keys() <= known and record["digests"].keys() == set(FILES) else ["plan.json"]
     for name, columns in TABLES.items():
         with parquet_file(folder / name) as file:
-            found += [name] if set(file.schema_arrow.names) - set(columns) else []
-    return found
+            names += [name] if set(file.schema_arrow.names) - set(columns) else []
+    return names
 
 
 def minor_version(record: dict[str, Any]) -> int:

@@ -139,12 +139,12 @@ def dominated_columns(offset_S, column, offset_N, row, capacity_S, upper_N, most
             i = column[other]
             if gone[i] or (mask[d] & ~mask[i]) != 0 or offset_N[i + 1] - offset_N[i] <= degree:
                 continue
-            at, found = offset_N[d], 0
+            at, matched = offset_N[d], 0
             for entry in range(offset_N[i], offset_N[i + 1]):
                 if at < offset_N[d + 1] and row[entry] == row[at]:
                     at += 1
-                    found += 1
-            gone[i] = found == degree
+                    matched += 1
+            gone[i] = matched == degree
     return gone
 
 
