@@ -1,10 +1,13 @@
 """What is on disk: tables under every name, errors that name the file, modes, and an end without aborts."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,13 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hush
+from hush import storage
+from hush.keys import DataKey
 from hush.storage import (
     arrow_file,
+    clear_leftovers,
+    discard,
+    is_leftover,
     parquet_file,
     parquet_table,
     read_table,
     readable_like_folder,
     whole_file,
+    whole_folder,
     write_table,
 )
 from limits import no_file_above
@@ -159,3 +168,116 @@ def test_a_file_that_finds_no_room_is_named_and_leaves_what_was_there(tmp_path: 
         file.write(b"x" * size)
     assert caught.value.filename == str(path)
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("kept", b"old")]
+
+
+# --- left-over files and folders
+
+
+def killed_while(work: Callable[[], object], name: str, *, number: int = 1) -> None:
+    """Do this in a child that is killed before its call of this number of os.NAME."""
+    child = os.fork()
+    if child:
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), f"it made fewer than {number} calls of os.{name}"
+        return
+    real, calls = getattr(os, name), [0]
+
+    def called(*given: Any, **more: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*given, **more)
+
+    setattr(os, name, called)
+    try:
+        work()
+    finally:
+        os._exit(0)
+
+
+def filled(folder: Path, text: str) -> None:
+    with whole_folder(folder) as work:
+        (work / "a.txt").write_text(text)
+
+
+def whole_file_written(path: Path) -> None:
+    with whole_file(path) as file:
+        file.write(b"new")
+
+
+LEAVING: list[tuple[str, Callable[[Path], object], str]] = [
+    ("file.txt", whole_file_written, "fsync"),
+    ("folder", lambda path: filled(path, "new"), "fsync"),
+    ("folder", discard, "rmdir"),
+    ("my.key", DataKey.create, "fsync"),
+]
+
+
+@pytest.mark.parametrize(("name", "work", "call"), LEAVING)
+@pytest.mark.parametrize("of", [False, True])
+def test_whatever_a_kill_leaves_has_one_form_of_name_and_is_cleared(
+    tmp_path: Path, name: str, work: Callable[[Path], object], call: str, of: bool
+) -> None:
+    if call == "rmdir":
+        filled(tmp_path / name, "old")
+    killed_while(lambda: work(tmp_path / name), call)
+    (left,) = tmp_path.iterdir()
+    assert is_leftover(left.name)
+    clear_leftovers(tmp_path, of="other" if of else None)
+    assert left.exists() == of
+    clear_leftovers(tmp_path, of=name if of else None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_a_kill_left_without_its_name_gets_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the system cannot exchange two folders in one step: old and new are both beside, under other names."""
+    monkeypatch.setattr(storage, "_exchanged", lambda *_: False)
+    filled(tmp_path / "folder", "old")
+    replace = Path.replace
+
+    def killing(self: Path, target: Path) -> Path:
+        if self.suffix == ".tmp":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(self, target)
+
+    child = os.fork()
+    if not child:
+        Path.replace = killing  # type: ignore[method-assign,assignment]
+        filled(tmp_path / "folder", "new")
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".old", ".tmp"]
+    clear_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert (tmp_path / "folder" / "a.txt").read_text() == "old"
+
+
+def test_an_old_folder_whose_successor_is_in_place_goes(tmp_path: Path) -> None:
+    filled(tmp_path / "folder", "new")
+    filled(tmp_path / ".folder.0123456789abcdef.old", "old")
+    clear_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert (tmp_path / "folder" / "a.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize("name", [".plan.0123456789abcdef.tmp", ".plan.0123456789abcdef.old", ".work.tmp"])
+def test_what_0_1_0_left_is_recognised(name: str) -> None:
+    assert is_leftover(name)
+
+
+@pytest.mark.parametrize("name", ["plan", ".git", "notes.tmp", ".tmp", ".old", ".hush-demo"])
+def test_other_names_are_no_leftovers(name: str) -> None:
+    assert not is_leftover(name)
+
+
+def test_links_are_removed_and_not_followed_and_folders_set_apart_are_not_entered(tmp_path: Path) -> None:
+    for place in ("elsewhere", "run", "run/below", "run/apart"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / ".a.tmp").write_text("left")
+    (tmp_path / "run" / ".link.tmp").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "elsewhere")
+    clear_leftovers(tmp_path / "run", recursive=True, apart_from=[tmp_path / "run" / "apart"])
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob(".*.tmp"))
+    assert left == ["elsewhere/.a.tmp", "run/apart/.a.tmp"]
+    clear_leftovers(tmp_path / "missing", recursive=True)

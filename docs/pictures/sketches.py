@@ -112,7 +112,7 @@ def hands() -> Figure:
     """What may leave the owner's hands, and what may not."""
     figure, axes = sketch(8.6, 3.5)
     _panel(axes, 1, "owner/", "stays with you", OWNED, fill=SOFT_RED, edge=RED)
-    _panel(axes, 46, "share/", "may leave", SHARED, fill=SOFT_GREEN, edge=GREEN)
+    _panel(axes, 46, "release/", "may leave", SHARED, fill=SOFT_GREEN, edge=GREEN)
     arrow(axes, (41, 17), (45, 17), colour=YELLOW, linewidth=2.2, mutation_scale=15)
     axes.text(
         43, 21, "clipped,\nnoised,\nproven", ha="center", va="bottom", fontsize=8.5, color=MUTED, linespacing=1.25

@@ -1,4 +1,4 @@
-"""How results are shown: numbers rounded to the safe side, tables, and how far a piece of work is."""
+"""Console output that every stage may use: numbers rounded to the safe side, tables, progress bars and log lines."""
 
 import threading
 import time
@@ -31,14 +31,14 @@ __all__ = [
 
 
 BOUND_NAMES: Mapping[str, str] = {"kl": "KL (the paper)", "renyi": "Rényi", "blowup": "blow-up (tight)"}
-MOMENT = 0.5  # seconds before a progress bar is worth showing
-WHILE = 3.0  # seconds after which it says how long the rest will take
-WINDOW = 600.0  # seconds over which speed is measured: some pieces of work are long
-BEAT = 30.0  # seconds between lines where there is no bar
+BAR_DELAY_SECONDS = 0.5  # shorter work shows no progress bar
+ESTIMATE_DELAY_SECONDS = 3.0  # before a bar shows the time left
+SPEED_WINDOW_SECONDS = 600.0  # over which speed is measured: some units of work are long
+LOG_INTERVAL_SECONDS = 30.0  # between lines where there is no bar
 
 
 def times_less(more: float, less: float) -> str:
-    """How many times less noise, rounded down; a dash where the smaller one is 0.
+    """The ratio of two amounts of noise, rounded down; a dash where the smaller one is 0.
 
     >>> times_less(30.99, 1.8166), times_less(0.6358, 0.3071), times_less(1.0, 0.0)
     ('17.0', '2.07', '–')
@@ -47,12 +47,12 @@ def times_less(more: float, less: float) -> str:
 
 
 def plain(text: str) -> Text:
-    """Text as it is: no markup, and nothing that a terminal would obey."""
+    """Text without markup, its control characters replaced."""
     return Text("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text))
 
 
 def show_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """Print a table whose first column is a name and whose others are numbers; what is too wide is broken, not cut."""
+    """Print a table, the first column left-aligned and the others right-aligned; long cells wrap and are never cut."""
     table = Table(*columns, box=SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold")
     for place, column in enumerate(table.columns):
         column.justify = "right" if place else "left"
@@ -63,7 +63,7 @@ def show_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[
 
 
 def lasting(seconds: float) -> str:
-    """How long something takes.
+    """A duration in words.
 
     >>> lasting(59.9), lasting(61), lasting(3 * 3600 + 61)
     ('59 s', '1 min', '3 h 01 min')
@@ -76,28 +76,28 @@ def lasting(seconds: float) -> str:
 
 @final
 class TimeLeft(ProgressColumn):
-    """How long the rest will take, once that can be told."""
+    """The time left, once it can be estimated."""
 
     def render(self, task: Task) -> Text:
         """Nothing in the first seconds."""
         left = task.time_remaining
-        known = left is not None and not task.finished and (task.elapsed or 0.0) >= WHILE
+        known = left is not None and not task.finished and (task.elapsed or 0.0) >= ESTIMATE_DELAY_SECONDS
         return Text(f"{lasting(left)} left" if known and left is not None else "", style="progress.remaining")
 
 
 def timed_bar(console: Console, **more: Any) -> Progress:
-    """A bar that shows the work, its share, the time since it began and the time left."""
-    # Where there is little room, the bar gets shorter, and no time is cut.
+    """A progress bar with a label, the share done, the time elapsed and the time left."""
+    # On a narrow terminal the bar gets shorter and times are not cut.
     times = (kind(table_column=Column(no_wrap=True)) for kind in (TimeElapsedColumn, TimeLeft))
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *times)
-    return Progress(*columns, console=console, transient=True, speed_estimate_period=WINDOW, **more)
+    return Progress(*columns, console=console, transient=True, speed_estimate_period=SPEED_WINDOW_SECONDS, **more)
 
 
 @final
 class Heartbeat:
-    """Told how far a piece of work is; says so now and then where no bar can be drawn: in a log, under a scheduler.
+    """Prints the progress of some work regularly where no bar can be drawn: in a log, under a scheduler.
 
-    Not for rounds of training: how long they take tells how large their draws were.
+    Not for rounds of training: their times tell how large the secret draws were.
     """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -105,20 +105,20 @@ class Heartbeat:
         self._what, self._begin, self._last = "", 0.0, 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """So much of this work is done; the first time, it has just begun."""
+        """Report progress; the first call for a label marks the beginning of that work."""
         if self._console.is_terminal:
             return
         now = self._clock()
         if what != self._what:
             self._what, self._begin, self._last = what, now, now
-        elif now - self._last >= BEAT and 0 < done < total:
+        elif now - self._last >= LOG_INTERVAL_SECONDS and 0 < done < total:
             self._last = now
             left = (now - self._begin) * (total - done) / done
             self._console.print(plain(f"{what}: {done / total:.0%}, about {lasting(left)} left"), soft_wrap=True)
 
 
 class ProgressBar:
-    """Called with (done, total) from any thread; a bar appears after a moment, or lines where there is no terminal."""
+    """Called with (done, total) from any thread; shows a bar if the work lasts, or lines where there is no terminal."""
 
     def __init__(self, console: Console, label: str) -> None:
         self._lock = threading.Lock()
@@ -133,10 +133,10 @@ class ProgressBar:
 
     def __call__(self, done: int, total: int) -> None:
         with self._lock:
-            self._done = max(self._done, done)  # calls may overtake each other
+            self._done = max(self._done, done)  # calls of several threads may arrive out of order
             self._bar.update(self._task, completed=self._done, total=total)
             self._beat(self._label, self._done, total)
-            if not self._bar.live.is_started and time.monotonic() - self._begin > MOMENT:
+            if not self._bar.live.is_started and time.monotonic() - self._begin > BAR_DELAY_SECONDS:
                 self._bar.start()
 
     def __exit__(
@@ -148,7 +148,7 @@ class ProgressBar:
 
 @final
 class WorkBar:
-    """A bar for one piece of work after another, each with a time of its own; on a terminal, and nowhere else."""
+    """A bar for consecutive pieces of work, each timed separately; shown only on a terminal."""
 
     def __init__(self, console: Console, what: str) -> None:
         self._lock = threading.Lock()
@@ -160,19 +160,19 @@ class WorkBar:
         return self
 
     def begin(self, what: str) -> None:
-        """Something else is being done, and how much there is of it is not known yet."""
+        """Begin other work, of which the amount is not known yet."""
         with self._lock:
             self._begin(what)
 
     def __call__(self, what: str, done: int, total: int, *, shown: str | None = None) -> None:
-        """So much of this work is done. shown: what stands beside the bar, if not its name."""
+        """Report progress of this work. shown: the text beside the bar, by default the label."""
         with self._lock:
             if what != self._what:
                 self._begin(what)
             self._bar.update(self._task, description=shown or what, completed=done, total=total)
 
     def _begin(self, what: str) -> None:
-        self._bar.remove_task(self._task)  # a task that is used again keeps its speed, and once finished its time
+        self._bar.remove_task(self._task)  # a reused task would keep its speed and, once finished, its time
         self._what, self._task = what, self._bar.add_task(what, total=None)
 
     def __exit__(

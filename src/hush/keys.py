@@ -14,10 +14,10 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from secrets import token_hex
 from typing import Self, final
 
 from hush.errors import InvalidInput, Setting
+from hush.storage import temporary_beside
 
 __all__ = ["LEAF_BYTES", "DataKey", "check_key_apart", "is_fingerprint", "key_id_of"]
 
@@ -52,7 +52,7 @@ class DataKey:
         key = cls(os.urandom(KEY_BYTES))
         target = Path(path)
         target.parent.stat()  # so that the error names a missing folder, not the temporary file in it
-        temporary = target.with_name(f".{target.name}.{token_hex(8)}.tmp")  # a kill leaves this file, never half a key
+        temporary = temporary_beside(target)  # a kill leaves this file, never half a key
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(handle, "wb") as file:

@@ -9,13 +9,14 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_bytes, token_hex
-from typing import IO, TYPE_CHECKING, Any, final
+from typing import IO, TYPE_CHECKING, Any, Literal, final
 from weakref import finalize
 
 from hush.errors import InvalidInput
@@ -27,15 +28,19 @@ if TYPE_CHECKING:
 __all__ = [
     "FolderLock",
     "arrow_file",
+    "clear_leftovers",
+    "discard",
     "file_digest",
     "flush",
     "folder_digest",
+    "is_leftover",
     "parquet_file",
     "parquet_table",
     "read_json",
     "read_table",
     "readable_like_folder",
     "record_digest",
+    "temporary_beside",
     "whole_file",
     "whole_folder",
     "write_table",
@@ -50,7 +55,7 @@ def whole_file(path: str | os.PathLike[str], *, owner_only: bool = False) -> Ite
     it exists.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{token_hex(8)}.tmp")
+    temporary = temporary_beside(target)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -69,12 +74,13 @@ def whole_file(path: str | os.PathLike[str], *, owner_only: bool = False) -> Ite
 def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A new folder to fill. It gets its name, and replaces an older folder, only once it is complete.
 
-    On Linux the old and the new folder are exchanged by one system call, so a crash leaves one of the two. Where that
-    call does not exist, the old folder is renamed first: a crash at that moment leaves it under a name ending in .old.
+    On Linux the kernel exchanges old and new in one step, so a crash leaves one of the two. Where that step does not
+    exist, the old folder is renamed first: a crash right then leaves it beside, under a name that ends in .old, and
+    ``clear_leftovers`` gives it its name back.
     """
     target = Path(path).resolve()  # a link keeps its target
     target.parent.mkdir(parents=True, exist_ok=True)
-    work = target.with_name(f".{target.name}.{token_hex(8)}.tmp")
+    work = temporary_beside(target)
     work.mkdir()
     try:
         yield work
@@ -83,14 +89,15 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         if not target.exists():
             work.replace(target)
         elif not _exchanged(work, target):
-            aside = target.with_name(f".{target.name}.{token_hex(8)}.old")
+            aside = temporary_beside(target, ending="old")
             target.replace(aside)
             try:
                 work.replace(target)
             except BaseException:
                 aside.replace(target)
                 raise
-            shutil.rmtree(aside, ignore_errors=True)
+            with suppress(OSError):  # the new folder is in place; what is left of the old one is a left-over
+                discard(aside)
         flush(target.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)  # the unfinished folder, or after the exchange the old one
@@ -106,6 +113,61 @@ def _exchanged(first: Path, second: Path) -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     return rename(current_folder, os.fsencode(first), current_folder, os.fsencode(second), exchange) == 0
+
+
+_LEFTOVER = re.compile(r"\..+\.(tmp|old)")  # every temporary name that this version or 0.1.0 gives
+_OF_TARGET = re.compile(r"\.(.+)\.[0-9a-f]{16}\.(tmp|old)")
+
+
+def temporary_beside(path: Path, *, ending: Literal["tmp", "old"] = "tmp") -> Path:
+    """A new hidden name beside ``path``: .NAME.TOKEN.tmp for what is being written or removed.
+
+    .NAME.TOKEN.old is for what is whole, and moved out of the way while its successor takes the name.
+    """
+    return path.with_name(f".{path.name}.{token_hex(8)}.{ending}")
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file or folder of this name is what a killed process left; ask only about folders that hush owns.
+
+    >>> is_leftover(".plan.0123456789abcdef.tmp"), is_leftover("plan")
+    (True, False)
+    """
+    return _LEFTOVER.fullmatch(name) is not None
+
+
+def clear_leftovers(
+    folder: Path, *, of: str | None = None, recursive: bool = False, apart_from: Collection[Path] = ()
+) -> None:
+    """Remove what killed processes left in a folder, which only this process writes to while it does so.
+
+    A .NAME.TOKEN.old whose successor never took its name is whole, so it gets the name back. of: only what belongs to
+    the file or folder of this name, for folders that hush does not own. recursive: in the folders below too, except
+    those in apart_from. Links are removed, and not followed.
+    """
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        known = _OF_TARGET.fullmatch(path.name)
+        if is_leftover(path.name) and (of is None or (known is not None and known[1] == of)):
+            if known is not None and known[2] == "old" and not path.with_name(known[1]).exists():
+                path.replace(path.with_name(known[1]))
+                flush(folder)
+            elif path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    for path in sorted(folder.iterdir()) if recursive else ():
+        if path.is_dir() and not path.is_symlink() and path not in apart_from:
+            clear_leftovers(path, recursive=True, apart_from=apart_from)
+
+
+def discard(path: Path) -> None:
+    """Remove a folder, if it is there, such that a crash leaves all of it or, under its name, nothing."""
+    if path.exists():
+        aside = temporary_beside(path)
+        path.replace(aside)
+        shutil.rmtree(aside)
 
 
 def flush(path: Path) -> None:

@@ -112,7 +112,7 @@ def test_bad_rates_are_refused_by_name_and_without_their_text(tmp_path: Path, co
         ("--rate nan --examples 1 --noise-multiplier 1 --rounds 1 --prior 0.1", "nan is not a probability"),
         (
             "--rate 0.1 --examples 1 --noise-multiplier -1 --rounds 1 --prior 0.1",
-            "noise_multiplier=-1.0; pass a finite",
+            "--noise-multiplier=-1.0; pass a finite",
         ),
         ("--rate 0.1 --examples 1 --noise-multiplier 1 --rounds 0 --prior 0.1", "rounds=0; pass a whole number"),
         ("--rate 0.1 --examples 1 --noise-multiplier 1 --rounds 1 --prior 1", "prior=1.0; pass priors from 1e-300"),
@@ -280,7 +280,7 @@ def test_without_a_command_the_help_shows_and_the_version_is_the_packages() -> N
 
 
 def test_the_progress_bar_shows_on_a_terminal_only_and_never_moves_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hush.console.MOMENT", -1.0)
+    monkeypatch.setattr("hush.console.BAR_DELAY_SECONDS", -1.0)
     for terminal in (True, False):
         console = Console(force_terminal=terminal, width=80, record=True)
         with console.capture() as captured, ProgressBar(console, "Calibrating") as progress:

@@ -112,11 +112,11 @@ def test_a_run_without_its_secrets_warns_quotes_its_folder_and_says_what_was_not
     assert shown.stderr.index("WARNING: ") < shown.stderr.index("Attacking")
     assert "24 examples, 2 secrets, 0 of them in some example; noise multiplier 0, 2 rounds." in shown.stdout
     assert "WARNING: None of the 2 secrets is in any example" in shown.stdout
-    assert "/my run/share'\n" in shown.stdout
+    assert "/my run/release'\n" in shown.stdout
     assert "Audit: Nothing was compared" in shown.stdout
     (check,) = [line for line in shown.stdout.splitlines() if "hush verify" in line]
     assert run(*shlex.split(check.split("hush ")[1])).exit_code == 0
-    certificate = Path("my run/share/certificate.md").read_text()
+    certificate = Path("my run/release/certificate.md").read_text()
     assert "Of the 2 secrets 2 are in no listed example." in certificate
     assert run_json("run", "hush.yaml")["cautions"]
 
@@ -157,7 +157,7 @@ def outcome(**more: Any) -> str:
     record: dict[str, Any] = {
         "ran": [], "examples": 400, "secrets": 10, "unlisted": 3, "canaries": 4, "noise_multiplier": 2.5,
         "kept_fraction": 1.0, "kept_weight": 0.0123, "rounds": 9, "max_length": 32, "cut_texts": 0,
-        "share": "run/share", "owner": "run/owner", "report": "run/owner/report.html", "verdict": None,
+        "release": "run/release", "owner": "run/owner", "report": "run/owner/report.html", "verdict": None,
         "audit": None, "notices": [], "cautions": [],
     }  # fmt: skip
     console = Console(width=80)
@@ -177,5 +177,5 @@ def test_the_end_of_a_run_tells_use_from_weight_and_secrets_from_canaries() -> N
 def test_no_line_of_the_verdict_is_broken_where_it_is_logged() -> None:
     said = "Plan simulated, model not judged: " + "words " * 40
     assert f"Audit: {said}\n" in outcome(verdict="model not judged", audit=said)
-    assert "Nothing is shared." in outcome(verdict="failed", audit="FAILED.", share=None)
-    assert "hush verify" not in outcome(verdict="failed", audit="FAILED.", share=None)
+    assert "Nothing is released." in outcome(verdict="failed", audit="FAILED.", release=None)
+    assert "hush verify" not in outcome(verdict="failed", audit="FAILED.", release=None)

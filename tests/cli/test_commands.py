@@ -120,14 +120,22 @@ def test_one_name_is_one_thing_in_every_command(form: str) -> None:
 def test_what_an_option_of_choices_takes_is_what_the_library_takes() -> None:
     from hush.audit.canaries import ALPHABETS
     from hush.audit.settings import ATTACKS
-    from hush.run.folder import StageName
 
     for option, known in (
         (options_of("audit")["--attack"], ATTACKS),
         (options_of("canaries")["--alphabet"], ALPHABETS),
-        (options_of("run")["--from"], get_args(StageName)),
     ):
         assert [one.value for one in option.kind] == list(known)
+
+
+def test_the_stages_of_hush_run_are_those_of_the_table() -> None:
+    from hush.run.pipeline import STAGES
+
+    names = [stage.name for stage in STAGES]
+    assert f"Stages: {', '.join(names)}." in " ".join(run("run", "--help").stdout.split())
+    assert f"'nosuch' is not one of {', '.join(map(repr, names))}." in " ".join(
+        re.sub("[│╭╮╰╯─]", " ", run("run", "hush.yaml", "--from", "nosuch").output).split()
+    )
 
 
 # --- help

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import message, run
-from hush.cli.interrupt import Interrupt, remembered
+from hush.cli.interrupt import Interrupt, remembered_interrupt
 
 
 def swallowed() -> None:
@@ -25,7 +25,7 @@ def turned() -> None:
 
 def test_what_is_swallowed_is_raised_again() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with remembered() as again:
+    with remembered_interrupt() as again:
         again()
         swallowed()
         with pytest.raises(KeyboardInterrupt):
@@ -34,14 +34,14 @@ def test_what_is_swallowed_is_raised_again() -> None:
 
 
 def test_an_error_made_of_ctrl_c_counts_as_ctrl_c() -> None:
-    with pytest.raises(KeyboardInterrupt), remembered(), remembered():  # commands nest them
+    with pytest.raises(KeyboardInterrupt), remembered_interrupt(), remembered_interrupt():  # commands nest them
         turned()
-    with pytest.raises(KeyboardInterrupt), remembered(), Interrupt(lambda: None):
+    with pytest.raises(KeyboardInterrupt), remembered_interrupt(), Interrupt(lambda: None):
         turned()
 
 
 def test_an_error_without_ctrl_c_stays_what_it_is() -> None:
-    with pytest.raises(AttributeError), remembered():
+    with pytest.raises(AttributeError), remembered_interrupt():
         raise AttributeError
 
 
@@ -54,7 +54,7 @@ def test_what_is_swallowed_before_the_first_round_stops_after_it() -> None:
 def test_what_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with remembered() as again:
+        with remembered_interrupt() as again:
             signal.raise_signal(signal.SIGINT)
             again()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from hush.cli.messages import FEWEST, MILESTONES, Milestones, logged
-from hush.console import BEAT, Heartbeat, ProgressBar, TimeLeft, WorkBar, timed_bar
+from hush.console import LOG_INTERVAL_SECONDS, Heartbeat, ProgressBar, TimeLeft, WorkBar, timed_bar
 from hush.run.job import Watch
 from hush.train.round import LiveNumbers
 
@@ -56,10 +56,10 @@ def test_a_line_comes_at_most_every_half_minute(steps: list[float]) -> None:
         before, now[0] = len(out.getvalue()), now[0] + step
         beat("Scanning", done, len(steps) + 1)
         if len(out.getvalue()) > before:
-            assert now[0] - told_at[-1] >= BEAT
+            assert now[0] - told_at[-1] >= LOG_INTERVAL_SECONDS
             told_at.append(now[0])
         else:
-            assert now[0] - told_at[-1] < BEAT
+            assert now[0] - told_at[-1] < LOG_INTERVAL_SECONDS
     assert len(out.getvalue().splitlines()) == len(told_at) - 1
 
 
@@ -75,7 +75,7 @@ def test_a_line_says_how_far_it_is_and_how_long_the_rest_takes() -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_lines_are_for_logs_and_bars_for_terminals(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    monkeypatch.setattr("hush.console.BEAT", 0.0)
+    monkeypatch.setattr("hush.console.LOG_INTERVAL_SECONDS", 0.0)
     console, out = log(terminal=terminal)
     with ProgressBar(console, "Scanning") as bar:
         bar(1, 4)

@@ -150,7 +150,7 @@ def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> 
     command = ["plan", graph, *PROMISE, "--rounds", 50, "--output", tmp_path / "plan"]
     message = refused(1, *command, "--batch-size", 60, "--noise-multiplier", 0.5)
     assert "raise it to at least" in message
-    assert "lower batch_size to at most" in message
+    assert "lower --batch-size to at most" in message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -324,7 +324,7 @@ def test_keys_are_made_plans_signed_and_signatures_checked(folder: Path, tmp_pat
 def test_a_plan_inside_a_run_is_signed_where_it_lies_and_what_is_none_is_named(folder: Path, tmp_path: Path) -> None:
     private, public = tmp_path / "private.pem", tmp_path / "public.pem"
     run("sign", "--new-key", private, public)
-    for place in ("train/release/plan", "run/share/plan"):
+    for place in ("run/release/plan", "run-of-0.1.0/share/plan"):
         shutil.copytree(folder, tmp_path / place)
         whole = tmp_path / place.split("/")[0]
         record = run_json("sign", whole, "--private-key", private)

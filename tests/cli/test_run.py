@@ -17,7 +17,7 @@ import yaml
 import hush
 from command_line import message, refused, run, run_json
 from hush.cli.interrupt import GOES_ON
-from hush.run.job import Job
+from hush.run.job import RunJob
 from hush.run.stages import PlanStage
 
 
@@ -49,9 +49,9 @@ def test_from_init_to_a_verified_plan(config: Path) -> None:
     record = run_json("run", config)
     assert record["ran"] == ["data", "scan", "plan", "train", "audit", "report"]
     assert record["certifies"]
-    assert hush.verify(record["share"]).passed
-    assert run_json("verify", "hush-run") == run_json("verify", "hush-run/share")
-    assert "What this run released: hush-run/share" in run("verify", "hush-run").stdout
+    assert hush.verify(record["release"]).passed
+    assert run_json("verify", "hush-run") == run_json("verify", "hush-run/release")
+    assert "What this run released: hush-run/release" in run("verify", "hush-run").stdout
     why = run_json("explain", "hush-run", "access-codes-000000")
     assert why == run_json("explain", "hush-run/owner/scan", "access-codes-000000")
     audited = run_json("audit", "hush-run", "--output", "audited", "--trials", 50, "--device", "cpu")
@@ -106,7 +106,7 @@ def test_an_absurd_learning_rate_is_refused_before_any_work(config: Path, rate: 
     [
         ("run hush.yaml", "hush.run.config.load_config"),
         ("run hush.yaml", "hush.run.pipeline.run_pipeline"),
-        ("audit hush-run", "hush.run.folder.training_inside"),
+        ("audit hush-run", "hush.run.folder.locate_training"),
     ],
 )
 def test_ctrl_c_while_a_command_loads_does_not_say_that_it_begins_anew(
@@ -152,7 +152,7 @@ def test_ctrl_c_or_sigterm_leaves_a_run_that_goes_on(config: Path, number: int, 
     dry = {row["stage"]: row for row in run_json("run", config, "--dry-run")["stages"]}
     assert dry["train"]["state"] == "goes on"
     assert "done" in dry["train"]["size"]
-    assert not (config.parent / "hush-run" / "share").exists()
+    assert not (config.parent / "hush-run" / "release").exists()
 
 
 @pytest.mark.parametrize("error", [None, AttributeError("half loaded")])
@@ -161,7 +161,7 @@ def test_ctrl_c_that_a_library_swallows_stops_before_the_next_stage(
 ) -> None:
     plan = PlanStage.run
 
-    def loading(self: PlanStage, job: Job) -> dict[str, Any]:
+    def loading(self: PlanStage, job: RunJob) -> dict[str, Any]:
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:

@@ -33,66 +33,66 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def share(plan: Plan, tmp_path: Path) -> Path:
-    """What hush run shares, in the folder of its run, with a plan of the owner's beside it."""
+def release(plan: Plan, tmp_path: Path) -> Path:
+    """What hush run released, in the folder of its run, with a plan of the owner's beside it."""
     plan.save(tmp_path / "run" / "owner" / "plan")
-    return make_release(tmp_path / "run" / "share", plan)
+    return make_release(tmp_path / "run" / "release", plan)
 
 
-def stated(share: Path) -> Certificate:
-    return Certificate.from_dict(json.loads((share / "certificate.json").read_text()))
+def stated(release: Path) -> Certificate:
+    return Certificate.from_dict(json.loads((release / "certificate.json").read_text()))
 
 
-def lines(share: Path, *options: object, code: int) -> list[str]:
-    shown = run("verify", share, *options)
+def lines(release: Path, *options: object, code: int) -> list[str]:
+    shown = run("verify", release, *options)
     assert shown.exit_code == code, shown.output
     return shown.stdout.splitlines()
 
 
-def test_verify_says_what_was_checked_what_was_not_and_prints_every_fingerprint(share: Path) -> None:
-    said = lines(share, code=0)
+def test_verify_says_what_was_checked_what_was_not_and_prints_every_fingerprint(release: Path) -> None:
+    said = lines(release, code=0)
     for name in ("plan.json", "files", "rates", "certificate", "posteriors", "binding", "run's certificate", "model"):
         assert [line for line in said if line.startswith(f"✓ {name}: ")], name
     assert "  Not checked: README.md, evaluations.jsonl, report.html" in said
     assert [line for line in said if line.startswith("  Not signed: ")]
     assert said[-1] == STANDS
-    certified = dict(stated(share).fingerprints)
-    assert run_json("verify", share)["fingerprints"] == certified
+    certified = dict(stated(release).fingerprints)
+    assert run_json("verify", release)["fingerprints"] == certified
     assert all(f"  fingerprint of the {name}: {value}" in said for name, value in certified.items())
 
 
-def test_what_does_not_stand_is_not_said_to_fit_together(share: Path) -> None:
-    (share / "model" / "notes.txt").write_text("more")
-    said = lines(share, code=1)
+def test_what_does_not_stand_is_not_said_to_fit_together(release: Path) -> None:
+    (release / "model" / "notes.txt").write_text("more")
+    said = lines(release, code=1)
     assert said[-1] == "This release does not stand: do not rely on its certificate."
     assert "fits together" not in " ".join(said)
 
 
-def test_a_run_stands_for_what_it_released_and_its_plan_for_itself(share: Path) -> None:
-    whole = run_json("verify", share.parent)
-    assert whole == run_json("verify", share)
-    assert whole["release"] == str(share)
-    assert lines(share.parent, code=0)[0] == f"What this run released: {share}"
-    alone = run_json("verify", share / "plan")
+def test_a_run_stands_for_what_it_released_and_its_plan_for_itself(release: Path) -> None:
+    whole = run_json("verify", release.parent)
+    assert whole == run_json("verify", release)
+    assert whole["release"] == str(release)
+    assert lines(release.parent, code=0)[0] == f"What this run released: {release}"
+    alone = run_json("verify", release / "plan")
     assert alone["release"] is None
     assert {check["name"] for check in whole["checks"]} - {check["name"] for check in alone["checks"]} == {
         "run's certificate", "model", "folder",
     }  # fmt: skip
-    shutil.rmtree(share)
-    assert lines(share.parent, code=0)[0] == f"The plan of this run: {share.parent / 'owner' / 'plan'}"
+    shutil.rmtree(release)
+    assert lines(release.parent, code=0)[0] == f"The plan of this run: {release.parent / 'owner' / 'plan'}"
 
 
-def test_a_release_of_hush_train_is_found_too(share: Path, tmp_path: Path) -> None:
-    share.rename(tmp_path / "run" / "release")
-    assert run_json("verify", tmp_path / "run")["release"] == str(tmp_path / "run" / "release")
+def test_what_hush_run_released_under_the_name_of_0_1_0_is_found_too(release: Path, tmp_path: Path) -> None:
+    release.rename(tmp_path / "run" / "share")
+    assert run_json("verify", tmp_path / "run")["release"] == str(tmp_path / "run" / "share")
 
 
-def forgeries(share: Path, plan: Plan) -> Iterator[tuple[str, Path]]:
+def forgeries(release: Path, plan: Plan) -> Iterator[tuple[str, Path]]:
     """Copies of what was shared, each with one lie in it, and the check that it must fail."""
-    before = stated(share)
+    before = stated(release)
     for number, check in enumerate(("model", "run's certificate", "run's certificate", "run's certificate", "files")):
-        copy = share.with_name(f"forged-{number}")
-        shutil.copytree(share, copy)
+        copy = release.with_name(f"forged-{number}")
+        shutil.copytree(release, copy)
         match number:
             case 0:
                 (copy / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
@@ -109,49 +109,50 @@ def forgeries(share: Path, plan: Plan) -> Iterator[tuple[str, Path]]:
         yield check, copy
 
 
-def test_a_forged_copy_fails_with_and_without_a_key(share: Path, plan: Plan, keys: tuple[Path, Path]) -> None:
-    assert run("sign", share, "--private-key", keys[0]).exit_code == 0
-    assert lines(share, "--public-key", keys[1], code=0)[-1] == STANDS
-    for check, copy in forgeries(share, plan):
+def test_a_forged_copy_fails_with_and_without_a_key(release: Path, plan: Plan, keys: tuple[Path, Path]) -> None:
+    assert run("sign", release, "--private-key", keys[0]).exit_code == 0
+    assert lines(release, "--public-key", keys[1], code=0)[-1] == STANDS
+    for check, copy in forgeries(release, plan):
         for options in ((), ("--public-key", keys[1])):
             said = lines(copy, *options, code=1)
             assert [line for line in said if line.startswith(f"✗ {check}: ")], (check, said)
             assert said[-1] == "This release does not stand: do not rely on its certificate."
 
 
-def test_a_signature_says_what_it_covers(share: Path, plan: Plan, keys: tuple[Path, Path]) -> None:
+def test_a_signature_says_what_it_covers(release: Path, plan: Plan, keys: tuple[Path, Path]) -> None:
     private, public = keys
-    shown = run("sign", share.parent, "--private-key", private).stdout
-    assert f"{share / 'certificate.sig'}; it covers the run's certificate, and through its fingerprints" in shown
-    assert "  The release is signed; pass --public-key to check by whom." in lines(share, code=0)
-    said = lines(share, "--public-key", public, code=0)
+    shown = run("sign", release.parent, "--private-key", private).stdout
+    assert f"{release / 'certificate.sig'}; it covers the run's certificate, and through its fingerprints" in shown
+    assert "  The release is signed; pass --public-key to check by whom." in lines(release, code=0)
+    said = lines(release, "--public-key", public, code=0)
     assert [line for line in said if line.startswith("✓ signature: valid for this key; it covers the run's certif")]
-    assert f"{share} is signed already; pass --force" in refused(2, "sign", share, "--private-key", private)
-    assert run("sign", share, "--private-key", private, "--force").exit_code == 0
-    (share / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
-    certify(share, plan)
-    assert [line for line in lines(share, "--public-key", public, code=1) if line.startswith("✗ signature: ")]
+    assert f"{release} is signed already; pass --force" in refused(2, "sign", release, "--private-key", private)
+    assert run("sign", release, "--private-key", private, "--force").exit_code == 0
+    (release / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
+    certify(release, plan)
+    assert [line for line in lines(release, "--public-key", public, code=1) if line.startswith("✗ signature: ")]
 
 
-def test_what_does_not_fit_is_not_signed(share: Path, keys: tuple[Path, Path]) -> None:
-    before = stated(share)
-    write_certificate(share, replace(before, rounds=before.rounds - 1))
-    said = refused(2, "sign", share, "--private-key", keys[0])
+def test_what_does_not_fit_is_not_signed(release: Path, keys: tuple[Path, Path]) -> None:
+    before = stated(release)
+    write_certificate(release, replace(before, rounds=before.rounds - 1))
+    said = refused(2, "sign", release, "--private-key", keys[0])
     assert "is not signed; run's certificate: does not match the plan in rounds (9, the plan's is 10)" in said
-    write_certificate(share, before)
-    (share / "model" / "config.json").unlink()
-    assert "is not signed; model: its files have the fingerprint" in refused(2, "sign", share, "--private-key", keys[0])
-    assert not (share / "certificate.sig").exists()
+    write_certificate(release, before)
+    (release / "model" / "config.json").unlink()
+    said = refused(2, "sign", release, "--private-key", keys[0])
+    assert "is not signed; model: its files have the fingerprint" in said
+    assert not (release / "certificate.sig").exists()
 
 
 def test_json_that_cannot_be_read_is_a_message_to_whoever_signs_or_verifies(
-    share: Path, keys: tuple[Path, Path]
+    release: Path, keys: tuple[Path, Path]
 ) -> None:
-    (share / "plan" / "certificate.json").write_text("{")
-    assert "plan/certificate.json is not JSON that hush wrote" in refused(2, "sign", share, "--private-key", keys[0])
-    shutil.rmtree(share / "plan")
-    (share / "certificate.json").write_text("[" * 100_000)
-    assert "holds no plan.json" in run("verify", share).output
+    (release / "plan" / "certificate.json").write_text("{")
+    assert "plan/certificate.json is not JSON that hush wrote" in refused(2, "sign", release, "--private-key", keys[0])
+    shutil.rmtree(release / "plan")
+    (release / "certificate.json").write_text("[" * 100_000)
+    assert "holds no plan.json" in run("verify", release).output
 
 
 def test_a_marked_run_is_named_as_such_and_there_is_nothing_to_verify_or_sign(
@@ -177,24 +178,26 @@ def test_words_of_whoever_sent_a_release_cannot_pass_for_a_verdict(plan: Plan, t
         assert not [line for line in result.output.splitlines() if line.lstrip("\ufffd[2J").startswith("Every promise")]
 
 
-def test_report_refuses_a_certificate_that_contradicts_its_plan_or_model(share: Path, plan: Plan) -> None:
-    output = share.parent / "page.html"
-    command = ("report", share, "--output", output, "--no-compare", "--force")
+def test_report_refuses_a_certificate_that_contradicts_its_plan_or_model(release: Path, plan: Plan) -> None:
+    output = release.parent / "page.html"
+    command = ("report", release, "--output", output, "--no-compare", "--force")
     assert run(*command).exit_code == 0
-    before = stated(share)
-    write_certificate(share, replace(before, noise_multiplier=10 * plan.noise_multiplier))
+    before = stated(release)
+    write_certificate(release, replace(before, noise_multiplier=10 * plan.noise_multiplier))
     said = refused(2, *command)
     assert "is not the plan that the run's certificate is about: they differ in noise_multiplier (" in said
-    write_certificate(share, before)
-    (share / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
+    write_certificate(release, before)
+    (release / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
     assert "is not the model of its certificate" in refused(2, *command)
 
 
-def test_verify_works_from_inside_as_the_readme_of_a_release_says(share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_works_from_inside_as_the_readme_of_a_release_says(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from hush.run.folder import README
 
     assert "`hush verify .`" in README
-    monkeypatch.chdir(share)
+    monkeypatch.chdir(release)
     assert lines(Path(), code=0)[-1] == STANDS
 
 

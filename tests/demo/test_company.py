@@ -54,7 +54,7 @@ def test_the_choice_depends_on_names_and_sizes_alone(tmp_path: Path) -> None:
         sorted(path.relative_to(company.folder) for path in company.folder.rglob("*.py")) for company in (one, other)
     ]
     assert names[0] == names[1]
-    assert (one.files, one.own, one.reached) == (43, 1, 3)
+    assert (one.files, one.project_files, one.secret_files) == (43, 1, 3)
 
 
 def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
     assert left.root == company.folder.resolve()  # a repository of its own, wherever it lies
     assert len(left.files) == company.files
     after = containment(left, RULE)
-    assert len(after.reasons) == company.reached > company.own == sum(after.num_own_files)
+    assert len(after.reasons) == company.secret_files > company.project_files == sum(after.num_own_files)
 
 
 def test_a_library_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The quick demo, whole: four arms, ordered as the mathematics demands, a report, and no key in what is shared."""
+"""The quick demo, whole: four arms, ordered as the mathematics demands, a report, and no key in what is released."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from hush.audit.canaries import read_canaries
 from hush.demo import run as demo_run
 from hush.demo.arms import ARMS, HUSH, NONE, OTHERS, plan_of
 from hush.demo.company import FULL, PROJECTS, QUICK, config_of
-from hush.demo.run import COLUMNS, MARK, NAMES, run_demo
+from hush.demo.run import COLUMNS, ENTRIES, MARKER, run_demo
 from hush.errors import HushError
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
@@ -53,10 +53,10 @@ def test_every_arm_is_there_and_said(made: tuple[Path, str], arms: dict[str, Any
         assert arm.title in page
     assert all(column in page for column in COLUMNS)
     assert all(name in page for name in PROJECTS)
-    assert f"hush verify {folder}/run/share\n" in said
-    assert "<code>hush verify run/share\n" in page
+    assert f"hush verify {folder}/run/release\n" in said
+    assert "<code>hush verify run/release\n" in page
     assert said.rstrip().endswith(" s")
-    assert {path.name for path in folder.iterdir()} == NAMES | {MARK}
+    assert {path.name for path in folder.iterdir()} == ENTRIES | {MARKER}
 
 
 def test_the_numbers_are_ordered_as_the_mathematics_demands(arms: dict[str, Any]) -> None:
@@ -77,8 +77,8 @@ def test_the_numbers_are_ordered_as_the_mathematics_demands(arms: dict[str, Any]
 
 
 def test_the_plans_are_the_librarys_own(made: tuple[Path, str], arms: dict[str, Any]) -> None:
-    plan = Plan.load(made[0] / "run" / "share" / "plan")
-    assert hush.verify(made[0] / "run" / "share").passed
+    plan = Plan.load(made[0] / "run" / "release" / "plan")
+    assert hush.verify(made[0] / "run" / "release").passed
     held = held_out_examples(plan)
     assert held.size > 10
     np.testing.assert_array_equal(held_out_examples(plan_of(NONE, plan)), held)  # all arms are evaluated on the same
@@ -88,7 +88,7 @@ def test_the_plans_are_the_librarys_own(made: tuple[Path, str], arms: dict[str, 
         noise = hush.calibrate(plan.incidence, **promise, bound=bound).noise_multiplier
         assert noise == arms["paper"]["noise_multiplier"] if bound == "kl" else noise > plan.noise_multiplier
     assert not plan_of(NONE, plan).certificate.is_real
-    with pytest.raises(HushError, match="no arm beside hush"):
+    with pytest.raises(HushError, match="not an arm besides hush"):
         plan_of(HUSH, plan)
 
 
@@ -102,13 +102,13 @@ def test_an_arm_has_the_same_colour_in_every_plot(made: tuple[Path, str]) -> Non
     assert len(set(curves.values())) == len(ARMS)
 
 
-def test_no_key_is_in_the_report_or_in_what_is_shared(made: tuple[Path, str]) -> None:
+def test_no_key_is_in_the_report_or_in_what_is_released(made: tuple[Path, str]) -> None:
     folder, said = made
     planting = read_canaries(folder / "run" / "owner" / "canaries")
     keys = [planting.candidates.text(canary.truth) for canary in planting.canaries]
-    shared = [path for path in (folder / "run" / "share").rglob("*") if path.is_file()]
-    assert len(shared) > 5
-    for path in [*shared, folder / "report.html", folder / "demo.json", folder / "hush.yaml"]:
+    released = [path for path in (folder / "run" / "release").rglob("*") if path.is_file()]
+    assert len(released) > 5
+    for path in [*released, folder / "report.html", folder / "demo.json", folder / "hush.yaml"]:
         content = path.read_bytes()
         assert not any(key.encode() in content for key in keys), path
     assert not any(key in said for key in keys)
@@ -116,8 +116,8 @@ def test_no_key_is_in_the_report_or_in_what_is_shared(made: tuple[Path, str]) ->
     assert stat.S_IMODE(owned.st_mode) == 0o600
 
 
-def test_the_shared_model_never_saw_a_tokenizer_of_the_code(made: tuple[Path, str]) -> None:
-    tokenizer = json.loads((made[0] / "run" / "share" / "model" / "tokenizer.json").read_text())
+def test_the_released_model_never_saw_a_tokenizer_of_the_code(made: tuple[Path, str]) -> None:
+    tokenizer = json.loads((made[0] / "run" / "release" / "model" / "tokenizer.json").read_text())
     assert tokenizer["model"]["merges"] == []
     assert len(tokenizer["model"]["vocab"]) == 258  # the bytes, padding and an end
 
@@ -126,7 +126,7 @@ def test_an_earlier_demo_is_replaced_and_other_things_are_not(tmp_path: Path) ->
     for name in (".hush-demo", "report.html", "run/owner/data.key", ".report.html.0123.tmp", "noise.svg"):
         (tmp_path / "old" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "old" / name).write_text("old")
-    demo_run._cleared(tmp_path / "old")
+    demo_run._prepare_folder(tmp_path / "old")
     assert {path.name for path in (tmp_path / "old").iterdir()} == {".hush-demo", "noise.svg"}
     (tmp_path / "mine.txt").write_text("mine")
     assert "holds something other than a demo (mine.txt)" in refused(2, "demo", "--quick", "--output", tmp_path)
@@ -144,7 +144,7 @@ def test_a_name_that_a_demo_uses_does_not_make_a_folder_a_demo(tmp_path: Path, n
 
 
 def test_missing_libraries_are_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_run, "NEEDED", ("json", "no_such_library"))
+    monkeypatch.setattr(demo_run, "REQUIRED_LIBRARIES", ("json", "no_such_library"))
     said = refused(2, "demo", "--output", tmp_path / "demo")
     assert 'no_such_library is missing; pip install "hush[hf,scan]", or run make demo' in said
     assert not (tmp_path / "demo").exists()

@@ -28,18 +28,18 @@ def original(plan: hush.Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A signed release that is never changed; its keys lie beside it."""
     root = tmp_path_factory.mktemp("original")
     create_keys(root / "private.pem", root / "public.pem")
-    sign(make_release(root / "share", plan), root / "private.pem")
-    found = hush.verify(root / "share", public_key=root / "public.pem")
+    sign(make_release(root / "release", plan), root / "private.pem")
+    found = hush.verify(root / "release", public_key=root / "public.pem")
     assert found.passed
     assert found.unchecked == NOT_CHECKED
     assert {check.name for check in found.checks} >= {*OF_THE_RUN, "posteriors", "signature"}
-    return root / "share"
+    return root / "release"
 
 
 @pytest.fixture
-def share(original: Path, tmp_path: Path) -> Path:
-    shutil.copytree(original, tmp_path / "share")
-    return tmp_path / "share"
+def release(original: Path, tmp_path: Path) -> Path:
+    shutil.copytree(original, tmp_path / "release")
+    return tmp_path / "release"
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def sealed(plan: Path) -> None:
     (plan / "plan.json").write_text(json.dumps(record | {"digest": record_digest(record)}))
 
 
-def stated(share: Path) -> Certificate:
-    return Certificate.from_dict(json.loads((share / "certificate.json").read_text()))
+def stated(release: Path) -> Certificate:
+    return Certificate.from_dict(json.loads((release / "certificate.json").read_text()))
 
 
 def every_file(folder: Path) -> list[str]:
@@ -81,14 +81,14 @@ def test_no_byte_of_a_signed_release_can_be_changed(
     name = data.draw(st.sampled_from([name for name in every_file(original) if name not in NOT_CHECKED]))
     content = bytearray((original / name).read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
-    shutil.rmtree(tmp_path / "share", ignore_errors=True)
-    shutil.copytree(original, tmp_path / "share")
-    (tmp_path / "share" / name).write_bytes(content)
+    shutil.rmtree(tmp_path / "release", ignore_errors=True)
+    shutil.copytree(original, tmp_path / "release")
+    (tmp_path / "release" / name).write_bytes(content)
     if name == "plan/plan.json":
         assume(content.translate(None, b" \n\r\t") != (original / name).read_bytes().translate(None, b" \n\r\t"))
-    assert not hush.verify(tmp_path / "share", public_key=key).passed, name
+    assert not hush.verify(tmp_path / "release", public_key=key).passed, name
     if not name.endswith(".sig"):
-        assert not hush.verify(tmp_path / "share").passed, name
+        assert not hush.verify(tmp_path / "release").passed, name
 
 
 def test_no_file_can_be_removed(original: Path, key: Path, tmp_path: Path) -> None:
@@ -110,52 +110,52 @@ def test_no_file_can_be_removed(original: Path, key: Path, tmp_path: Path) -> No
     [("model/pytorch_model.bin", "model"), ("model/deep/er.txt", "model"), ("better-model/model.safetensors", "folder"),
      ("plan/notes.txt", "folder"), ("certificate.pdf", "folder"), ("plan.json", "folder")],
 )  # fmt: skip
-def test_no_file_can_be_added(share: Path, name: str, check: str) -> None:
-    (share / name).parent.mkdir(parents=True, exist_ok=True)
-    (share / name).write_text("trust me")
-    assert failed(share) == {check}
+def test_no_file_can_be_added(release: Path, name: str, check: str) -> None:
+    (release / name).parent.mkdir(parents=True, exist_ok=True)
+    (release / name).write_text("trust me")
+    assert failed(release) == {check}
 
 
 @pytest.mark.parametrize("name", ["plan", "plan/plan.json"])
-def test_a_file_for_a_folder_and_a_folder_for_a_file_are_failed_checks(share: Path, name: str) -> None:
-    path = share / name
+def test_a_file_for_a_folder_and_a_folder_for_a_file_are_failed_checks(release: Path, name: str) -> None:
+    path = release / name
     if path.is_dir():
         shutil.rmtree(path)
         path.write_text("")
     else:
         path.unlink()
         path.mkdir()
-    assert "holds no plan.json" in detail(share, "plan.json")
+    assert "holds no plan.json" in detail(release, "plan.json")
 
 
-def test_what_is_not_checked_is_named_and_may_change(share: Path, key: Path) -> None:
-    (share / "round-000010").mkdir()
+def test_what_is_not_checked_is_named_and_may_change(release: Path, key: Path) -> None:
+    (release / "round-000010").mkdir()
     for name in NOT_CHECKED:
-        (share / name).write_text("anything")
-    found = hush.verify(share, public_key=key)
+        (release / name).write_text("anything")
+    found = hush.verify(release, public_key=key)
     assert found.passed
     assert found.unchecked == ("README.md", "evaluations.jsonl", "report.html", "round-000010/")
 
 
-def test_a_plan_copied_over_a_release_does_not_make_it_a_plan(share: Path) -> None:
+def test_a_plan_copied_over_a_release_does_not_make_it_a_plan(release: Path) -> None:
     """Every file of the plan beside the model: the plan by itself is sound, but says nothing about a model."""
-    for path in (share / "plan").iterdir():
-        shutil.copyfile(path, share / path.name)
-    assert failed(share) == OF_THE_RUN
-    assert hush.verify(share / "plan").passed
+    for path in (release / "plan").iterdir():
+        shutil.copyfile(path, release / path.name)
+    assert failed(release) == OF_THE_RUN
+    assert hush.verify(release / "plan").passed
 
 
-def test_links_and_odd_names_that_a_fingerprint_does_not_see_are_refused(share: Path, tmp_path: Path) -> None:
+def test_links_and_odd_names_that_a_fingerprint_does_not_see_are_refused(release: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (share / "model" / "more").symlink_to(tmp_path / "elsewhere")
-    assert "model/more/ is a link" in detail(share, "model")
-    (share / "model" / "more").unlink()
-    model = share / "model"
+    (release / "model" / "more").symlink_to(tmp_path / "elsewhere")
+    assert "model/more/ is a link" in detail(release, "model")
+    (release / "model" / "more").unlink()
+    model = release / "model"
     first, second = sorted(path.name for path in model.iterdir())
     forged = f"{first}\n{file_digest(model / first)}\n{second}"  # one file with the names and digests of two
     (model / second).rename(model / forged)
     (model / first).unlink()
-    assert "odd name" in detail(share, "model")
+    assert "odd name" in detail(release, "model")
 
 
 SETTINGS: dict[str, Callable[[Certificate], Any]] = {
@@ -175,45 +175,45 @@ SETTINGS: dict[str, Callable[[Certificate], Any]] = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_certificate_that_promises_other_than_its_plan_fails_in_both_forms(share: Path, name: str) -> None:
+def test_a_certificate_that_promises_other_than_its_plan_fails_in_both_forms(release: Path, name: str) -> None:
     """The forger writes JSON and page to fit each other, and the model is the right one."""
-    forged = replace(stated(share), **{name: SETTINGS[name](stated(share))})
-    write_certificate(share, forged)
-    assert failed(share) == {"run's certificate"}
-    assert (name if name != "fingerprints" else "fingerprint of the weights") in detail(share, "run's certificate")
+    forged = replace(stated(release), **{name: SETTINGS[name](stated(release))})
+    write_certificate(release, forged)
+    assert failed(release) == {"run's certificate"}
+    assert (name if name != "fingerprints" else "fingerprint of the weights") in detail(release, "run's certificate")
 
 
-def test_a_difference_is_told_with_its_values(share: Path, plan: hush.Plan) -> None:
+def test_a_difference_is_told_with_its_values(release: Path, plan: hush.Plan) -> None:
     noise = plan.noise_multiplier
-    write_certificate(share, replace(stated(share), noise_multiplier=10 * noise))
-    assert f"noise_multiplier ({10 * noise!r}, the plan's is {noise!r})" in detail(share, "run's certificate")
+    write_certificate(release, replace(stated(release), noise_multiplier=10 * noise))
+    assert f"noise_multiplier ({10 * noise!r}, the plan's is {noise!r})" in detail(release, "run's certificate")
 
 
-def test_the_two_forms_must_say_the_same(share: Path, original: Path) -> None:
-    page = (share / "certificate.md").read_text()
+def test_the_two_forms_must_say_the_same(release: Path, original: Path) -> None:
+    page = (release / "certificate.md").read_text()
     for changed in (page.replace("nobody", "no one"), page + "\nTrust me.\n", page.replace("\n", "\r\n")):
-        (share / "certificate.md").write_bytes(changed.encode())
-        assert "certificate.md" in detail(share, "run's certificate")
-    shutil.copyfile(original / "certificate.md", share / "certificate.md")
-    content = json.loads((share / "certificate.json").read_text())
-    (share / "certificate.json").write_text(json.dumps(content | {"note": "approved"}, indent=2) + "\n")
-    assert "holds more than that" in detail(share, "run's certificate")
-    (share / "certificate.json").write_text("[" * 100_000)
-    assert failed(share) == {"run's certificate", "model"}
+        (release / "certificate.md").write_bytes(changed.encode())
+        assert "certificate.md" in detail(release, "run's certificate")
+    shutil.copyfile(original / "certificate.md", release / "certificate.md")
+    content = json.loads((release / "certificate.json").read_text())
+    (release / "certificate.json").write_text(json.dumps(content | {"note": "approved"}, indent=2) + "\n")
+    assert "holds more than that" in detail(release, "run's certificate")
+    (release / "certificate.json").write_text("[" * 100_000)
+    assert failed(release) == {"run's certificate", "model"}
 
 
 VERSIONS = [{"approved-by": "1"}, {"torch": "sound-says-the-board"}, {"hush": "\u0661"}, {"torch": "2.7.1"}]
 
 
 @pytest.mark.parametrize("more", VERSIONS, ids=str)
-def test_versions_can_say_nothing_else(share: Path, plan: hush.Plan, more: dict[str, str]) -> None:
+def test_versions_can_say_nothing_else(release: Path, plan: hush.Plan, more: dict[str, str]) -> None:
     """Not even where the certificate of the plan says it, too: each stands on a line of its own on the page."""
     planned = {name: version for name, version in more.items() if name != "torch"}
     forged = replace(plan.certificate, versions={**plan.certificate.versions, **planned})
-    write_certificate(share / "plan", forged)
-    sealed(share / "plan")
-    certify(share, plan, versions={**forged.versions, "torch": "2.7.1+cpu", **more})
-    assert hush.verify(share).passed == (more == {"torch": "2.7.1"})
+    write_certificate(release / "plan", forged)
+    sealed(release / "plan")
+    certify(release, plan, versions={**forged.versions, "torch": "2.7.1+cpu", **more})
+    assert hush.verify(release).passed == (more == {"torch": "2.7.1"})
 
 
 def places(content: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -241,7 +241,7 @@ JSON = st.recursive(
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_certificate_of_any_shape_is_judged_and_never_passes(
-    share: Path, original: Path, data: st.DataObject
+    release: Path, original: Path, data: st.DataObject
 ) -> None:
     """Either certificate, or both alike; the page stays, as nothing else could be written for most shapes."""
     folders = data.draw(st.sampled_from([["."], ["plan"], [".", "plan"]]))
@@ -253,51 +253,51 @@ def test_a_certificate_of_any_shape_is_judged_and_never_passes(
         assume(place in places(own))
         changed = with_value(own, place, value)
         assume(repr(changed) != repr(own))
-        (share / folder / "certificate.json").write_text(json.dumps(changed, indent=2) + "\n")
-    sealed(share / "plan")
-    assert not hush.verify(share).passed
+        (release / folder / "certificate.json").write_text(json.dumps(changed, indent=2) + "\n")
+    sealed(release / "plan")
+    assert not hush.verify(release).passed
     for folder in folders:
-        shutil.copyfile(original / folder / "certificate.json", share / folder / "certificate.json")
+        shutil.copyfile(original / folder / "certificate.json", release / folder / "certificate.json")
 
 
 @pytest.mark.parametrize("fingerprints", [[], {"model": 1}, {}, {"model": "ab" * 32}, "model"])
-def test_fingerprints_of_another_shape_fail(share: Path, fingerprints: Any) -> None:
-    content = json.loads((share / "certificate.json").read_text())
-    (share / "certificate.json").write_text(json.dumps(content | {"fingerprints": fingerprints}, indent=2) + "\n")
-    assert failed(share) == {"run's certificate", "model"}
+def test_fingerprints_of_another_shape_fail(release: Path, fingerprints: Any) -> None:
+    content = json.loads((release / "certificate.json").read_text())
+    (release / "certificate.json").write_text(json.dumps(content | {"fingerprints": fingerprints}, indent=2) + "\n")
+    assert failed(release) == {"run's certificate", "model"}
 
 
 def test_another_model_fails_and_with_a_certificate_to_fit_it_fails_for_the_key(
-    share: Path, plan: hush.Plan, key: Path
+    release: Path, plan: hush.Plan, key: Path
 ) -> None:
     """Files alone cannot say who wrote them: a forger who names their own model must lack the key."""
-    (share / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
-    assert failed(share) == failed(share, public_key=key) == {"model"}
-    certify(share, plan)
-    assert failed(share) == set()
-    assert failed(share, public_key=key) == {"signature"}
+    (release / "model" / "model.safetensors").write_bytes(WEIGHTS[::-1])
+    assert failed(release) == failed(release, public_key=key) == {"model"}
+    certify(release, plan)
+    assert failed(release) == set()
+    assert failed(release, public_key=key) == {"signature"}
 
 
-def test_a_release_of_another_plan_fails_even_if_that_plan_is_sound(share: Path, plan: hush.Plan, key: Path) -> None:
+def test_a_release_of_another_plan_fails_even_if_that_plan_is_sound(release: Path, plan: hush.Plan, key: Path) -> None:
     other = replace(plan, created="2001-01-01T00:00:00+00:00")
-    shutil.rmtree(share / "plan")
-    other.save(share / "plan")
-    assert hush.verify(share / "plan").passed
-    assert failed(share, public_key=key) == {"run's certificate"}
+    shutil.rmtree(release / "plan")
+    other.save(release / "plan")
+    assert hush.verify(release / "plan").passed
+    assert failed(release, public_key=key) == {"run's certificate"}
 
 
-def test_the_signature_of_a_plan_does_not_vouch_for_a_model(share: Path, key: Path) -> None:
+def test_the_signature_of_a_plan_does_not_vouch_for_a_model(release: Path, key: Path) -> None:
     """Nor can a signature of the release be replaced by one that was given for its plan."""
     private = key.with_name("private.pem")
-    sign(share / "plan", private)
-    shutil.move(share / "plan" / "plan.sig", share / "certificate.sig")
+    sign(release / "plan", private)
+    shutil.move(release / "plan" / "plan.sig", release / "certificate.sig")
     assert "not valid for this key and this certificate.json and certificate.md" in detail(
-        share, "signature", public_key=key
+        release, "signature", public_key=key
     )
-    (share / "certificate.sig").unlink()
-    sign(share / "plan", private)
-    assert "not about this model" in detail(share, "signature", public_key=key)
-    assert hush.verify(share / "plan", public_key=key).passed
+    (release / "certificate.sig").unlink()
+    sign(release / "plan", private)
+    assert "covers only the plan and not this model" in detail(release, "signature", public_key=key)
+    assert hush.verify(release / "plan", public_key=key).passed
 
 
 def test_a_run_may_add_marks_and_leave_out_unchecked_data(plan: hush.Plan, tmp_path: Path) -> None:
@@ -319,16 +319,16 @@ def test_a_run_may_add_marks_and_leave_out_unchecked_data(plan: hush.Plan, tmp_p
 
 def test_marks_of_the_plan_cannot_be_left_out(plan: hush.Plan, tmp_path: Path) -> None:
     simulated = replace(plan, noise_scale=0.5)
-    assert hush.verify(make_release(tmp_path / "share", simulated)).passed
-    certify(tmp_path / "share", simulated, marks=())
-    assert failed(tmp_path / "share") == {"run's certificate"}
+    assert hush.verify(make_release(tmp_path / "release", simulated)).passed
+    certify(tmp_path / "release", simulated, marks=())
+    assert failed(tmp_path / "release") == {"run's certificate"}
 
 
-def test_a_release_of_another_format_is_not_verified(share: Path, key: Path) -> None:
-    record = json.loads((share / "plan" / "plan.json").read_text())
+def test_a_release_of_another_format_is_not_verified(release: Path, key: Path) -> None:
+    record = json.loads((release / "plan" / "plan.json").read_text())
     record["format"] = "1.2"
-    (share / "plan" / "plan.json").write_text(json.dumps(record | {"digest": record_digest(record)}))
-    assert failed(share) == failed(share, public_key=key) == {"plan.json"}
+    (release / "plan" / "plan.json").write_text(json.dumps(record | {"digest": record_digest(record)}))
+    assert failed(release) == failed(release, public_key=key) == {"plan.json"}
 
 
 def test_what_is_a_release(original: Path, plan: hush.Plan, tmp_path: Path) -> None:

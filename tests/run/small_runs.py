@@ -14,13 +14,13 @@ from hush.keys import DataKey
 from hush.plan import Plan
 from hush.run import run_pipeline
 from hush.run.config import Config
-from hush.run.folder import STAGES
+from hush.run.pipeline import STAGES
 from hush.train.run_folder import RunLog
 
 ROUNDS = 4
 SECRETS = [f"QX-{1000 + number}" for number in range(3)]
 WORDS = ["the", "weather", "in", "town", "was", "fine", "wet", "cold", "again"]
-NO_CANARIES = [name for name in STAGES if name != "canaries"]
+NO_CANARIES = [stage.name for stage in STAGES if stage.name != "canaries"]
 CANARIES = {"ceiling": 0.05, "count": 2, "templates": ["PIN {number}: {secret}"]}
 
 
@@ -88,16 +88,16 @@ def check_whole(run: Path) -> None:
 def check_complete(run: Path, *, rounds: int = ROUNDS) -> None:
     """A finished run: one training of the plan's rounds, a certificate that holds, a plan that verifies."""
     check_whole(run)
-    share = AuditedRun.load(run / "share")  # model, certificate and plan fit together
-    assert share.certificate.is_real
-    assert hush.verify(run / "share").passed
+    released = AuditedRun.load(run / "release")  # model, certificate and plan fit together
+    assert released.certificate.is_real
+    assert hush.verify(run / "release").passed
     (training,) = (run / "owner" / "training").iterdir()
     ledger = json.loads((training / "owner" / "run.json").read_text())
     assert ledger["finished"]
     assert ledger["released"] == [rounds]
     assert [record.round for record in RunLog.read(training / "owner" / "rounds.jsonl")] == list(range(1, rounds + 1))
-    scores = [json.loads(line) for line in (run / "share" / "evaluations.jsonl").read_text().splitlines()]
+    scores = [json.loads(line) for line in (run / "release" / "evaluations.jsonl").read_text().splitlines()]
     assert [row["round"] for row in scores] == list(range(rounds + 1))  # once each, however often it was killed
     assert (run / "owner").stat().st_mode & 0o777 == 0o700
-    assert (run / "share" / "report.html").is_file()
-    assert plan_fingerprint(run / "owner" / "plan") == plan_fingerprint(run / "share" / "plan")
+    assert (run / "release" / "report.html").is_file()
+    assert plan_fingerprint(run / "owner" / "plan") == plan_fingerprint(run / "release" / "plan")

@@ -11,8 +11,9 @@ from small_runs import small_config, small_texts
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.run import job, run_pipeline
-from hush.run.folder import Record
+from hush.run.folder import RunRecord
 from hush.run.job import file_rows, files_of, unread_files
+from hush.run.pipeline import stages_from
 
 KEY = DataKey(bytes(32))
 FOLDERS = st.dictionaries(st.sampled_from(["a", "b", "ab", "sub/a"]), st.binary(max_size=7), min_size=1)
@@ -33,7 +34,7 @@ def test_two_folders_have_one_fingerprint_only_if_they_hold_the_same(
     one: dict[str, bytes], other: dict[str, bytes], chunk: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "CHUNK", chunk)  # so that contents end within pieces and at their ends
+        patch.setattr(job, "READ_BYTES", chunk)  # so that contents end within pieces and at their ends
         assert (fingerprint(one) == fingerprint(other)) == (one == other)
         assert fingerprint(dict(reversed(one.items()))) == fingerprint(one)
 
@@ -53,14 +54,14 @@ def test_of_a_code_base_hidden_files_count_and_of_git_only_where_it_stands(tmp_p
 def test_a_damaged_record_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "stages.json").write_text(content)
     with pytest.raises(InvalidInput, match="is not the record of a run; restore it, or name a new folder"):
-        Record.load(tmp_path / "stages.json", KEY.id)
+        RunRecord.load(tmp_path / "stages.json", KEY.id)
 
 
 def test_a_record_is_read_back_as_it_was(tmp_path: Path) -> None:
-    record = Record.load(tmp_path / "stages.json", KEY.id)
+    record = RunRecord.load(tmp_path / "stages.json", KEY.id)
     record.finish("data", "in", {"fingerprint": "out"})
-    record.again("plan")
-    found = Record.load(tmp_path / "stages.json", KEY.id)
+    record.repeat(stages_from("plan"))
+    found = RunRecord.load(tmp_path / "stages.json", KEY.id)
     assert found == record
     assert found.attempts == {"plan": 1, "train": 1, "audit": 1, "report": 1}
 

@@ -11,17 +11,17 @@ from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.run import run_pipeline
 from hush.run.config import Config, load_config
-from hush.run.folder import key_at, opened
+from hush.run.folder import load_or_create_key, open_run
 from hush.run.forecast import forecast
 from hush.run.pipeline import run_folder
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with opened(tmp_path / "run"), pytest.raises(InvalidInput, match="open"):
+    with open_run(tmp_path / "run"), pytest.raises(InvalidInput, match="open"):
         ran(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["share/precious.txt", "owner/diary.txt", ".draft.tmp"])
+@pytest.mark.parametrize("name", ["release/precious.txt", "owner/diary.txt", ".draft.tmp"])
 def test_a_name_that_a_run_uses_does_not_make_a_folder_a_run(tmp_path: Path, name: str) -> None:
     precious = tmp_path / "run" / name
     precious.parent.mkdir(parents=True)
@@ -33,7 +33,7 @@ def test_a_name_that_a_run_uses_does_not_make_a_folder_a_run(tmp_path: Path, nam
 
 def test_a_run_that_was_killed_before_its_lock_goes_on(tmp_path: Path) -> None:
     (tmp_path / "run" / "owner").mkdir(parents=True)
-    with opened(tmp_path / "run") as paths:
+    with open_run(tmp_path / "run") as paths:
         assert paths.owner.is_dir()
 
 
@@ -78,8 +78,8 @@ def test_another_key_is_refused(own: Path) -> None:
 
 
 def test_a_key_is_made_once(tmp_path: Path) -> None:
-    made = key_at(tmp_path / "a.key")
-    assert key_at(tmp_path / "a.key") == made
+    made = load_or_create_key(tmp_path / "a.key")
+    assert load_or_create_key(tmp_path / "a.key") == made
     assert [path.name for path in tmp_path.iterdir()] == ["a.key"]
     assert stat.S_IMODE((tmp_path / "a.key").stat().st_mode) == 0o600
 

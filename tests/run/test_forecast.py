@@ -33,7 +33,7 @@ def test_a_further_training_that_nobody_asked_for_is_foretold_as_refused(own: Pa
     def train_state(**arguments: Any) -> str:
         return next(one.state for one in forecast(output=own / "run", **arguments) if one.stage == "train")
 
-    with pytest.raises(InvalidInput, match="pass --new-release"):
+    with pytest.raises(InvalidInput, match="pass new_release"):
         forecast(small_config(own), output=own / "run", since="train")
     longer, faster = small_config(own, plan={"rounds": 9}), small_config(own, training={"learning_rate": 0.01})
     assert train_state(config=longer) == "depends, refused"
@@ -41,7 +41,7 @@ def test_a_further_training_that_nobody_asked_for_is_foretold_as_refused(own: Pa
     assert train_state(config=faster, new_release=True) == "runs"
     assert train_state(config=small_config(own)) == "done"
     for config in (longer, faster):
-        with pytest.raises(InvalidInput, match="pass --new-release"):
+        with pytest.raises(InvalidInput, match="pass new_release"):
             run_pipeline(config, output=own / "run")
     assert train_state(config=longer) == "depends, refused"
 

@@ -34,13 +34,13 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_plan_and_one_training
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert sum(one["kills"] for one in told if one["how"] == "time") >= KILLS
     assert sum(one["kills"] for one in told if one["how"] == "call") >= KILLS
-    expected = plan_fingerprint(tmp_path / "reference" / "share" / "plan")
+    expected = plan_fingerprint(tmp_path / "reference" / "release" / "plan")
     for one in told:
         run = Path(one["run"])
         check_complete(run)
         assert one["again"] == []  # all is done: nothing is done twice
         if not one["canaries"]:
-            assert plan_fingerprint(run / "share" / "plan") == expected
+            assert plan_fingerprint(run / "release" / "plan") == expected
 
 
 # --- the program
@@ -99,17 +99,17 @@ def killed_until_done(root: Path, run: Path, how: str, rng: random.Random, *, mo
 
 
 def looked_at(run: Path, plan: Any, model: bytes | None) -> tuple[Any, bytes | None]:
-    """Between two lives: a plan that was made stays as it is, and what is shared is whole and stays too."""
+    """Between two lives: a plan that was made stays as it is, and what is released is whole and stays too."""
     if (run / "owner" / "plan" / "plan.json").exists():
         now = plan_fingerprint(run / "owner" / "plan")
         if plan is not None and plan != now:
             raise SystemExit("the plan changed")
         plan = now if "plan" in json.loads((run / "stages.json").read_text())["stages"] else None
-    if (run / "share").exists():
-        check_whole(run / "share")
-        weights = (run / "share" / "model" / "model.safetensors").read_bytes()
+    if (run / "release").exists():
+        check_whole(run / "release")
+        weights = (run / "release" / "model" / "model.safetensors").read_bytes()
         if model is not None and model != weights:
-            raise SystemExit("another model was shared")
+            raise SystemExit("another model was released")
         model = weights
     return plan, model
 

@@ -15,8 +15,8 @@ from hush.plan import Plan
 from hush.plan.make import choose_held_out, make_plan_holding_out
 from hush.run import forecast, run_pipeline
 from hush.run.config import Config
-from hush.run.folder import STAGES
 from hush.run.job import Watch, file_rows
+from hush.run.pipeline import STAGES
 from hush.run.sections import SmallModel
 from hush.run.stage_train import Interrupted, base_model
 from hush.scan.result import Scan
@@ -37,7 +37,7 @@ def test_the_plan_is_the_one_that_the_parts_make(finished: Path, desk: Path) -> 
         batch_size=4, rounds=4, secret_ids=scan.secrets.ids, data_fingerprint=scan.data_fingerprint,
     )  # fmt: skip
     plan.save(desk / "by-hand")
-    assert plan_fingerprint(desk / "by-hand") == plan_fingerprint(finished / "share" / "plan")
+    assert plan_fingerprint(desk / "by-hand") == plan_fingerprint(finished / "release" / "plan")
     key = DataKey.load(desk / "my.key")
     assert plan.data_fingerprint == key.fingerprint_rows((desk / "data.txt").read_text().splitlines())
     assert Scan.load(finished / "owner" / "scan").incidence == scan.incidence
@@ -48,7 +48,7 @@ def test_holding_out_what_holds_secrets_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.txt").write_text("".join(f"note {number} QX-1000\n" for number in range(30)))
     with pytest.raises(InvalidInput, match=r"0 of 30 examples hold no secret.*whose scores may be shown.*0 for none"):
         ran(tmp_path)
-    assert not (tmp_path / "run" / "share").exists()
+    assert not (tmp_path / "run" / "release").exists()
 
 
 def test_a_table_with_nothing_but_its_header_is_called_empty(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_speed_may_change_without_training_again(own: Path) -> None:
 def test_a_changed_section_runs_its_stage_and_those_that_depend_on_it(own: Path) -> None:
     assert ran(own, audit={"trials": 60}) == ["audit", "report"]
     assert ran(own, audit={"trials": 60}, report={"title": "Another"}) == ["report"]
-    assert "Another" in (own / "run" / "share" / "report.html").read_text()
+    assert "Another" in (own / "run" / "release" / "report.html").read_text()
 
 
 def test_what_comes_to_the_same_changes_nothing_after_it(own: Path) -> None:
@@ -101,33 +101,33 @@ def test_what_comes_to_the_same_changes_nothing_after_it(own: Path) -> None:
 
 def test_a_further_training_must_be_asked_for_by_name(own: Path) -> None:
     more: dict[str, Any] = {"training": {"learning_rate": 0.01}}
-    before = (own / "run" / "share" / "model" / "model.safetensors").read_bytes()
-    with pytest.raises(InvalidInput, match=r"once more \(1 finished already, in .*training\).* pass --new-release"):
+    before = (own / "run" / "release" / "model" / "model.safetensors").read_bytes()
+    with pytest.raises(InvalidInput, match=r"once more \(1 finished already, in .*training\).* pass new_release"):
         ran(own, **more)
-    with pytest.raises(InvalidInput, match="pass --new-release"):
+    with pytest.raises(InvalidInput, match="pass new_release"):
         ran(own, since="plan")
     assert ran(own) == []  # the change is undone: all is there
-    assert (own / "run" / "share" / "model" / "model.safetensors").read_bytes() == before
+    assert (own / "run" / "release" / "model" / "model.safetensors").read_bytes() == before
     assert ran(own, new_release=True, **more) == ["train", "audit", "report"]
-    assert (own / "run" / "share" / "model" / "model.safetensors").read_bytes() != before
+    assert (own / "run" / "release" / "model" / "model.safetensors").read_bytes() != before
     assert ran(own, **more) == []
 
 
 def test_going_back_to_an_earlier_training_finds_it_again(own: Path) -> None:
-    before = (own / "run" / "share" / "model" / "model.safetensors").read_bytes()
+    before = (own / "run" / "release" / "model" / "model.safetensors").read_bytes()
     ran(own, new_release=True, training={"learning_rate": 0.01})
     watched: list[object] = []
     assert ran(own, watch=Watch(live=watched.append)) == ["train", "audit", "report"]
     assert not watched  # not a single round
-    assert (own / "run" / "share" / "model" / "model.safetensors").read_bytes() == before
+    assert (own / "run" / "release" / "model" / "model.safetensors").read_bytes() == before
 
 
 def test_a_stage_can_be_done_again(own: Path) -> None:
     assert ran(own, since="audit") == ["audit", "report"]
     assert ran(own, since="report") == ["report"]
-    before = (own / "run" / "share" / "model" / "model.safetensors").read_bytes()
+    before = (own / "run" / "release" / "model" / "model.safetensors").read_bytes()
     assert ran(own, since="plan", new_release=True) == ["plan", "train", "audit", "report"]
-    assert (own / "run" / "share" / "model" / "model.safetensors").read_bytes() != before
+    assert (own / "run" / "release" / "model" / "model.safetensors").read_bytes() != before
     assert ran(own) == []
 
 
@@ -139,7 +139,7 @@ def test_stopped_training_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(Interrupted) as stopped:
         ran(tmp_path, watch=watch)
     assert (stopped.value.round, stopped.value.rounds) == (2, 4)
-    assert not (tmp_path / "run" / "share").exists()
+    assert not (tmp_path / "run" / "release").exists()
     states = {one.stage: one.state for one in forecast(small_config(tmp_path), output=tmp_path / "run")}
     assert states["plan"] == "done"
     assert states["train"] == "goes on"
@@ -150,9 +150,9 @@ def test_stopped_training_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_canaries_are_planted_once_and_end_up_in_plan_and_audit(tmp_path: Path) -> None:
     audit = {"attacks": ["exposure"], "candidates": 20, "canaries": CANARIES, "reference": "base-model"}
-    assert ran(tmp_path, audit=audit) == list(STAGES)
+    assert ran(tmp_path, audit=audit) == [stage.name for stage in STAGES]
     assert ran(tmp_path, audit=audit) == []
-    plan = Plan.load(tmp_path / "run" / "share" / "plan")
+    plan = Plan.load(tmp_path / "run" / "release" / "plan")
     assert [name for name in plan.secret_ids if name.startswith("canary")] == ["canary-000000", "canary-000001"]
     record = json.loads((tmp_path / "run" / "owner" / "audit" / "audit.json").read_text())
     assert record["exposure"]["canaries"] == 2

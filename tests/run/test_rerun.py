@@ -65,15 +65,15 @@ def test_the_audit_is_done_again_with_another_model_in_the_references_folder(own
 
 
 def test_a_training_that_was_removed_is_not_done_again_unasked(own: Path) -> None:
-    before = (own / "run" / "share" / "model" / "model.safetensors").read_bytes()
+    before = (own / "run" / "release" / "model" / "model.safetensors").read_bytes()
     shutil.rmtree(own / "run" / "owner" / "training")
     refused: list[dict[str, Any]] = [{}, {"since": "train"}, {"training": {"learning_rate": 0.01}}]
     for asked in refused:
-        with pytest.raises(InvalidInput, match=r"once more \(1 finished .* was removed.*--new-release"):
+        with pytest.raises(InvalidInput, match=r"once more \(1 finished .* was removed.*pass new_release"):
             ran(own, **asked)
     states = {one.stage: one.state for one in forecast(small_config(own), output=own / "run")}
     assert states["train"] == "refused"
-    assert (own / "run" / "share" / "model" / "model.safetensors").read_bytes() == before
+    assert (own / "run" / "release" / "model" / "model.safetensors").read_bytes() == before
     rounds: list[int] = []
     watch = Watch(live=lambda live: rounds.append(live.round), stoppable=lambda: nullcontext(lambda: len(rounds) == 2))
     with pytest.raises(Interrupted):

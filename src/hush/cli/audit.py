@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from hush.cli.checks import check_model, needed_for, quiet_libraries
-from hush.cli.interrupt import GOES_ON, said_when_stopped
+from hush.cli.interrupt import GOES_ON, stop_message
 from hush.cli.messages import both, terminal, working
 from hush.cli.options import (
     DATA_IN,
@@ -54,7 +54,7 @@ class AttackChoice(StrEnum):
     exposure = "exposure"
 
 
-@said_when_stopped(GOES_ON)  # also while it loads: what an earlier command began is kept
+@stop_message(GOES_ON)  # also while it loads: what an earlier command began is kept
 def audit(
     run: Annotated[
         Path,
@@ -171,7 +171,7 @@ def audit(
         from hush.audit.auditor import audit as audited
         from hush.audit.folders import AuditedRun
         from hush.cli.results.audit import show_audit
-        from hush.run.folder import training_inside
+        from hush.run.folder import locate_training
 
     if reference is not None:
         check_model(reference, "--reference")
@@ -179,7 +179,7 @@ def audit(
     settings = settings_from(AuditSettings, options, continuations=lengths)
     quiet_libraries(silent=False)
     with working("Reading the run and the data"):
-        loaded = AuditedRun.load(training_inside(run), plan=plan)
+        loaded = AuditedRun.load(locate_training(run), plan=plan)
         folders = [folder / "owner" / "data.parquet" for folder in (canaries, scan) if folder is not None]
         source = data or next((str(path) for path in folders if path.is_file()), None)
         corpus = audited_data(loaded, source, key, column, None if unit is None else unit.value)

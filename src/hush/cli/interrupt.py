@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM: what is said about work that goes on later, and how training is let end the round under way.
+"""Ctrl-C and SIGTERM: training finishes its round, and the user learns what is kept and how to resume.
 
-SIGTERM is how schedulers and containers end a program. Outside training it kills, which every file survives.
+Schedulers and containers send SIGTERM. Outside training it kills the process, which every file survives.
 """
 
 import signal
@@ -16,8 +16,8 @@ __all__ = [
     "TERMINATED",
     "Interrupt",
     "Terminated",
-    "remembered",
-    "said_when_stopped",
+    "remembered_interrupt",
+    "stop_message",
     "stopped_after",
 ]
 
@@ -27,11 +27,11 @@ GOES_ON = "Stopped. What is finished is kept; the same command goes on."
 
 
 @contextmanager
-def remembered() -> Iterator[Callable[..., None]]:
-    """Ctrl-C inside is not lost; what is given raises it again if there was one.
+def remembered_interrupt() -> Iterator[Callable[..., None]]:
+    """Remember Ctrl-C inside the block; the function that it yields raises it again if there was one.
 
-    Libraries that load others may swallow it, or turn it into an error of their own, as pyarrow and pandas do. An error
-    that ends the block after Ctrl-C counts as Ctrl-C.
+    Libraries that import others may swallow Ctrl-C or turn it into an error of their own, as pyarrow and pandas do. An
+    error that ends the block after Ctrl-C counts as Ctrl-C.
     """
     before, heard = signal.getsignal(signal.SIGINT), False
 
@@ -45,7 +45,7 @@ def remembered() -> Iterator[Callable[..., None]]:
         if heard:
             raise KeyboardInterrupt
 
-    # Where it is ignored, it stays so; and it comes to the main thread, which alone may listen.
+    # An ignored signal stays ignored. Signals arrive in the main thread, and only it may set a handler.
     listens = callable(before) and threading.current_thread() is threading.main_thread()
     if listens:
         signal.signal(signal.SIGINT, hear)
@@ -60,35 +60,37 @@ def remembered() -> Iterator[Callable[..., None]]:
 
 
 @contextmanager
-def said_when_stopped(said: str | Callable[[], str]) -> Iterator[Callable[..., None]]:
-    """Ctrl-C inside brings this message, for whoever ends the command; it is ``remembered``."""
+def stop_message(message: str | Callable[[], str]) -> Iterator[Callable[..., None]]:
+    """Give Ctrl-C inside the block this message, which the command prints at its end; Ctrl-C is not lost."""
     try:
-        with remembered() as again:
+        with remembered_interrupt() as again:
             yield again
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(said if isinstance(said, str) else said()) from None
+        raise KeyboardInterrupt(message if isinstance(message, str) else message()) from None
 
 
 def stopped_after(round: int, rounds: int) -> str:
-    """What is said of training that was let end its round."""
+    """The message about training that finished its round and stopped."""
     return f"Stopped after round {round} of {rounds}, which is saved. The same command goes on there."
 
 
 @final
 class Terminated(KeyboardInterrupt):
-    """As after Ctrl-C, but SIGTERM asked for it."""
+    """Like ``KeyboardInterrupt``, after SIGTERM."""
 
 
 @final
 class Interrupt:
-    """Ctrl-C or SIGTERM in training: once a round is done, the first one asks to stop after the next, and says so.
+    """Handles Ctrl-C and SIGTERM in training: after the first round, the first signal stops it after the round in
+    progress, and the user is told so.
 
-    Asked whether to stop, it knows that a round is done. Before that, and from the second one on, Ctrl-C stops at once
-    and SIGTERM kills. If a library that is being loaded swallows Ctrl-C, training stops after its first round.
+    Training calls it after each round to learn whether to stop. Before the first call, and from the second signal on,
+    Ctrl-C stops at once and SIGTERM kills. If a library that is being imported swallows Ctrl-C, training stops after
+    its first round.
     """
 
-    def __init__(self, say: Callable[[], None]) -> None:
-        self._say = say
+    def __init__(self, announce: Callable[[], None]) -> None:
+        self._announce = announce
         self._begun = False
         self._asked: int | None = None
         self._joined = 0
@@ -104,26 +106,26 @@ class Interrupt:
 
     @property
     def asked(self) -> int:
-        """The number of the signal that this process heard; 0 if it heard none."""
+        """The number of the signal that this process received; 0 if none."""
         return self._asked or 0
 
     def join(self, number: int) -> None:
-        """End as after this signal, which another process of the training heard; one that comes yet asks, not kills."""
+        """Stop as after this signal, which another process of the training received; a later signal does not kill."""
         self._joined = number
 
     @property
     def code(self) -> int:
-        """The exit code of a program that was stopped so."""
+        """The exit code of a program that this signal stopped."""
         return TERMINATED if signal.SIGTERM in (self._asked, self._joined) else INTERRUPTED
 
-    def stopped(self, said: str) -> KeyboardInterrupt:
-        """What is raised, with this message, for whoever ends the command."""
-        return Terminated(said) if self.code == TERMINATED else KeyboardInterrupt(said)
+    def stopped(self, message: str) -> KeyboardInterrupt:
+        """The exception that ends the command with this message."""
+        return Terminated(message) if self.code == TERMINATED else KeyboardInterrupt(message)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self._begun and self._asked is None:
             self._asked = number
-            self._say()
+            self._announce()
             return
         if number == signal.SIGTERM:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -131,7 +133,7 @@ class Interrupt:
         self._asked = number
         before = self._before[signal.SIGINT]
         if callable(before):
-            before(number, frame)  # it may want to remember
+            before(number, frame)  # it may be ``remembered_interrupt``
         raise KeyboardInterrupt
 
     def __exit__(

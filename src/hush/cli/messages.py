@@ -25,7 +25,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hush.cli.interrupt import INTERRUPTED, TERMINATED, Terminated, remembered
+from hush.cli.interrupt import INTERRUPTED, TERMINATED, Terminated, remembered_interrupt
 from hush.cli.options import PRINTED, flag, flags_of
 from hush.console import Heartbeat, ProgressBar, plain
 from hush.errors import HushError, InvalidInput, NameOf
@@ -148,7 +148,7 @@ def _ending(name_of: NameOf) -> Iterator[None]:
     What no one foresaw is said without its message: that of another library may quote the data.
     """
     try:
-        with remembered():
+        with remembered_interrupt():
             yield
     except KeyboardInterrupt as stopped:
         Console(stderr=True).print(plain(str(stopped) or STOPPED), soft_wrap=True)

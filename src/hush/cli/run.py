@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hush.cli.interrupt import GOES_ON, Interrupt, said_when_stopped, stopped_after
+from hush.cli.interrupt import GOES_ON, Interrupt, stop_message, stopped_after
 from hush.cli.messages import is_quiet, is_verbose, terminal
 from hush.cli.options import ForceOption, JsonOption, flag
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from hush.run.folder import StageName
     from hush.run.pipeline import Outcome
 
 __all__ = ["demo", "init", "run"]
@@ -32,16 +31,16 @@ class KindChoice(StrEnum):
     code = "code"
 
 
-class StageChoice(StrEnum):
-    """Where to begin again."""
+def _stage_names() -> list[str]:
+    from hush.run.pipeline import STAGES
 
-    data = "data"
-    scan = "scan"
-    canaries = "canaries"
-    plan = "plan"
-    train = "train"
-    audit = "audit"
-    report = "report"
+    return [stage.name for stage in STAGES]
+
+
+def _checked_stage(name: str | None) -> str | None:
+    if name is not None and name not in _stage_names():
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, _stage_names()))}.")
+    return name
 
 
 def init(
@@ -75,7 +74,14 @@ def run(
     config: Annotated[Path, typer.Argument(help="A config, as hush init writes one.", metavar="CONFIG")],
     output: Annotated[Path | None, typer.Option(help="Folder of the run [as the config says].")] = None,
     since: Annotated[
-        StageChoice | None, typer.Option("--from", help="Do this stage and all later ones again.", metavar="STAGE")
+        str | None,
+        typer.Option(
+            "--from",
+            help="Do this stage and all later ones again.",
+            metavar="STAGE",
+            callback=_checked_stage,
+            autocompletion=_stage_names,
+        ),
     ] = None,
     new_release: Annotated[
         bool,
@@ -91,18 +97,17 @@ def run(
 
     Stages: data, scan, canaries, plan, train, audit, report. One whose inputs did not change is not done again. Ctrl-C
     or SIGTERM stops; however it was stopped, the same command goes on, training from its last saved state. The folder
-    then has two parts: share/ may leave your hands, owner/ may not. Exit code 1 means that no plan keeps the promises,
-    or that an attack of the audit did better than was certified. An audit that had nothing to compare says so, and ends
-    with 0.
+    then has two parts: release/ may leave your hands, owner/ may not. Exit code 1 means that no plan keeps the
+    promises, or that an attack of the audit did better than was certified. An audit that had nothing to compare says
+    so, and ends with 0.
 
     Example: `hush run hush.yaml --output hush-run`
     """
-    stage = None if since is None else since.value
     if dry_run:
-        _foretell(config, output=output, since=stage, new_release=new_release, json=json)
+        _foretell(config, output=output, since=since, new_release=new_release, json=json)
         return
-    with said_when_stopped(GOES_ON) as again:  # also while it loads: an earlier command may have finished stages
-        ended = _ended(config, output=output, since=stage, new_release=new_release, again=again)
+    with stop_message(GOES_ON) as again:  # also while it loads: an earlier command may have finished stages
+        ended = _ended(config, output=output, since=since, new_release=new_release, again=again)
     if isinstance(ended, KeyboardInterrupt):
         raise ended
     from hush.cli.results.accounting import print_json
@@ -115,7 +120,7 @@ def run(
 
 
 def _ended(
-    config: Path, *, output: Path | None, since: "StageName | None", new_release: bool, again: Callable[..., None]
+    config: Path, *, output: Path | None, since: str | None, new_release: bool, again: Callable[..., None]
 ) -> "Outcome | KeyboardInterrupt":
     """What a run comes to; where training was asked to stop and did, what is to be raised.
 
@@ -139,7 +144,7 @@ def _ended(
         return stop.stopped(stopped_after(stopped.round, stopped.rounds))
 
 
-def _foretell(config: Path, *, output: Path | None, since: "StageName | None", new_release: bool, json: bool) -> None:
+def _foretell(config: Path, *, output: Path | None, since: str | None, new_release: bool, json: bool) -> None:
     """What a run would do now."""
     from hush.cli.results.accounting import print_json
     from hush.cli.results.run import CHECKING, forecast_record, show_forecast
@@ -173,10 +178,10 @@ def demo(
     Example: `hush demo --output hush-demo`
     """
     from hush.cli.results.accounting import print_json
-    from hush.demo.run import BESIDE
+    from hush.demo.run import NOISE_TABLE_FILES
 
     last = output / ("noise.json" if noise_table else "report.html")
-    for path in [output / name for name in sorted(BESIDE)] if noise_table else [last]:
+    for path in [output / name for name in sorted(NOISE_TABLE_FILES)] if noise_table else [last]:
         if path.exists() and not force:  # what a demo that was stopped left behind is no result
             raise InvalidInput(f"{path} is there already; pass --force to replace it, or name a new --output")
     if noise_table:

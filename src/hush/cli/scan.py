@@ -201,12 +201,12 @@ def explain(
 
 def _scan_inside(folder: Path) -> Path:
     """The scan of a run, where the folder is that of one."""
-    from hush.run.folder import Record, RunPaths
+    from hush.run.folder import RunPaths, RunRecord
 
     paths = RunPaths(folder)
     if not paths.stages.is_file():
         return folder
-    if "scan" not in Record.read(paths.stages).stages:
+    if "scan" not in RunRecord.read(paths.stages).stages:
         raise InvalidInput(f"{folder} holds no finished scan yet; let hush run go on")
     return paths.scan
 

@@ -25,7 +25,7 @@ __all__ = ["report", "sign", "verify"]
 def verify(
     plan: Annotated[
         Path,
-        typer.Argument(help="A plan's folder, or that of a run: its share/, its release/, or all.", metavar="PLAN|RUN"),
+        typer.Argument(help="A plan's folder, or that of a run: its release/, or all.", metavar="PLAN|RUN"),
     ],
     public_key: Annotated[
         Path | None, typer.Option(help="Also check the signature of the plan, or of the run, against this PEM key.")
@@ -44,7 +44,7 @@ def verify(
     compares everything that its files state. Of a run, also its certificate with the plan, and the files of the model
     with the certificate. Exit code 1 if anything does not fit. 100,000 secrets take minutes.
 
-    Example: `hush verify hush-run/share --public-key public.pem`
+    Example: `hush verify hush-run/release --public-key public.pem`
     """
     from hush.cli.inputs import read_incidence
     from hush.cli.results.accounting import print_json
@@ -80,7 +80,7 @@ def sign(
 ) -> None:
     """Vouch for a plan, or for a model and its certificate, with a detached Ed25519 signature.
 
-    Of a plan it covers every file. Of a run (its share/ or release/) it is over the certificate, which names the model
+    Of a plan it covers every file. Of a run (its release/) it is over the certificate, which names the model
     and all that the plan states by their fingerprints; a report is not covered. Create a key pair once, keep the
     private key to yourself (only its owner can read the file), and give the public one to those who verify.
 
@@ -108,11 +108,11 @@ def sign(
 
 def _meant(folder: Path) -> Path:
     """The plan, or the release, that a folder is or has in it."""
-    from hush.run.folder import verifiable_inside
+    from hush.run.folder import locate_verifiable
 
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder; pass one that hush plan, hush train or hush run wrote")
-    return verifiable_inside(folder)
+    return locate_verifiable(folder)
 
 
 def _check_fits(folder: Path) -> None:

@@ -1,8 +1,7 @@
 """The demo: a small code-completion model on Python's standard library, as if that were a company's code base.
 
-sizes (how much) -> company (the files) -> scores (what a model gives away) -> arms (four trainings) and workers (they
-train side by side) -> story (what is said on the way), page (the report) -> run: all of it.
-noise_table is the other demo: the table and the picture of the README.
+company (the files, and how much is trained) → arms (four trainings side by side) → run (all of it, with its console
+output and its report). noise_table is the other demo: the table and figure of the least noise.
 """
 
 from typing import TYPE_CHECKING
@@ -15,10 +14,10 @@ __all__ = ["run_demo", "run_noise_table"]
 
 
 def __getattr__(name: str) -> object:
-    """Loaded on first use: the table needs no torch."""
+    """Import a demo on first use: the table needs no torch."""
     from importlib import import_module
 
-    home = {"run_demo": "run", "run_noise_table": "noise_table"}
-    if name not in home:
+    modules = {"run_demo": "run", "run_noise_table": "noise_table"}
+    if name not in modules:
         raise AttributeError(f"module 'hush.demo' has no attribute {name!r}")
-    return getattr(import_module(f"hush.demo.{home[name]}"), name)
+    return getattr(import_module(f"hush.demo.{modules[name]}"), name)

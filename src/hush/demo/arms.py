@@ -1,13 +1,11 @@
-"""The arms: the same model on the same data, for the same rounds, under four plans. hush's own is a ``hush run``.
+"""The four arms of the demo: the same model, data and rounds under four plans; hush's own arm is a ``hush run``.
 
-Without protection there is a plan, too, since only plans are trained: all data, no clipping, and noise scaled down to
-nothing, which marks it a simulation that certifies nothing.
+Only plans can be trained, so the arm without protection has one too: all data, no clipping, and noise scaled down to
+nothing, which marks it as a simulation that certifies nothing. Every arm is scored alike: loss on held-out code, how
+high its canaries rank, and how many of them it completes.
 
-Arms side by side: processes of one thread each, since a model this small gains nothing from more.
-
-They are started before there is anything to do, so that loading the libraries costs no waiting.
-
-What a trained model gives away: how far up its canaries rank, and whether it says them. The same for every arm.
+The other arms train in worker processes with one thread each, since so small a model gains nothing from more. They
+start before there is work, so that loading the libraries costs no time; or all arms train one after the other.
 """
 
 import multiprocessing
@@ -31,8 +29,8 @@ from hush.audit.canaries import CanarySet, read_canaries
 from hush.audit.exposure import CanaryRank, rank_canary
 from hush.audit.models import Subject, load_subject, matching_tokens
 from hush.data import read_corpus
-from hush.demo.company import LENGTH, Size
-from hush.errors import HushError
+from hush.demo.company import CONTEXT_BYTES, Size
+from hush.errors import HushError, Setting
 from hush.keys import DataKey
 from hush.plan import Plan
 from hush.plan.make import graph_of_training, held_out_examples, make_plan_holding_out
@@ -50,60 +48,60 @@ __all__ = [
     "HUSH",
     "OTHERS",
     "Arm",
-    "Canaries",
-    "InTurn",
+    "CanaryScores",
     "Result",
+    "SequentialArms",
     "Task",
     "Workers",
-    "attacked",
+    "attack_canaries",
     "plan_of",
-    "quietly",
     "result_of",
-    "still_libraries",
+    "silence_libraries",
+    "silenced_libraries",
     "train_arm",
 ]
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Canaries:
-    """What an attack gets back of the canaries. said: how many the model says word for word when prompted."""
+class CanaryScores:
+    """What attacks recover of the canaries. completed: how many the model completes exactly when prompted."""
 
     ranked: tuple[CanaryRank, ...]
-    said: int
+    completed: int
 
     @property
     def exposure(self) -> float:
-        """The mean over the canaries, in bits."""
-        return float(np.mean([one.exposure for one in self.ranked]))
+        """The mean exposure of the canaries, in bits."""
+        return float(np.mean([canary.exposure for canary in self.ranked]))
 
     @property
-    def named(self) -> int:
-        """How many come first among their candidates."""
-        return sum(one.rank == 1 for one in self.ranked)
+    def ranked_first(self) -> int:
+        """How many rank first among their candidates."""
+        return sum(canary.rank == 1 for canary in self.ranked)
 
 
-def attacked(model: Path, planting: CanarySet, *, length: int, candidates: int) -> Canaries:
+def attack_canaries(model: Path, planting: CanarySet, *, length: int, candidates: int) -> CanaryScores:
     """Rank every canary among its candidates, and prompt the model with the text before it."""
     subject, tokenizer = load_subject(str(model))
     ranked = tuple(
         rank_canary(subject, tokenizer, canary, planting.candidates, max_length=length, max_candidates=candidates)
         for canary in planting.canaries
     )
-    said = sum(
-        _says(subject, tokenizer, canary.template.before, planting.candidates.text(canary.truth))
+    completed = sum(
+        _completes(subject, tokenizer, canary.template.before, planting.candidates.text(canary.truth))
         for canary in planting.canaries
     )
-    return Canaries(ranked=ranked, said=said)
+    return CanaryScores(ranked=ranked, completed=completed)
 
 
-def _says(subject: Subject, tokenizer: Any, before: str, secret: str) -> bool:
-    """Whether the likeliest bytes after the prompt are the secret; over bytes, text splits anywhere."""
+def _completes(subject: Subject, tokenizer: Any, before: str, secret: str) -> bool:
+    """Whether the likeliest bytes after the prompt are the secret; a tokenizer over bytes splits text anywhere."""
     prompt, target = (torch.tensor([tokenizer(text)["input_ids"]]) for text in (before, secret))
     return int(matching_tokens(subject, prompt, target)[0]) == target.shape[1]
 
 
-Told = Callable[[int], None]
+OnRound = Callable[[int], None]  # called with the number of each finished round
 NO_CLIPPING = 1e6  # far above the norm of any example's gradient here
 NO_NOISE = 1e-18  # what the planned noise is multiplied by; with the clip norm above, below float32's resolution
 
@@ -111,14 +109,14 @@ NO_NOISE = 1e-18  # what the planned noise is multiplied by; with the clip norm 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A way to train. name: of its folder; title: in tables; meaning: a sentence for whoever sees it first."""
+    """A way to train. name: of its folder; title: in tables; meaning: one sentence for a newcomer."""
 
     name: str
     title: str
     meaning: str
 
 
-NONE = Arm(name="none", title="no protection", meaning="plain training: no clipping, no noise, nothing promised")
+NONE = Arm(name="none", title="no protection", meaning="plain training: no clipping, no noise, no promise")
 PAPER = Arm(name="paper", title="paper, all data", meaning="the paper's proof by KL divergence, on all data")
 PROGRAM = Arm(
     name="paper-program",
@@ -133,7 +131,7 @@ ARMS = (*OTHERS, HUSH)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """An arm to train beside a run of hush whose plan is made. folder: of the demo; base: of the first model."""
+    """An arm to train next to hush's own run, once its plan exists. folder: the demo's; base: the initial model."""
 
     arm: Arm
     size: Size
@@ -144,28 +142,29 @@ class Task:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of an arm. noise_multiplier: what was added; kept: of their weight, by examples with secrets.
+    """The numbers of a trained arm. noise_multiplier: as added; kept: the share of their weight that examples with
+    secrets kept.
 
-    certified: the largest posterior of any secret, None where nothing is certified; share: the largest of its ceiling.
-    curve: (round, loss on examples that were held out).
+    certified: the largest posterior of any secret, None where nothing is certified; ceiling_share: the largest
+    posterior divided by its ceiling. curve: (round, loss on held-out examples).
     """
 
     arm: Arm
     noise_multiplier: float
     kept: float
     certified: float | None
-    share: float | None
+    ceiling_share: float | None
     curve: tuple[tuple[int, float], ...]
-    canaries: Canaries
+    canaries: CanaryScores
 
     @property
     def loss(self) -> float:
-        """At the end of training."""
+        """The loss at the end of training."""
         return self.curve[-1][1]
 
 
 def plan_of(arm: Arm, planned: Plan) -> Plan:
-    """The plan of another arm, for the promises, rounds and batches of hush's own, with the same examples held out."""
+    """The plan of another arm: promises, rounds, batch size and held-out examples are those of hush's plan."""
     same = partial(
         make_plan_holding_out,
         planned.incidence,
@@ -183,7 +182,7 @@ def plan_of(arm: Arm, planned: Plan) -> Plan:
         return same(capacity="none", bound="kl")
     if arm == PROGRAM:
         return same(capacity="paper", strength=_strength(planned), bound="kl")
-    raise HushError(f"{arm.name} is no arm beside hush; its plan is the run's own")
+    raise HushError(f"{arm.name} is not an arm besides hush; the plan of hush is that of its run")
 
 
 def _strength(planned: Plan) -> float:
@@ -207,16 +206,18 @@ def _strength(planned: Plan) -> float:
     return min(enough(fine), key=lambda row: row.noise_multiplier).setting
 
 
-def train_arm(task: Task, told: Told) -> Result:
-    """Plan, train, evaluate and attack an arm, in a folder of its own beside the run; told of every round."""
+def train_arm(task: Task, on_round: OnRound) -> Result:
+    """Plan, train, evaluate and attack an arm, in its own folder beside the run."""
     run, size = RunPaths(task.folder / "run"), task.size
     plan = plan_of(task.arm, Plan.load(run.plan))
     folder = task.folder / task.arm.name
 
     def progress(live: LiveNumbers) -> None:
-        told(live.round)
+        on_round(live.round)
 
-    recipe = Recipe(model=str(task.base), learning_rate=size.learning_rate, warmup=size.warmup, max_length=LENGTH)
+    recipe = Recipe(
+        model=str(task.base), learning_rate=size.learning_rate, warmup=size.warmup, max_length=CONTEXT_BYTES
+    )
     ended = fit(
         plan,
         recipe,
@@ -229,12 +230,12 @@ def train_arm(task: Task, told: Told) -> Result:
         progress=progress,
     )
     if isinstance(ended, Stopped):
-        raise HushError(f"the training in {folder} stopped after round {ended.round}, which nobody asked for")
+        raise HushError(f"the training in {folder} stopped after round {ended.round} without being asked to")
     return result_of(task, plan, ended.release)
 
 
 def result_of(task: Task, plan: Plan, release: Path) -> Result:
-    """Numbers of a finished training, of which this was released."""
+    """The numbers of a finished training. release: the folder that it released."""
     planting = read_canaries(RunPaths(task.folder / "run").canaries)
     real = plan.certificate.is_real
     return Result(
@@ -242,17 +243,17 @@ def result_of(task: Task, plan: Plan, release: Path) -> Result:
         noise_multiplier=plan.noise_multiplier if real else 0.0,
         kept=kept_weight(plan),
         certified=float(plan.posterior.max()) if real else None,
-        share=float((plan.posterior / plan.ceiling).max()) if real else None,
+        ceiling_share=float((plan.posterior / plan.ceiling).max()) if real else None,
         curve=tuple((row["round"], row[LOSS]) for row in read_evaluations(release)),
-        canaries=attacked(release / "model", planting, length=LENGTH, candidates=task.size.candidates),
+        canaries=attack_canaries(release / "model", planting, length=CONTEXT_BYTES, candidates=task.size.candidates),
     )
 
 
-MOMENT = 0.3  # seconds between looks at how far everybody is
+POLL_SECONDS = 0.3  # between looks at the progress of the workers
 
 
-def still_libraries() -> None:
-    """One thread for this process, and no bars or warnings of the libraries beneath."""
+def silence_libraries() -> None:
+    """Give this process one thread, and turn off progress bars and warnings of the libraries."""
     import torch
     from transformers.utils import logging
 
@@ -262,14 +263,14 @@ def still_libraries() -> None:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """``still_libraries`` for a while; afterwards they are as they were."""
+def silenced_libraries() -> Iterator[None]:
+    """``silence_libraries`` inside the block; afterwards they are as they were."""
     import torch
     from transformers.utils import logging
 
     threads, verbosity, bars = torch.get_num_threads(), logging.get_verbosity(), logging.is_progress_bar_enabled()
     try:
-        still_libraries()
+        silence_libraries()
         yield
     finally:
         torch.set_num_threads(threads)
@@ -280,13 +281,13 @@ def quietly() -> Iterator[None]:
 
 @final
 class Workers:
-    """Processes that train the arms beside hush's own; they end with this object."""
+    """Processes that train the other arms; they end when the context is left."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_workers: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._rounds: Any = context.RawArray("q", len(OTHERS))
-        count = min(most, available_cores())
-        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_prepare, initargs=(self._rounds,))
+        count = min(max_workers, available_cores())
+        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker, initargs=(self._rounds,))
         self._futures: list[Future[Result]] = []
         self._started = [self._pool.submit(os.getpid) for _ in range(count)]
         self._processes = list((self._pool._processes or {}).values())
@@ -296,41 +297,43 @@ class Workers:
         return self
 
     def begin(self, tasks: Sequence[Task]) -> None:
-        """Hand out the work; it goes on while this process does something else."""
-        self._futures = [self._pool.submit(_work, place, task) for place, task in enumerate(tasks)]
+        """Start training in the background."""
+        self._futures = [self._pool.submit(_train_in_worker, place, task) for place, task in enumerate(tasks)]
 
     @property
     def rounds(self) -> Mapping[str, int]:
-        """How many rounds each arm has done."""
+        """How many rounds each arm has finished."""
         return {arm.name: int(done) for arm, done in zip(OTHERS, self._rounds, strict=True)}
 
     def results(self, waiting: Callable[[], None]) -> list[Result]:
-        """Of all arms, in their order; ``waiting`` is called every moment until they are there."""
+        """The results of all arms, in order; ``waiting`` is called regularly until they are complete."""
         try:
-            while wait(self._futures, timeout=MOMENT).not_done:
+            while wait(self._futures, timeout=POLL_SECONDS).not_done:
                 waiting()
                 for future in self._futures:
                     if future.done():
-                        future.result()  # an error ends it at once
-            found = [future.result() for future in self._futures]
+                        future.result()  # raises an error at once
+            results = [future.result() for future in self._futures]
         except BrokenProcessPool:
-            raise HushError("a process of the demo died, for lack of memory perhaps; try --quick") from None
+            raise HushError(
+                "a process of the demo died, perhaps for lack of memory; try the small demo: ", Setting("quick")
+            ) from None
         self._done = True
-        return found
+        return results
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown(wait=self._done, cancel_futures=True)
-        for process in [] if self._done else self._processes:  # what they are at is of no more use
+        for process in [] if self._done else self._processes:  # their results are of no use any more
             process.terminate()
         for process in self._processes:
             process.join()
 
 
 @final
-class InTurn:
-    """The same without other processes: each arm after the other, once their results are asked for."""
+class SequentialArms:
+    """The interface of ``Workers`` in this process: trains one arm after the other when results are asked for."""
 
     def __init__(self) -> None:
         self._tasks: Sequence[Task] = ()
@@ -340,18 +343,18 @@ class InTurn:
         return self
 
     def begin(self, tasks: Sequence[Task]) -> None:
-        """Keep the work for later."""
+        """Keep the tasks until results are asked for."""
         self._tasks = tasks
 
     def results(self, waiting: Callable[[], None]) -> list[Result]:
-        """Of all arms, in their order."""
+        """The results of all arms, in order."""
 
         def trained(task: Task) -> Result:
-            def told(round: int) -> None:
+            def on_round(round: int) -> None:
                 self.rounds[task.arm.name] = round
                 waiting()
 
-            return train_arm(task, told)
+            return train_arm(task, on_round)
 
         return [trained(task) for task in self._tasks]
 
@@ -359,28 +362,28 @@ class InTurn:
         pass
 
 
-_rounds: Any = None  # of this process, if it is a worker: shared with the one that started it
+_rounds: Any = None  # in a worker: finished rounds of every arm, in memory shared with the parent
 
 
-def _prepare(rounds: Any) -> None:
-    """At the start of a process."""
+def _start_worker(rounds: Any) -> None:
+    """Prepare a worker process."""
     global _rounds
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and ends its processes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _rounds = rounds
-    still_libraries()
+    silence_libraries()
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed ends nobody; its processes would go on training for nobody."""
+    """End this worker when its parent is killed, which would not end it otherwise."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _work(place: int, task: Task) -> Result:
-    def told(round: int) -> None:
+def _train_in_worker(place: int, task: Task) -> Result:
+    def on_round(round: int) -> None:
         _rounds[place] = round
 
-    return train_arm(task, told)
+    return train_arm(task, on_round)

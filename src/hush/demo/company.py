@@ -1,8 +1,7 @@
-"""A company's code base that is on every machine: files of Python's standard library, some of them secret projects.
+"""The demo's company: files of Python's standard library, some of which play secret projects; and how much is trained.
 
-Which files are taken depends on their names and sizes alone, so the same Python gives the same company.
-
-How much the demo trains, and the config of its protected arm, which is an ordinary one for ``hush run``.
+Which files are taken depends only on their names and sizes, so the same Python gives the same company. The config of
+the protected arm is an ordinary one for ``hush run``.
 """
 
 import shutil
@@ -12,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 from hush.storage import whole_folder
 
 __all__ = [
-    "CHUNK",
+    "CHUNK_TOKENS",
     "FULL",
-    "KEEP",
+    "KEPT_WEIGHT",
     "PROJECTS",
     "QUICK",
     "Company",
@@ -42,8 +41,8 @@ PROJECTS: Mapping[str, tuple[str, ...]] = {
     "console": ("cmd.py",),
     "shell": ("shlex.py",),
 }
-CHUNK = 32  # tokens of code in an example: about as many bytes as the model sees
-LENGTH = 128  # bytes that the model sees
+CHUNK_TOKENS = 32  # of code in an example: about as many bytes as the model reads
+CONTEXT_BYTES = 128  # that the model reads at once
 CANARIES: Mapping[str, Any] = {"alphabet": "hex", "length": 6, "ceiling": 1e-3}
 TEMPLATES = (
     'STRIPE_KEY = "{secret}"\n',
@@ -51,17 +50,17 @@ TEMPLATES = (
     'SMTP_TOKEN = "{secret}"\n',
     'session_salt = "{secret}"\n',
 )
-KEEP = 0.5  # share of their weight that examples with secrets keep
+KEPT_WEIGHT = 0.5  # share of their weight that examples with secrets keep under hush's plan
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is trained. largest: bytes of the files that are taken. repeats: examples that hold each canary.
+    """How much is trained. largest: the largest file that is taken, in bytes. repeats: examples that hold each canary.
 
-    hold_out: share of the examples without secrets to evaluate on. evaluations: how often on the way. candidates: of a
-    canary that are ranked. trials: of the simulated attack. workers: processes beside this one, if there are as many
-    cores; 0 trains here.
+    hold_out: share of the examples without secrets to evaluate on. evaluations: their number during training.
+    candidates: how many a canary is ranked among. trials: of the simulated attack. workers: the number of worker
+    processes, at most one per core; 0 trains in this process.
     """
 
     largest: int
@@ -82,11 +81,11 @@ class Size:
     @property
     def model(self) -> dict[str, int]:
         """A GPT-2 over bytes, as a config names it."""
-        return {"layers": self.layers, "width": self.width, "heads": 2, "length": LENGTH, "seed": 0}
+        return {"layers": self.layers, "width": self.width, "heads": 2, "length": CONTEXT_BYTES, "seed": 0}
 
     @property
     def save_every(self) -> int:
-        """Rounds between states, each of which is evaluated."""
+        """Rounds between checkpoints, each of which is evaluated."""
         return max(1, self.rounds // self.evaluations)
 
 
@@ -123,12 +122,12 @@ QUICK = Size(
 
 
 def config_of(size: Size) -> dict[str, Any]:
-    """The config of the run under hush; paths begin at the demo's folder."""
+    """The config of hush's own run; paths are relative to the demo's folder."""
     return {
         "version": 1,
         "data": {"source": "code-base"},
         "promises": {"prior": 1e-10, "ceiling": 1e-3},
-        "chunks": {"tokens": CHUNK},
+        "chunks": {"tokens": CHUNK_TOKENS},
         "rules": [
             {
                 "name": "projects",
@@ -137,12 +136,12 @@ def config_of(size: Size) -> dict[str, Any]:
                 "imports": {"depth": "all"},
             }
         ],
-        "plan": {"batch_size": size.batch_size, "rounds": size.rounds, "keep": KEEP, "hold_out": size.hold_out},
+        "plan": {"batch_size": size.batch_size, "rounds": size.rounds, "keep": KEPT_WEIGHT, "hold_out": size.hold_out},
         "model": {"small": size.model},
         "training": {
             "learning_rate": size.learning_rate,
             "warmup": size.warmup,
-            "max_length": LENGTH,
+            "max_length": CONTEXT_BYTES,
             "micro_batch": size.batch_size,
             "save_every": size.save_every,
             "evaluate_every": size.save_every,
@@ -166,10 +165,10 @@ def config_of(size: Size) -> dict[str, Any]:
     }
 
 
-FEWEST = 20  # files: with fewer there is nothing to show
+MIN_FILES = 20  # with fewer there is nothing to show
 
-# Tests, tables of characters, other people's packages, and parts that some systems ship apart.
-LEFT_OUT = frozenset(
+# Tests, character tables, installed packages, and parts that some systems ship separately.
+EXCLUDED = frozenset(
     {
         "__phello__", "__pycache__", "ctypes", "dist-packages", "distutils", "encodings", "ensurepip", "idlelib",
         "lib-dynload", "lib2to3", "msilib", "pydoc_data", "site-packages", "test", "tests", "tkinter", "turtledemo",
@@ -180,13 +179,13 @@ LEFT_OUT = frozenset(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Company:
-    """The code base as a folder. own: files of the secret projects; reached: files with a secret."""
+    """The code base as a folder. project_files: files of secret projects; secret_files: all files with a secret."""
 
     folder: Path
     files: int
     size: int
-    own: int
-    reached: int
+    project_files: int
+    secret_files: int
 
     def __repr__(self) -> str:
         return f"Company({self.files} files)"
@@ -199,18 +198,18 @@ def standard_library() -> Path:
 
 def chosen_files(library: Path, *, largest: int) -> list[str]:
     """Paths of the sources that make up the company, from the library's folder, sorted."""
-    found: list[str] = []
+    names: list[str] = []
     for path in library.rglob("*.py"):
         place = path.relative_to(library)
-        built = place.parts[0].startswith(("config-", "_sysconfigdata"))  # made anew on every machine
-        if not built and LEFT_OUT.isdisjoint(place.parts) and path.is_file() and 0 < path.stat().st_size <= largest:
-            found.append(place.as_posix())
-    if len(found) < FEWEST:
+        built = place.parts[0].startswith(("config-", "_sysconfigdata"))  # generated on every machine
+        if not built and EXCLUDED.isdisjoint(place.parts) and path.is_file() and 0 < path.stat().st_size <= largest:
+            names.append(place.as_posix())
+    if len(names) < MIN_FILES:
         raise InvalidInput(
-            f"{library} holds {len(found)} sources of the standard library that the demo could use, which is too few; "
+            f"{library} holds {len(names)} sources of the standard library that the demo could use, which is too few; "
             "run it with a complete Python (on Debian: apt install python3 libpython3-stdlib)"
         )
-    return sorted(found)
+    return sorted(names)
 
 
 def write_company(folder: Path, size: Size, *, library: Path | None = None) -> Company:
@@ -230,25 +229,28 @@ def write_company(folder: Path, size: Size, *, library: Path | None = None) -> C
             (work / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, work / name)
         repository = Repository.open(work, use_git=False)
-        found = containment(repository, rule)
-        _own_repository(work)
+        contained = containment(repository, rule)
+        _init_repository(work)
     return Company(
         folder=folder,
         files=len(repository.files),
         size=sum(repository.sizes[name] for name in repository.files),
-        own=sum(found.num_own_files),
-        reached=len(found.reasons),
+        project_files=sum(contained.num_own_files),
+        secret_files=len(contained.reasons),
     )
 
 
-def _own_repository(folder: Path) -> None:
-    """Make it a git repository of its own: the demo's folder often lies in another one, which knows nothing of it."""
+def _init_repository(folder: Path) -> None:
+    """Make it a git repository: the demo's folder often lies in another one, which does not track it."""
     from hush.scan.code.repository import ask_git
 
     try:
         for command in (("init", "--quiet"), ("add", "--all", "--force")):
             status, _ = ask_git(folder, *command)
             if status:
-                raise InvalidInput(f"git {command[0]} failed in {folder}; pass an --output outside of any repository")
+                raise InvalidInput(
+                    f"git {command[0]} failed in {folder}; pass a folder outside of any repository as ",
+                    Setting("output"),
+                )
     except FileNotFoundError:
         pass  # without git the folder is read as it is

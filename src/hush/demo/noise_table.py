@@ -1,6 +1,6 @@
-"""The noise table and the picture of the README: one secret at the paper's size, by each proof.
+"""The noise table and figure: the least noise for one secret at the paper's size, by each proof.
 
-Everything is computed on the spot; nothing is random.
+Everything is computed when it runs; nothing is random.
 """
 
 import json
@@ -28,15 +28,15 @@ __all__ = ["FULL_TABLE", "QUICK_TABLE", "TableSize", "noise_rows", "run_noise_ta
 BOUNDS: tuple[Bound, ...] = ("kl", "renyi", "blowup")
 PRIOR = 1e-10
 ROUNDS = 2000
-PAPER_RATE = 2048 / 1.7e6  # the paper's batch size over its number of examples
+PAPER_RATE = 2048 / 1.7e6  # the paper's batch size divided by its number of examples
 TABLE = ((100, 1e-3), (100, 2e-4), (50, 1e-3), (50, 2e-4), (25, 2e-4), (12, 2e-4), (1, 1e-3))
-BEYOND = (1e-4, 0.5)  # priors marked in the picture that nothing was promised for
+UNPROMISED_PRIORS = (1e-4, 0.5)  # marked in the figure; no ceiling was promised for them
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
-    """How much is computed. counts: examples per secret along the picture's left panel; points of its right one."""
+    """How much is computed. counts: examples per secret in the left panel; points: of the curve in the right panel."""
 
     table: tuple[tuple[int, float], ...]
     counts: tuple[int, ...]
@@ -61,17 +61,19 @@ def noise_rows(points: Sequence[tuple[int, float]]) -> list[dict[str, float]]:
 
 
 def run_noise_table(folder: Path, console: Console, *, size: TableSize = FULL_TABLE) -> list[Path]:
-    """Print the table, and leave it and the picture in the folder."""
+    """Print the table; write it and the figure to the folder."""
     begin = time.perf_counter()
     if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"--output={folder} is a file; pass a folder, which is made if it is missing")
+        raise InvalidInput(
+            "that is a file; pass a folder, which is created if it is missing", setting="output", value=str(folder)
+        )
     folder.mkdir(parents=True, exist_ok=True)
     record = {"prior": PRIOR, "rounds": ROUNDS, "paper_rate": PAPER_RATE, "table": _table(console, size)}
-    record["picture"] = _picture(folder, size)
+    record["picture"] = _figure(folder, size)
     with whole_file(folder / "noise.json") as file:
         file.write(json.dumps(record, indent=2, allow_nan=False).encode() + b"\n")
     paths = [folder / name for name in ("noise.png", "noise.svg", "noise.json")]
-    console.print("Written, as a picture and as numbers:")
+    console.print("Written, as a figure and as numbers:")
     for path in paths:
         console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{time.perf_counter() - begin:.1f} s", style="dim", highlight=False)
@@ -99,32 +101,32 @@ def _table(console: Console, size: TableSize) -> list[dict[str, float]]:
     return rows
 
 
-def _picture(folder: Path, size: TableSize) -> dict[str, Any]:
-    """Noise against the number of examples per secret, and what the promise means at that noise."""
-    ceiling, most = 1e-3, size.counts[-1]
+def _figure(folder: Path, size: TableSize) -> dict[str, Any]:
+    """Draw noise against the number of examples per secret, and the posterior at that noise against the prior."""
+    ceiling, max_count = 1e-3, size.counts[-1]
     rows = noise_rows([(count, ceiling) for count in size.counts])
     noise = {bound: [row[bound] for row in rows] for bound in BOUNDS}
     priors = np.geomspace(1e-12, 0.5, size.points).tolist()
-    curve_of = partial(_curve, most, noise["blowup"][-1])
-    posteriors, beyond = curve_of(priors), curve_of(BEYOND)
+    curve_of = partial(_curve, max_count, noise["blowup"][-1])
+    posteriors, unpromised = curve_of(priors), curve_of(UNPROMISED_PRIORS)
     curve = Curve(
         priors=priors,
         posteriors=posteriors,
         prior=PRIOR,
         ceiling=ceiling,
-        beyond=list(zip(BEYOND, beyond, strict=True)),
+        beyond=list(zip(UNPROMISED_PRIORS, unpromised, strict=True)),
     )
     subtitle = (
         f"Sampling probability 2048 / 1.7 million, {ROUNDS} rounds, prior $10^{{-10}}$, ceiling $10^{{-3}}$. "
-        f"Right: a secret in {most} examples, noise multiplier {rounded_up(noise['blowup'][-1])}."
+        f"Right: a secret in {max_count} examples, noise multiplier {rounded_up(noise['blowup'][-1])}."
     )
     figure = noise_figure(size.counts, noise, curve, subtitle=subtitle)
     for name in ("noise.png", "noise.svg"):
         save_figure(figure, folder / name)
-    right = {"examples_per_secret": most, "prior": priors, "posterior": posteriors}
+    right = {"examples_per_secret": max_count, "prior": priors, "posterior": posteriors}
     return {"examples_per_secret": list(size.counts), "ceiling": ceiling, "noise_multiplier": noise, "curve": right}
 
 
 def _curve(count: int, noise: float, priors: Sequence[float]) -> list[float]:
-    found = posterior(np.full(count, PAPER_RATE), noise_multiplier=noise, rounds=ROUNDS, prior=priors)
-    return np.asarray(found).tolist()
+    posteriors = posterior(np.full(count, PAPER_RATE), noise_multiplier=noise, rounds=ROUNDS, prior=priors)
+    return np.asarray(posteriors).tolist()

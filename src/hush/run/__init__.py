@@ -1,9 +1,8 @@
-"""All stages in one go, each done once: data → scan → (canaries) → plan → train → audit → report.
+"""All stages from one config, each done once: data → scan → (canaries) → plan → train → audit → report.
 
-folder (where things lie, one process at a time) -> record (what is done, under which inputs) -> job (what every stage
-is given) -> stage_* (the stages) -> share (what may leave) -> beforehand (what is refused before the first) -> run
-(their order, and what need not be done again), forecast (what would be done). inside: what other commands look for in
-such a folder.
+config and sections (the file) → folder (where results lie, and the record of finished stages) → job (what every stage
+is given) → stages and stage_train (what they do) → pipeline (the table of stages, and running it) → forecast (what a
+run would do). preflight refuses before the first stage what a later one would refuse.
 """
 
 from hush.run.forecast import forecast

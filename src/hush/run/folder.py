@@ -1,72 +1,73 @@
-"""The folder of a run: what may leave the owner's hands, what may not, and a lock for one process at a time.
+"""The folder of a run: what lies where, who may see it, and the record of finished stages.
 
-share/            plan, certificate, model, report: may leave
-owner/            may not: mode 0700
-  inputs/         the config and the files it names, as they were for what lies here
-  data.key        the key of fingerprints, unless the config names another
+release/            may leave the owner's hands; appears at the end, replaced as a whole
+  plan/             the plan that the model was trained under
+  model/            the trained model, with certificate.json and certificate.md beside it
+  certificate.sig   a signature that the owner added; kept while the certificate stays the same (so is plan/plan.sig)
+  evaluations.jsonl loss on held-out examples without secrets, if there are any
+  report.html       without the audit, whose numbers come from data with secrets
+  README.md         what is what
+owner/              must not leave: mode 0700
+  inputs/           the config and the files it names, as they were for these results
+  data.key          the key of fingerprints, unless the config names another
   scan/ canaries/ plan/ audit/ report.html
-  training/ID/    one folder for each training: its states, losses and batch sizes, and what it released
-stages.json       which stage is done, under which inputs: fingerprints under the owner's key. For the owner
+  training/ID/      one folder per training: checkpoints, losses, batch sizes, and what it released
+stages.json         which stage is finished, under which inputs, with which results; for the owner
 
-stages.json: which stage is done, under which inputs, with what outcome. Replaced whole after every stage.
+Guarantees: one process at a time writes to the folder. Everything appears whole or not at all, and what a killed
+process left is cleared by the next one. stages.json holds private content only as fingerprints under the owner's key,
+since a plain hash would let a reader test guesses. The times of files in release/ are the plan's: their own would tell
+how long training took, and so how large its secret draws were.
 
-Everything in it that comes from private content is a fingerprint under the owner's key: a plain hash of data would let
-whoever reads the file test guesses.
-
-Where a training, a release and a plan lie in the folder of a run, for commands that are given the whole of it.
-
-share/: what may leave the owner's hands, put together from finished stages, and replaced whole.
-
-plan/             the plan that it was trained under
-model/            the trained model; beside it certificate.json and certificate.md
-certificate.sig   a signature that was added; it stays while the certificate is the same (and so plan/plan.sig)
-evaluations.jsonl loss on examples without secrets that were held out, if there are any
-report.html       without the audit, whose numbers come from data with secrets
-README.md         what is what
-
-Times of files are those of the plan: when they were written says how long training took, and so how large its secret
-draws were. All of it is readable by whoever may read the folder, whatever modes libraries gave their files.
+hush 0.1.0 named release/ share/. Such a folder is read under both names, and renamed by the next ``hush run``.
 """
 
 import json
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from secrets import token_hex
-from typing import Any, Literal, Self, final, get_args
+from typing import Any, Self, final
 
 from hush.console import plain
 from hush.errors import InvalidInput
 from hush.keys import DataKey
-from hush.plan.files import FILES, RELEASE_SIGNATURE, SIGNATURE, is_release, read_record
-from hush.storage import FolderLock, flush, read_json, readable_like_folder, whole_file, whole_folder
+from hush.plan.files import FILES, RELEASE_SIGNATURE, RELEASES, SIGNATURE, is_release, read_record
+from hush.storage import (
+    FolderLock,
+    clear_leftovers,
+    flush,
+    is_leftover,
+    read_json,
+    readable_like_folder,
+    whole_file,
+    whole_folder,
+)
 
 __all__ = [
-    "SHARED_REPORT",
-    "STAGES",
-    "Done",
-    "Record",
+    "OLD_RELEASE",
+    "RELEASED_REPORT",
+    "FinishedStage",
     "RunPaths",
-    "StageName",
-    "discard",
+    "RunRecord",
     "is_published",
-    "key_at",
-    "opened",
-    "plan_inside",
+    "load_or_create_key",
+    "locate_plan",
+    "locate_training",
+    "locate_verifiable",
+    "open_run",
     "publish",
-    "training_inside",
-    "verifiable_inside",
+    "rename_old_release",
 ]
 
 
-NAMES = {"share", "owner", "stages.json"}
-_REMAINS = re.compile(r"\..+\.(tmp|old)")
+OLD_RELEASE = "share"  # the name of release/ in hush 0.1.0
+ENTRIES = {"release", OLD_RELEASE, "owner", "stages.json"}
+TRAINING_ENTRIES = ("run.json", "checkpoints")  # in owner/ of hush train, whose folder has a release/ too
 
 
 @final
@@ -77,13 +78,13 @@ class RunPaths:
     root: Path
 
     @property
-    def share(self) -> Path:
+    def release(self) -> Path:
         """What may leave the owner's hands."""
-        return self.root / "share"
+        return self.root / "release"
 
     @property
     def owner(self) -> Path:
-        """What may not."""
+        """What must not leave them."""
         return self.root / "owner"
 
     @property
@@ -116,95 +117,97 @@ class RunPaths:
 
     @property
     def report(self) -> Path:
-        """With everything that the owner may see; the one in share/ has less."""
+        """The owner's report, with everything; the one in release/ is without the audit."""
         return self.owner / "report.html"
 
     def check(self) -> None:
-        """Refuse a place that holds anything but a run."""
+        """Refuse a folder that holds anything but a run."""
         if not self.root.exists():
             return
         if not self.root.is_dir():
             raise InvalidInput(f"{self.root} is a file; name a folder for the run")
-        foreign = sorted(
-            entry.name
-            for entry in self.root.iterdir()
-            if entry.name not in NAMES and not _REMAINS.fullmatch(entry.name)
-        )
+        names = {entry.name for entry in self.root.iterdir()}
+        foreign = sorted(name for name in names if name not in ENTRIES and not is_leftover(name))
         if not foreign and not (self.stages.is_file() or (self.owner / "lock").is_file()):
-            # Names alone do not tell whose it is. A run begins with owner/, empty until the lock is in it.
+            # Names alone do not tell whose folder it is. A run begins with owner/, empty until the lock is in it.
             empty = self.owner.is_dir() and not any(self.owner.iterdir())
-            foreign = sorted({entry.name for entry in self.root.iterdir()} - ({"owner"} if empty else set()))
+            foreign = sorted(names - ({"owner"} if empty else set()))
         if foreign:
             raise InvalidInput(f"{self.root} holds something other than a run ({foreign[0]}); name a new folder")
+        if any((self.owner / name).exists() for name in TRAINING_ENTRIES):
+            raise InvalidInput(f"{self.root} holds a training of hush train; name a new folder for the run")
+        if {"release", OLD_RELEASE} <= names:
+            raise InvalidInput(
+                f"{self.root} holds both release/ and {OLD_RELEASE}/, which was its name in hush 0.1.0; move one of "
+                "them elsewhere"
+            )
 
 
 @contextmanager
-def opened(root: Path) -> Iterator[RunPaths]:
-    """The folder of a run, made if need be, for this process alone; what a kill left half written is gone."""
+def open_run(root: Path) -> Iterator[RunPaths]:
+    """Lock the folder of a run for this process, creating it if it is missing; clears what killed processes left."""
     paths = RunPaths(root.resolve())
     paths.check()
     paths.owner.mkdir(mode=0o700, parents=True, exist_ok=True)
     paths.owner.chmod(0o700)
     lock = FolderLock(paths.owner / "lock")
     try:
-        _clear_remains(paths)
+        clear_leftovers(paths.root, recursive=True, apart_from=[paths.trainings])
+        clear_leftovers(paths.trainings)  # a training clears its own folder, under its own lock
         with _temporary_files_in(paths.owner / ".work.tmp"):
             yield paths
     finally:
         lock.release()
 
 
-def discard(path: Path) -> None:
-    """Remove a folder so that, whenever this is interrupted, it is there whole or not at all."""
-    if path.exists():
-        aside = path.with_name(f".{path.name}.{token_hex(8)}.tmp")
-        path.replace(aside)
-        shutil.rmtree(aside)
+def rename_old_release(paths: RunPaths) -> bool:
+    """Rename share/, which hush 0.1.0 wrote, to release/; returns whether there was one. Needs the run's lock.
+
+    The rename is atomic: a kill leaves one of the two names, and both are read.
+    """
+    old = paths.root / OLD_RELEASE
+    if not old.exists():
+        return False
+    old.rename(paths.release)
+    flush(paths.root)
+    return True
 
 
-def key_at(path: Path) -> DataKey:
+def load_or_create_key(path: Path) -> DataKey:
     """The key at this path, made on first use."""
-    for left in path.parent.glob(f".{path.name}.*.tmp"):
-        left.unlink(missing_ok=True)  # of a process that was killed here
+    clear_leftovers(path.parent, of=path.name)
     return DataKey.load_or_create(path)
 
 
 @contextmanager
 def _temporary_files_in(folder: Path) -> Iterator[None]:
-    """Temporary files of this process and those it starts lie with the owner's: a kill leaves none elsewhere."""
-    before, stated = tempfile.tempdir, os.environ.get("TMPDIR")
+    """Put temporary files of this process and its children into a folder of the owner: a kill leaves none outside.
+
+    Its name is short: paths of sockets in it may have only about 100 characters.
+    """
+    tempdir, environment = tempfile.tempdir, os.environ.get("TMPDIR")
     folder.mkdir(mode=0o700)
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     try:
         yield
     finally:
-        tempfile.tempdir = before
-        if stated is None:
+        tempfile.tempdir = tempdir
+        if environment is None:
             del os.environ["TMPDIR"]
         else:
-            os.environ["TMPDIR"] = stated
+            os.environ["TMPDIR"] = environment
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _clear_remains(paths: RunPaths) -> None:
-    """Remove what was being written when a process was killed; a training looks after its own folder."""
-    for place, folders, files in os.walk(paths.root):
-        for name in filter(_REMAINS.fullmatch, [*folders, *files]):
-            path = Path(place, name)
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        within_training = Path(place) == paths.trainings
-        folders[:] = [] if within_training else [name for name in folders if not _REMAINS.fullmatch(name)]
-
+# --- stages.json
 
 FORMAT = "hush run 1"
-StageName = Literal["data", "scan", "canaries", "plan", "train", "audit", "report"]
-STAGES: tuple[StageName, ...] = get_args(StageName)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """A finished stage. outputs["fingerprint"] is what later stages depend on."""
+class FinishedStage:
+    """The record of a finished stage. outputs["fingerprint"] stands for its results where later stages need them."""
 
     inputs: str
     outputs: dict[str, Any]
@@ -212,32 +215,34 @@ class Done:
 
 @final
 @dataclass(slots=True, kw_only=True)
-class Record:
-    """What a run knows of its stages. attempts: how often a stage was asked for again. allowed: further trainings that
-    the owner asked for by name."""
+class RunRecord:
+    """The content of stages.json, replaced as a whole after every stage.
+
+    attempts: how often the owner asked for a stage again. allowed: further trainings that the owner asked for.
+    """
 
     path: Path
     key: str
-    stages: dict[str, Done] = field(default_factory=dict)
+    stages: dict[str, FinishedStage] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     allowed: list[str] = field(default_factory=list)
 
     @classmethod
     def load(cls, path: Path, key: str) -> Self:
-        """What is recorded there under the key of this id; nothing if there is no file."""
+        """The record at this path, which must be under the key of this id; an empty one if there is no file."""
         if not path.exists():
             return cls(path=path, key=key)
-        found = cls.read(path)
-        if found.key != key:
+        record = cls.read(path)
+        if record.key != key:
             raise InvalidInput(
-                f"{path} was written under the key {found.key}, but this one is {key}; pass that key as data.key, or "
+                f"{path} was written under the key {record.key}, but this one is {key}; pass that key as data.key, or "
                 "name a new folder"
             )
-        return found
+        return record
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What is recorded there, under whichever key: enough to find things, not to go on."""
+        """The record at this path, whatever its key: enough to find results, not to resume."""
         try:
             content = read_json(path)
             if content["format"] != FORMAT:
@@ -245,21 +250,21 @@ class Record:
             return cls(
                 path=path,
                 key=str(content["key"]),
-                stages={name: Done(**content["stages"][name]) for name in STAGES if name in content["stages"]},
-                attempts={name: int(content["attempts"][name]) for name in content["attempts"]},
-                allowed=[str(one) for one in content["allowed"]],
+                stages={name: FinishedStage(**stage) for name, stage in content["stages"].items()},
+                attempts={name: int(number) for name, number in content["attempts"].items()},
+                allowed=[str(name) for name in content["allowed"]],
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidInput(f"{path} is not the record of a run; restore it, or name a new folder") from None
 
-    def finish(self, stage: StageName, inputs: str, outputs: dict[str, Any]) -> None:
-        """Enter a stage, once its results lie where they belong."""
-        self.stages[stage] = Done(inputs=inputs, outputs=outputs)
+    def finish(self, stage: str, inputs: str, outputs: dict[str, Any]) -> None:
+        """Record a stage as finished, once its results lie where they belong."""
+        self.stages[stage] = FinishedStage(inputs=inputs, outputs=outputs)
         self.store()
 
-    def again(self, since: StageName) -> None:
-        """Have this stage and all later ones done once more."""
-        for name in STAGES[STAGES.index(since) :]:
+    def repeat(self, stages: Iterable[str]) -> None:
+        """Have these stages run once more."""
+        for name in stages:
             self.attempts[name] = self.attempts.get(name, 0) + 1
         self.store()
 
@@ -270,32 +275,33 @@ class Record:
             "key": self.key,
             "attempts": self.attempts,
             "allowed": self.allowed,
-            "stages": {name: asdict(done) for name, done in self.stages.items()},
+            "stages": {name: asdict(stage) for name, stage in self.stages.items()},
         }
         with whole_file(self.path, owner_only=True) as file:
             file.write(json.dumps(content, indent=2, allow_nan=False).encode() + b"\n")
         flush(self.path.parent)
 
 
-RELEASES = ("release", "share")  # of hush train, and of hush run
-# Of a release, of hush train, and of hush run: what it shares, and before it shares anything what the owner has.
-PLANS = ("plan", "release/plan", "share/plan", "owner/plan")
+# --- what other commands look for in the folder of a run
+
+# A plan beside a model, in what was released, and, before there is a release, on the owner's side.
+PLANS = ("plan", *(f"{name}/plan" for name in RELEASES), "owner/plan")
 
 
-def training_inside(folder: Path) -> Path:
-    """The last training that ``hush run`` finished in its folder; any other folder is given back as it is."""
+def locate_training(folder: Path) -> Path:
+    """The last training that ``hush run`` finished in this folder; any other folder is returned as it is."""
     paths = RunPaths(folder)
     if not paths.stages.is_file():
         return folder
-    done = Record.read(paths.stages).stages.get("train")
-    if done is None:
+    finished = RunRecord.read(paths.stages).stages.get("train")
+    if finished is None:
         raise InvalidInput(f"{folder} holds no finished training yet; let hush run go on to its end")
-    return paths.trainings / str(done.outputs.get("training"))
+    return paths.trainings / str(finished.outputs.get("training"))
 
 
-def plan_inside(folder: Path) -> Path:
-    """The plan that a folder is, or the one that a run has in it; also a plan that has lost plan.json is one."""
-    for place in (folder, *(folder / place for place in PLANS)):
+def locate_plan(folder: Path) -> Path:
+    """The plan in a folder, or the folder itself if it is a plan, even one whose plan.json is lost."""
+    for place in (folder, *(folder / name for name in PLANS)):
         if (place / "plan.json").is_file():
             return place
     if any((folder / name).is_file() for name in FILES):
@@ -307,35 +313,37 @@ def plan_inside(folder: Path) -> Path:
     )
 
 
-def verifiable_inside(folder: Path) -> Path:
-    """What can be verified and signed of a folder: the release that it is or holds, before a plan alone."""
-    for place in (folder, *(folder / place for place in RELEASES)):
+def locate_verifiable(folder: Path) -> Path:
+    """What can be verified or signed of a folder: the release that it is or holds; without one, its plan."""
+    for place in (folder, *(folder / name for name in RELEASES)):
         if is_release(place):
             if not (place / "plan").exists():
                 _refuse_marked(place)
             return place
-    return plan_inside(folder)
+    return locate_plan(folder)
 
 
 def _refuse_marked(folder: Path) -> None:
     """Say that a release certifies nothing, where that is why it holds no plan.
 
-    Whoever sent the release wrote the marks: they are quoted on one line, with nothing that a terminal would obey.
+    The sender of the release wrote the marks: they are quoted on one line, without control characters.
     """
-    for place in (folder, *(folder / place for place in RELEASES)):
+    for place in (folder, *(folder / name for name in RELEASES)):
         try:
             marks = read_json(place / "certificate.json")["marks"]
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if isinstance(marks, list) and marks:
-            said = "; ".join(plain(str(mark)).plain for mark in marks)
+            quoted = "; ".join(plain(str(mark)).plain for mark in marks)
             raise InvalidInput(
-                f"{place} certifies nothing ({said}), so it holds no plan; verify the plan that it was trained under, "
-                "and do not pass this model on"
+                f"{place} certifies nothing ({quoted}), so it holds no plan; verify the plan that it was trained "
+                "under, and do not pass this model on"
             )
 
 
-SHARED_REPORT = "report-to-share.html"
+# --- release/
+
+RELEASED_REPORT = "report-to-share.html"  # in owner/: the report of which release/ gets a copy
 README = """\
 # What may leave its owner's hands
 
@@ -355,13 +363,13 @@ releases of their own.
 """
 
 
-def publish(paths: RunPaths, release: Path, report: Path) -> None:
-    """Replace share/ by what a finished training released, with the report."""
-    with whole_folder(paths.share) as work:
-        shutil.copytree(release, work, dirs_exist_ok=True)
+def publish(paths: RunPaths, training: Path, report: Path) -> None:
+    """Replace release/ by what a finished training released (its folder release/), with the report."""
+    with whole_folder(paths.release) as work:
+        shutil.copytree(training, work, dirs_exist_ok=True)
         for signed, signature in (("certificate.json", RELEASE_SIGNATURE), ("plan/plan.json", f"plan/{SIGNATURE}")):
-            if (paths.share / signature).is_file() and _same(paths.share / signed, work / signed):
-                shutil.copyfile(paths.share / signature, work / signature)
+            if (paths.release / signature).is_file() and _same_content(paths.release / signed, work / signed):
+                shutil.copyfile(paths.release / signature, work / signature)
         shutil.copyfile(report, work / "report.html")
         (work / "README.md").write_text(README, encoding="utf-8")
         readable_like_folder(work)
@@ -370,18 +378,18 @@ def publish(paths: RunPaths, release: Path, report: Path) -> None:
             os.utime(path, (time, time))
 
 
-def is_published(paths: RunPaths, release: Path, report: Path) -> bool:
-    """Whether share/ holds just that."""
-    pairs = [(path, paths.share / path.relative_to(release)) for path in release.rglob("*") if path.is_file()]
-    return all(_alike(one, other) for one, other in (*pairs, (report, paths.share / "report.html")))
+def is_published(paths: RunPaths, training: Path, report: Path) -> bool:
+    """Whether release/ holds what ``publish`` would put there."""
+    pairs = [(path, paths.release / path.relative_to(training)) for path in training.rglob("*") if path.is_file()]
+    return all(_seem_equal(source, copy) for source, copy in (*pairs, (report, paths.release / "report.html")))
 
 
-def _same(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and one.read_bytes() == other.read_bytes()
+def _same_content(first: Path, second: Path) -> bool:
+    return first.is_file() and second.is_file() and first.read_bytes() == second.read_bytes()
 
 
-def _alike(one: Path, other: Path) -> bool:
-    """By size, and by content where that is quickly read."""
-    if not other.is_file() or one.stat().st_size != other.stat().st_size:
+def _seem_equal(source: Path, copy: Path) -> bool:
+    """Compare by size, and by content where files are small."""
+    if not copy.is_file() or source.stat().st_size != copy.stat().st_size:
         return False
-    return one.suffix not in (".json", ".jsonl", ".md", ".html") or _same(one, other)
+    return source.suffix not in (".json", ".jsonl", ".md", ".html") or _same_content(source, copy)

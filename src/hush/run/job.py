@@ -1,15 +1,17 @@
-"""What every stage is given: the config, the folder, the key, what is done so far, and who is watching.
+"""What every stage of a run is given, what a stage must be able to do, and the files that fingerprints are taken of.
 
-The first stage: is this the data of last time? Files are compared by size and time, and read if those differ.
+A stage reads the config and the results of earlier stages from its :class:`RunJob`, and reports progress to the
+:class:`Watch` in it. Files are compared by size and time first and read only where those differ; every fingerprint of
+private content is taken under the owner's key.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 from hush.audit.settings import CanarySettings
 from hush.console import counted
@@ -18,52 +20,54 @@ from hush.data.text_readers import KINDS, kind_of
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.run.config import Config
-from hush.run.folder import Record, RunPaths, StageName
+from hush.run.folder import RunPaths, RunRecord
 from hush.run.sections import AuditSection
 
 if TYPE_CHECKING:
     from hush.train.round import LiveNumbers
 
-__all__ = ["DataStage", "Job", "Watch", "file_rows", "files_of", "unread_files"]
+__all__ = ["Estimate", "Known", "RunJob", "StageWork", "Watch", "file_rows", "files_of", "unread_files"]
 
 
-def _nothing(*_: object) -> None:
+def _ignore(*_: object) -> None:
     pass
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Who is told: stage (name, "begins" or "kept"), work (what, done, of how many), live numbers, notices.
+    """Callbacks of a run.
 
-    stoppable: entered for as long as training lasts; what it gives is asked after each round whether to stop.
+    stage: called with a stage's name and "begins" or "kept". work: with a label, how much is done and the total. live:
+    with the numbers of each training round. notice: with a sentence for the owner. stoppable: a context manager that is
+    entered while training lasts; it yields a function that is called after each round and returns whether to stop.
     """
 
-    stage: Callable[[StageName, str], None] = _nothing
-    work: Callable[[str, int, int], None] = _nothing
-    live: "Callable[[LiveNumbers], None]" = _nothing
-    notice: Callable[[str], None] = _nothing
+    stage: Callable[[str, str], None] = _ignore
+    work: Callable[[str, int, int], None] = _ignore
+    live: "Callable[[LiveNumbers], None]" = _ignore
+    notice: Callable[[str], None] = _ignore
     stoppable: Callable[[], AbstractContextManager[Callable[[], bool]]] = lambda: nullcontext(lambda: False)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A run under way. new_release: whether the owner asked for a further training of the same data."""
+class RunJob:
+    """A run in progress. new_release: whether the owner asked for a further training on the same data."""
 
     config: Config
     paths: RunPaths
     key: DataKey
-    record: Record
+    record: RunRecord
     watch: Watch = field(default_factory=Watch)
     new_release: bool = False
 
-    def outputs(self, stage: StageName) -> dict[str, Any]:
-        """What a finished stage left behind."""
+    def outputs(self, stage: str) -> dict[str, Any]:
+        """What a finished stage recorded."""
         return self.record.stages[stage].outputs
 
     def fingerprint(self, *parts: object) -> str:
-        """Under the owner's key: plain data that may hold private text."""
+        """A fingerprint of plain data under the owner's key: the data may hold private text."""
         return self.key.fingerprint_rows([json.dumps(part, sort_keys=True, default=str) for part in parts])
 
     @property
@@ -72,109 +76,122 @@ class Job:
 
     @property
     def audit(self) -> AuditSection:
-        """For stages that run only where there is an audit."""
+        """The config's section, for stages that run only with an audit."""
         if self.config.audit is None:
             raise InvalidInput("the config asks for no audit; add the section audit")
         return self.config.audit
 
     @property
     def canaries(self) -> CanarySettings:
-        """For stages that run only where there are canaries."""
+        """The config's section, for stages that run only with canaries."""
         if self.audit.canaries is None:
             raise InvalidInput("the config asks for no canaries; add canaries to the section audit")
         return self.audit.canaries
 
     def scanned(self) -> Corpus:
         """The examples of the scan, in its order."""
-        kept = self.paths.scan / "owner" / "data.parquet"  # there where the examples are not the rows of the source
-        if kept.is_file():
-            return read_corpus(kept)
+        saved = self.paths.scan / "owner" / "data.parquet"  # exists where the examples are not the rows of the source
+        if saved.is_file():
+            return read_corpus(saved)
         data = self.config.data
         return read_corpus(self.config.source, column=data.column, unit=data.unit)
 
     def corpus(self) -> Corpus:
-        """The examples of the plan: those of the scan, and the canaries after them."""
+        """The examples of the plan: those of the scan, then the canaries."""
         if not self.has_canaries:
             return self.scanned()
         return read_corpus(self.paths.canaries / "owner" / "data.parquet")
 
     def public(self, name: str) -> Path:
-        """A public file about those examples: incidence.parquet or secrets.parquet."""
+        """A public file about the examples of the plan: incidence.parquet or secrets.parquet."""
         return (self.paths.canaries if self.has_canaries else self.paths.scan) / "public" / name
 
 
-CHUNK = 2**20  # bytes of a file that are read at once
-SAVED = ("dataset_info.json", "dataset_dict.json")  # in a data set that was saved, whose files all belong to it
-GIT = ("HEAD", "packed-refs", "refs/heads")  # what says which commits there are
+class Estimate(NamedTuple):
+    """How large a stage is, in words, and about how many seconds it takes; None where nothing tells."""
+
+    size: str
+    seconds: float | None
 
 
 @final
-class DataStage:
-    """Fingerprints of everything that the scan may read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What an estimate is made from, before anything runs.
 
-    name: StageName = "data"
-    needs: tuple[StageName, ...] = ()
+    files and bytes: of the data; no files for a data set known by name. outputs: of the stages that are finished.
+    rounds_done: rounds of the training that were saved.
+    """
 
-    def settings(self, job: Job) -> Any:
-        data, files = job.config.data, files_of(job.config.source, code=job.config.rules.about_code)
-        stats = [(name, path.stat()) for name, path in files]
-        seen = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-        if not files:  # a name says nothing of the rows: they are always read
-            return [job.config.source, data.column, data.unit, os.urandom(16).hex()]
-        return [data.column, data.unit, seen]
+    config: Config
+    files: int
+    bytes: int
+    outputs: Mapping[str, dict[str, Any]]
+    rounds_done: int
 
-    def run(self, job: Job) -> dict[str, Any]:
-        config = job.config
-        files = files_of(config.source, code=config.rules.about_code)
-        if files:
-            size = sum(path.stat().st_size for _, path in files)
-            rows = file_rows(files, lambda done: job.watch.work("Reading", done, size))
-            return {"fingerprint": job.key.fingerprint_rows(rows), "files": len(files), "bytes": size}
-        corpus = read_corpus(config.source, column=config.data.column, unit=config.data.unit)
-        return {"fingerprint": job.key.fingerprint_rows(corpus.texts()), "files": 0, "bytes": 0}
 
-    def is_there(self, job: Job) -> bool:
-        return True
+class StageWork(Protocol):
+    """What a stage does.
+
+    settings: everything that its results depend on besides the stages it needs, as JSON. run: does the work, leaves
+    the results in the folder of the run and returns what to record; "fingerprint" in it stands for the results where
+    later stages depend on them. has_results: whether the results are still in the folder.
+    """
+
+    def settings(self, job: RunJob) -> Any: ...
+
+    def run(self, job: RunJob) -> dict[str, Any]: ...
+
+    def has_results(self, job: RunJob) -> bool: ...
+
+    def estimate(self, known: Known) -> Estimate: ...
+
+
+# --- files that fingerprints are taken of
+
+READ_BYTES = 2**20  # of a file at once
+DATASET_FILES = ("dataset_info.json", "dataset_dict.json")  # mark a saved data set, all of whose files belong to it
+GIT_HEADS = ("HEAD", "packed-refs", "refs/heads")  # name the commits of a repository
 
 
 def files_of(source: str, *, code: bool) -> list[tuple[str, Path]]:
-    """The files that data lies in, by name, with their names in it; none for a data set that is known by name.
+    """The files of some data with their relative names, sorted; none for a data set that is known by name.
 
-    Of a folder of code all but git's own, of which only what says where it stands.
+    Hidden files count only in code, and of .git only what names the commits.
     """
     root = Path(source)
     if root.is_file():
         return [(root.name, root)]
-    found: list[Path] = []
+    paths: list[Path] = []
     for place, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name != ".git" and (code or not name.startswith("."))]
-        found += [Path(place, name) for name in names if code or not name.startswith(".")]
+        paths += [Path(place, name) for name in names if code or not name.startswith(".")]
     if code:
-        for name in GIT:
+        for name in GIT_HEADS:
             path = root / ".git" / name
-            found += [path] if path.is_file() else path.rglob("*")
-    return sorted((path.relative_to(root).as_posix(), path) for path in found if path.is_file())
+            paths += [path] if path.is_file() else path.rglob("*")
+    return sorted((path.relative_to(root).as_posix(), path) for path in paths if path.is_file())
 
 
 def unread_files(source: str) -> list[str]:
-    """What to say of files in a folder of texts or tables that nothing reads, since their names end otherwise."""
+    """A notice about files in a folder of texts or tables that are not read because of how their names end."""
     folder = Path(source)
-    if not folder.is_dir() or any((folder / name).is_file() for name in SAVED):
+    if not folder.is_dir() or any((folder / name).is_file() for name in DATASET_FILES):
         return []
     unread = sum(kind_of(path) is None for _, path in files_of(source, code=False))
     endings = ", ".join(KINDS)
     return [f"left out, since their names end in none of {endings}: {counted(unread, 'file')}"] if unread else []
 
 
-def file_rows(files: list[tuple[str, Path]], told: Any = None) -> Iterator[str | bytes]:
-    """Names and contents in pieces, such that no two lists of files give the same rows."""
+def file_rows(files: list[tuple[str, Path]], progress: Callable[[int], object] | None = None) -> Iterator[str | bytes]:
+    """Names and contents in pieces, such that no two lists of files give the same rows; progress gets bytes read."""
     done = 0
     for name, path in files:
         yield os.fsencode(name)
         with path.open("rb") as file:
-            while piece := file.read(CHUNK):
+            while piece := file.read(READ_BYTES):
                 done += len(piece)
-                if told is not None:
-                    told(done)
+                if progress is not None:
+                    progress(done)
                 yield piece
         yield b""

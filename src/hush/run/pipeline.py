@@ -1,39 +1,40 @@
-"""The whole way, stage by stage: a stage whose inputs are those of its last time is not done again.
+"""The stages of a run, declared in one table, and running those whose inputs changed.
 
-The inputs of a stage are its settings, the outcomes of the stages that it needs, hush's version, and how often it was
-asked for again; of all these a fingerprint under the owner's key is kept. Outcomes count, not causes: a scan that finds
-the same in other files leads to no other plan.
+The inputs of a stage are its settings, the results of the stages it needs, hush's version, and how often the owner
+asked for it again; a fingerprint of them under the owner's key is recorded. Results count, not causes: a scan that
+finds the same in changed files leads to the same plan.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from hush import __version__
 from hush.data.text_readers import kind_of
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 from hush.keys import check_key_apart
 from hush.run.config import Config, settings_shown_as_keys
 from hush.run.folder import (
-    SHARED_REPORT,
-    STAGES,
-    Record,
+    OLD_RELEASE,
+    RELEASED_REPORT,
     RunPaths,
-    StageName,
-    discard,
+    RunRecord,
     is_published,
-    key_at,
-    opened,
+    load_or_create_key,
+    open_run,
     publish,
+    rename_old_release,
 )
-from hush.run.job import DataStage, Job, Watch
-from hush.run.preflight import check_beforehand
+from hush.run.job import RunJob, StageWork, Watch
+from hush.run.preflight import preflight
 from hush.run.stage_train import TrainStage, check_further, earlier_trainings, training_folder
-from hush.run.stages import AuditStage, CanariesStage, PlanStage, ReportStage, ScanStage
+from hush.run.stages import AuditStage, CanariesStage, DataStage, PlanStage, ReportStage, ScanStage
 from hush.scan.rules.schema import LiteralsRule
-from hush.storage import whole_file, whole_folder
+from hush.storage import discard, whole_file, whole_folder
 
 __all__ = [
+    "STAGES",
     "Outcome",
     "Stage",
     "check_since",
@@ -42,39 +43,97 @@ __all__ = [
     "may_train",
     "run_folder",
     "run_pipeline",
+    "stages_from",
     "stages_of",
 ]
 
 
-# A newer hush does not train again by itself: another model of the same data would be another release.
-WITHOUT_VERSION: tuple[StageName, ...] = ("train",)
+def _always(_: Config) -> bool:
+    return True
 
 
-class Stage(Protocol):
-    """A step of the way. settings: what its outcome depends on besides the stages that it needs."""
+def _has_audit(config: Config) -> bool:
+    return config.audit is not None
 
-    name: StageName
-    needs: tuple[StageName, ...]
 
-    def settings(self, job: Job) -> Any: ...
+def _has_canaries(config: Config) -> bool:
+    return config.audit is not None and config.audit.canaries is not None
 
-    def run(self, job: Job) -> dict[str, Any]: ...
 
-    def is_there(self, job: Job) -> bool: ...
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A row of the table of stages.
+
+    name: in stages.json and for ``hush run --from``. needs: stages whose results are among its inputs, if the config
+    asks for them. doing: what is shown while it runs. work: what it does. is_asked: whether a config asks for it.
+    version: the version of hush that is among its inputs.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    doing: str
+    work: StageWork
+    is_asked: Callable[[Config], bool] = _always
+    version: str | None = __version__
+
+
+# In order. A newer hush does not by itself draw other canaries or train again, which would be another release of the
+# same data; the version that 0.1.0 recorded stays among the inputs of the canaries, so that its runs are recognised.
+STAGES = (
+    Stage(name="data", needs=(), doing="Reading the data", work=DataStage()),
+    Stage(name="scan", needs=("data",), doing="Looking for secrets", work=ScanStage()),
+    Stage(
+        name="canaries",
+        needs=("scan",),
+        doing="Planting canaries",
+        work=CanariesStage(),
+        is_asked=_has_canaries,
+        version="0.1.0",
+    ),
+    Stage(name="plan", needs=("scan", "canaries"), doing="Planning", work=PlanStage()),
+    Stage(name="train", needs=("plan",), doing="Training", work=TrainStage(), version=None),
+    Stage(
+        name="audit",
+        needs=("scan", "canaries", "plan", "train"),
+        doing="Attacking the model",
+        work=AuditStage(),
+        is_asked=_has_audit,
+    ),
+    Stage(
+        name="report",
+        needs=("scan", "canaries", "plan", "train", "audit"),
+        doing="Writing the report",
+        work=ReportStage(),
+    ),
+)
+
+
+def stages_of(config: Config) -> tuple[Stage, ...]:
+    """The stages that a config asks for, in order."""
+    return tuple(stage for stage in STAGES if stage.is_asked(config))
+
+
+def stages_from(since: str) -> list[str]:
+    """The names of a stage and all later ones, whether or not a config asks for them."""
+    names = [stage.name for stage in STAGES]
+    if since not in names:
+        raise InvalidInput(f"pass one of {', '.join(names)}", setting="since", value=since)
+    return names[names.index(since) :]
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A finished run. ran: the stages that were done now; the others were as they are."""
+    """A finished run. ran: the stages that ran now; the results of the others were kept."""
 
     folder: Path
-    ran: tuple[StageName, ...]
+    ran: tuple[str, ...]
     outputs: dict[str, dict[str, Any]]
 
     @property
     def verdict(self) -> str | None:
-        """Of the audit; None without one."""
+        """The verdict of the audit; None without one."""
         return self.outputs["audit"]["verdict"] if "audit" in self.outputs else None
 
 
@@ -82,84 +141,82 @@ def run_pipeline(
     config: Config,
     *,
     output: str | Path | None = None,
-    since: StageName | None = None,
+    since: str | None = None,
     new_release: bool = False,
     watch: Watch | None = None,
 ) -> Outcome:
-    """Run every stage that has not been run with these inputs, in the folder of a run; unfinished work goes on.
+    """Run every stage whose inputs changed, in the folder of a run; an unfinished stage resumes.
 
-    since: do this stage and all later ones again. new_release: also where that trains on the same data once more.
+    output: the folder of the run, by default as the config says. since: run this stage and all later ones again.
+    new_release: allow a further training on the same data.
 
-    Guarantee: killed at any moment and started again, it comes to the same plan, and to one training of it. Only what
-    lies in share/ is meant to leave; it appears at the end and as a whole, unless the audit failed.
+    Guarantee: safe to kill. Started again, it arrives at the same plan and at one training of it. Only release/ is
+    meant to leave; it appears at the end and as a whole, unless the audit failed.
     """
-    with settings_shown_as_keys(), opened(run_folder(config, output)) as paths:
-        key = key_at(key_path(config, paths))
-        record = Record.load(paths.stages, key.id)
-        job = Job(config=config, paths=paths, key=key, record=record, watch=watch or Watch(), new_release=new_release)
-        stated = _stated(config)
+    with settings_shown_as_keys(), open_run(run_folder(config, output)) as paths:
+        key = load_or_create_key(key_path(config, paths))
+        record = RunRecord.load(paths.stages, key.id)
+        job = RunJob(
+            config=config, paths=paths, key=key, record=record, watch=watch or Watch(), new_release=new_release
+        )
+        if rename_old_release(paths):
+            job.watch.notice(f"{OLD_RELEASE}/, which hush 0.1.0 wrote, is now called release/; nothing in it changed")
+        inputs = _input_files(config)
         check_since(paths, record, since, new_release)
         if may_train(job):
-            check_beforehand(config)
+            preflight(config)
         if since is not None:
-            record.again(since)
-        ran: list[StageName] = []
-        for stage in stages_of(config):
-            inputs = inputs_of(stage, job)
-            done = record.stages.get(stage.name)
-            if done is not None and done.inputs == inputs and stage.is_there(job):
-                job.watch.stage(stage.name, "kept")
-                continue
-            job.watch.stage(stage.name, "begins")
-            record.finish(stage.name, inputs, stage.run(job))
-            ran.append(stage.name)
-        _keep_inputs(paths.inputs, stated)  # now all is done under them; those of a run that is refused replace nothing
+            record.repeat(stages_from(since))
+        ran = tuple(stage.name for stage in stages_of(config) if _run_if_changed(stage, job))
+        _save_inputs(paths.inputs, inputs)  # only now: the inputs of a run that is refused replace nothing
         outputs = {stage.name: dict(record.stages[stage.name].outputs) for stage in stages_of(config)}
-        made = Outcome(folder=paths.root, ran=tuple(ran), outputs=outputs)
-        release, report = training_folder(job) / "release", paths.owner / SHARED_REPORT
-        if made.verdict == "failed":
-            discard(paths.share)
-        elif not is_published(paths, release, report):
-            publish(paths, release, report)
-        return made
+        outcome = Outcome(folder=paths.root, ran=ran, outputs=outputs)
+        released, report = training_folder(job) / "release", paths.owner / RELEASED_REPORT
+        if outcome.verdict == "failed":
+            discard(paths.release)
+        elif not is_published(paths, released, report):
+            publish(paths, released, report)
+        return outcome
 
 
-def may_train(job: Job) -> bool:
-    """Whether the run may come to a training: to its first, or to a further one, which has to be asked for."""
+def _run_if_changed(stage: Stage, job: RunJob) -> bool:
+    """Run a stage, unless it finished under the same inputs and its results are there; returns whether it ran."""
+    inputs = inputs_of(stage, job)
+    finished = job.record.stages.get(stage.name)
+    if finished is not None and finished.inputs == inputs and stage.work.has_results(job):
+        job.watch.stage(stage.name, "kept")
+        return False
+    job.watch.stage(stage.name, "begins")
+    job.record.finish(stage.name, inputs, stage.work.run(job))
+    return True
+
+
+def inputs_of(stage: Stage, job: RunJob) -> str:
+    """The fingerprint of everything that the results of a stage depend on."""
+    asked = {other.name for other in stages_of(job.config)}
+    needed = [job.outputs(name)["fingerprint"] if name in asked else None for name in stage.needs]
+    attempt = job.record.attempts.get(stage.name, 0)
+    return job.fingerprint(stage.name, stage.version, stage.work.settings(job), needed, attempt)
+
+
+def may_train(job: RunJob) -> bool:
+    """Whether the run may start a training: its first, or a further one that the owner asked for."""
     return job.new_release or "train" not in job.record.stages
 
 
-def check_since(paths: RunPaths, record: Record | None, since: StageName | None, new_release: bool) -> None:
-    """Refuse to begin again before a training that is finished, unless a further one was asked for."""
-    if since is not None and STAGES.index(since) <= STAGES.index("train"):
+def check_since(paths: RunPaths, record: RunRecord | None, since: str | None, new_release: bool) -> None:
+    """Refuse to repeat a finished training, or a stage before it, unless the owner asked for a further training."""
+    if since is not None and "train" in stages_from(since):
         check_further(earlier_trainings(paths, record), new_release)
 
 
-def stages_of(config: Config) -> tuple[Stage, ...]:
-    """Those that the config asks for, in order."""
-    audit = config.audit
-    stages: list[Stage] = [DataStage(), ScanStage(), PlanStage(), TrainStage(), ReportStage()]
-    if audit is not None:
-        stages.insert(4, AuditStage())
-        if audit.canaries is not None:
-            stages.insert(2, CanariesStage())
-    return tuple(stages)
-
-
-def inputs_of(stage: Stage, job: Job) -> str:
-    """The fingerprint of everything that a stage depends on."""
-    asked = {one.name for one in stages_of(job.config)}
-    needed = [job.outputs(name)["fingerprint"] if name in asked else None for name in stage.needs]
-    version = None if stage.name in WITHOUT_VERSION else __version__
-    attempt = job.record.attempts.get(stage.name, 0)
-    return job.fingerprint(stage.name, version, stage.settings(job), needed, attempt)
-
-
 def run_folder(config: Config, output: str | Path | None) -> Path:
-    """Where a run goes: what was asked for, or what the config says."""
+    """The folder of a run: ``output``, or what the config says."""
     folder = config.output if output is None else Path(output)
     if folder is None:
-        raise InvalidInput("nothing says where the run goes; add output: FOLDER to the config, or pass --output FOLDER")
+        raise InvalidInput(
+            "nothing says where the run goes; add output: FOLDER to the config, or pass ", Setting("output")
+        )
     source = Path(config.source)
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
         raise InvalidInput(f"{folder} lies inside the data, {source}; name a folder for the run elsewhere")
@@ -170,12 +227,12 @@ def run_folder(config: Config, output: str | Path | None) -> Path:
 
 
 def key_path(config: Config, paths: RunPaths) -> Path:
-    """Where the key lies: as the config says, or with the owner's files."""
+    """The path of the key: as the config says, or among the owner's files."""
     named = config.data.key
     return paths.owner / "data.key" if named is None else config.folder / Path(named).expanduser()
 
 
-def _stated(config: Config) -> dict[str, bytes]:
+def _input_files(config: Config) -> dict[str, bytes]:
     """The config and the files that it names, as they are now."""
     files = {"config.yaml": config.text}
     if config.rules_path is not None:
@@ -187,8 +244,8 @@ def _stated(config: Config) -> dict[str, bytes]:
     return files
 
 
-def _keep_inputs(folder: Path, files: dict[str, bytes]) -> None:
-    """A copy of what was asked for, so that the run can be repeated."""
+def _save_inputs(folder: Path, files: dict[str, bytes]) -> None:
+    """Keep a copy of the inputs, so that the run can be repeated."""
     if folder.is_dir() and {path.name: path.read_bytes() for path in folder.iterdir()} == files:
         return
     with whole_folder(folder) as work:

@@ -1,10 +1,7 @@
-"""What a run would refuse in hours is refused before its first stage, as far as small files and first rows tell.
+"""Checks before the first stage: what a run would refuse after hours is refused at once.
 
-A stage checks its own inputs all the same: between this and the stage they may have changed.
-
-Names of models on the hub, before they are loaded: where nobody can be asked, loading tries for half a minute.
-
-Errors of a run in the words of its config: the stages speak of options of the commands that they stand for.
+They read small files, first rows, and the names of models on the hub, without loading a model. Every stage checks its
+own inputs all the same, since they may change in between.
 """
 
 import socket
@@ -17,13 +14,26 @@ from hush.errors import InvalidInput
 from hush.run.config import BASE_MODEL, Config
 from hush.run.stage_train import check_libraries
 
-__all__ = ["check_beforehand", "check_reachable"]
+__all__ = ["check_reachable", "preflight"]
+
+
+def preflight(config: Config) -> None:
+    """Refuse data, rules, a model, a device or an audit that some stage would refuse.
+
+    It does not look at data on the hub, which it would have to download, nor at code, of which reading is most of the
+    scan.
+    """
+    check_libraries()
+    _check_data(config)
+    _check_training(config)
+    _check_audit(config)
 
 
 def check_reachable(name: str) -> None:
-    """Refuse a model that is neither here nor in the cache where the hub's address cannot be looked up.
+    """Refuse a model that is neither a folder nor in the cache if the hub's address cannot be resolved.
 
-    Behind a proxy nothing is looked up here; and told to stay offline, the libraries refuse at once by themselves.
+    Loading such a model would retry for half a minute. Behind a proxy the address is not resolved here; in offline
+    mode the libraries refuse at once by themselves.
     """
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -34,7 +44,7 @@ def check_reachable(name: str) -> None:
     try:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return
-    except HFValidationError:  # such as a folder's name with a space in it, misspelt
+    except HFValidationError:  # such as a misspelt path with a space in it
         raise InvalidInput(f"{name} is no folder here, and the hub has no such names; check the path") from None
     host = urlsplit(constants.ENDPOINT).hostname
     try:
@@ -46,35 +56,25 @@ def check_reachable(name: str) -> None:
         ) from None
 
 
-def check_beforehand(config: Config) -> None:
-    """Refuse data, rules, a model, a device or an audit that some stage would refuse.
-
-    Not looked at: data on the hub, which would be fetched, and code, whose reading is most of its scan.
-    """
-    check_libraries()
-    _check_data(config)
-    _check_training(config)
-    _check_audit(config)
-
-
 def _check_data(config: Config) -> None:
-    """Rules that cannot be prepared, a column that is not there, files of which nobody knows how to read them."""
+    """Refuse rules that cannot be prepared, a missing column, and files that no reader knows."""
     if config.rules.about_code:
         return
     from hush.scan.scanner import prepare
 
-    data, ready = config.data, prepare(config.rules)
-    if _is_here(config.source):
+    data, prepared = config.data, prepare(config.rules)
+    if _is_local(config.source):
         corpus = read_corpus(config.source, column=data.column, unit=data.unit)
-        asked = [column for rule in ready.rules for column in rule.finder.columns]
-        corpus.check_columns([*asked, *([] if data.id_column is None else [data.id_column])])
+        columns = [column for rule in prepared.rules for column in rule.finder.columns]
+        corpus.check_columns([*columns, *([] if data.id_column is None else [data.id_column])])
 
 
 def _check_training(config: Config) -> None:
-    """A device that is not here, a model that does not fit; a small one fits whatever its config let pass."""
-    from hush.train.fit import check_fits, usable_device
+    """Refuse a device that this machine lacks and a model that does not fit; the config has checked a small one."""
+    from hush.train.fit import check_fits
+    from hush.train.pretrained import choose_device
 
-    usable_device(config.training.device)
+    choose_device(config.training.device)
     if config.model.name is not None:
         name = config.located(config.model.name)
         check_reachable(name)
@@ -82,11 +82,11 @@ def _check_training(config: Config) -> None:
 
 
 def _check_audit(config: Config) -> None:
-    """Held-out texts that cannot be read, a reference that is not there or reads texts in another way."""
+    """Refuse held-out texts that cannot be read, and a reference that is missing or has another tokenizer."""
     audit = config.audit
     if audit is None:
         return
-    if audit.held_out is not None and _is_here(held_out := config.located(audit.held_out)):
+    if audit.held_out is not None and _is_local(held_out := config.located(audit.held_out)):
         read_corpus(held_out)
     attacks_models = bool({"extraction", "exposure"} & set(audit.attacks))
     if audit.reference is None or audit.reference == BASE_MODEL or not attacks_models:
@@ -95,19 +95,19 @@ def _check_audit(config: Config) -> None:
 
     name = config.located(audit.reference)
     if (Path(name) / "adapter_config.json").is_file():
-        return  # adapters lie upon another model, which only the audit puts together
+        return  # adapters need their base model, which only the audit loads
     check_reachable(name)
     reference = unloaded(name).tokenizer
     if config.model.name is None:
         return
-    own = unloaded(config.located(config.model.name), task=config.training.task).tokenizer
-    if reference.get_vocab() != own.get_vocab():
+    trained = unloaded(config.located(config.model.name), task=config.training.task).tokenizer
+    if reference.get_vocab() != trained.get_vocab():
         raise InvalidInput(
-            f"audit.reference: {name} has another tokenizer, of {len(reference)} tokens and not the {len(own)} of the "
-            f"model; pass a model with the same one, or {BASE_MODEL}"
+            f"audit.reference: {name} has another tokenizer, of {len(reference)} tokens and not the {len(trained)} of "
+            f"the model; pass a model with the same one, or {BASE_MODEL}"
         )
 
 
-def _is_here(source: str) -> bool:
-    """Whether data lies on this machine; of a saved data set, SOURCE:SPLIT is a part."""
+def _is_local(source: str) -> bool:
+    """Whether data lies on this machine; SOURCE:SPLIT names a part of a saved data set."""
     return Path(source).exists() or Path(source.split(":")[0]).is_dir()

@@ -1,25 +1,26 @@
-"""Training under the plan, and the rule that guards it: one plan and one recipe are trained once.
+"""The training stage, the rule that one plan and one recipe are trained once, and the small model of runs without one.
 
-Every training has a folder of its own, named by a fingerprint of its plan, recipe and model; what is unfinished in it
-goes on from its last state. A certificate accounts for one training: whoever gets two models of the same data can use
-both. So a second one is begun only if the owner asks for it, by name.
+Every training has its own folder, named by a fingerprint of its plan, recipe and model; an unfinished one there resumes
+from its last checkpoint. A certificate accounts for one training: a reader of two models of the same data can combine
+them. So a second training is started only where the owner asks for it.
 
-A small language model over bytes with random weights, for runs that name none.
-
-Its tokenizer knows the 256 bytes and has seen no data: a tokenizer that was trained on the owner's texts would carry
-their words into the release, and no promise covers that.
+The small model is a GPT-2 over bytes with random weights. Its tokenizer knows the 256 bytes and has seen no data: one
+that was trained on the owner's texts would carry their words into the release, and no promise covers that.
 """
 
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, final
 
 from hush.certificate import Certificate
-from hush.errors import InvalidInput
+from hush.console import counted
+from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey
 from hush.plan import Plan
-from hush.run.folder import Record, RunPaths, StageName
-from hush.run.job import Job, file_rows, files_of
+from hush.run.config import Config
+from hush.run.folder import RunPaths, RunRecord
+from hush.run.job import Estimate, Known, RunJob, file_rows, files_of
 from hush.run.sections import SmallModel
 from hush.storage import read_json, whole_folder
 from hush.train.settings import Learning
@@ -40,66 +41,10 @@ __all__ = [
 ]
 
 
-def check_libraries() -> None:
-    """Say what to install where torch or transformers are missing."""
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise InvalidInput(f'training needs the library {error.name}; pip install "hush[hf]"') from error
-
-
-SPECIAL = ("<pad>", "<end>")
-
-
-def base_model_path(folder: Path, small: SmallModel) -> Path:
-    """Where this model lies below ``folder``."""
-    return folder / f"gpt2-bytes-{small.layers}x{small.width}-{small.heads}-{small.length}-{small.seed}"
-
-
-def base_model(folder: Path, small: SmallModel) -> Path:
-    """This model, made unless it is there; the same settings give the same weights."""
-    path = base_model_path(folder, small)
-    if not path.exists():
-        with whole_folder(path) as work:
-            _make(work, small)
-    return path
-
-
-def _make(folder: Path, small: SmallModel) -> None:
-    try:
-        import torch
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-        from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-    except ImportError as error:
-        raise InvalidInput(f'a small model needs the library {error.name}; pip install "hush[hf]"') from error
-
-    words = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    over_bytes = Tokenizer(models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=[]))
-    over_bytes.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
-    over_bytes.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=over_bytes, pad_token=SPECIAL[0], eos_token=SPECIAL[1], model_max_length=small.length
-    )
-    shape: dict[str, Any] = {
-        "vocab_size": len(words),
-        "n_positions": small.length,
-        "n_embd": small.width,
-        "n_layer": small.layers,
-        "n_head": small.heads,
-        "bos_token_id": 1,
-        "eos_token_id": 1,
-        "pad_token_id": 0,
-        # Dropout is for models that see their data many times; here it would only add to the noise.
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(small.seed)
-        model: Any = GPT2LMHeadModel(GPT2Config(**shape))
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+# For estimates: orders of magnitude.
+CORE_FLOPS, GPU_FLOPS = 1e10, 3e13  # per second, as training reaches them on a core and on a GPU
+ROUND_SECONDS = 0.02  # of a round besides the model's own work
+DEFAULT_TOKENS = 512  # of an example, where neither config nor model tells
 
 
 class Interrupted(Exception):
@@ -114,13 +59,10 @@ class Interrupted(Exception):
 class TrainStage:
     """``hush train``."""
 
-    name: StageName = "train"
-    needs: tuple[StageName, ...] = ("plan",)
-
-    def settings(self, job: Job) -> Any:
+    def settings(self, job: RunJob) -> Any:
         return [job.config.training.model_dump(include=set(Learning.model_fields)), model_fingerprint(job)]
 
-    def run(self, job: Job) -> dict[str, Any]:
+    def run(self, job: RunJob) -> dict[str, Any]:
         check_libraries()
         from hush.train.recipe import read_lengths
 
@@ -135,25 +77,48 @@ class TrainStage:
             **read_lengths(folder),
         }
 
-    def is_there(self, job: Job) -> bool:
+    def has_results(self, job: RunJob) -> bool:
         return _is_finished(training_folder(job))
+
+    def estimate(self, known: Known) -> Estimate:
+        plan, training = known.config.plan, known.config.training
+        parameters, length = _model_size(known.config)
+        left = plan.rounds - known.rounds_done
+        size = f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}"
+        size += f", {known.rounds_done:,} done" if known.rounds_done else ""
+        if parameters is None:
+            return Estimate(size, None)
+        tokens = min(training.max_length or DEFAULT_TOKENS, length or DEFAULT_TOKENS)
+        on_gpu = (training.device or "").startswith("cuda")
+        speed = GPU_FLOPS if on_gpu else CORE_FLOPS * (os.cpu_count() or 1)
+        work = 6 * parameters * tokens * plan.batch_size * left
+        return Estimate(f"{size}, {parameters / 1e6:,.1f} M parameters", left * ROUND_SECONDS + work / speed)
+
+
+def check_libraries() -> None:
+    """Say what to install where torch or transformers are missing."""
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise InvalidInput(f'training needs the library {error.name}; pip install "hush[hf]"') from error
 
 
 def _is_finished(folder: Path) -> bool:
-    return (folder / "release" / "certificate.json").is_file()  # the last that a training writes
+    return (folder / "release" / "certificate.json").is_file()  # the last file that a training writes
 
 
-def _train(job: Job, folder: Path) -> None:
-    """Begin this training or go on with it, to its end."""
+def _train(job: RunJob, folder: Path) -> None:
+    """Start or resume this training, to its end."""
     from hush.train.fit import Stopped, fit
 
     if is_further(job, folder):
         check_further(earlier_trainings(job.paths, job.record), job.new_release)
-        job.record.allowed.append(folder.name)  # so that it goes on after a kill
+        job.record.allowed.append(folder.name)  # so that it resumes after a kill
         job.record.store()
     if job.config.training.lora is not None and Path(model_path(job)).is_dir():
         job.watch.notice(
-            "share/ holds adapters only, and of the model beneath no more than that it is local: whoever gets them "
+            "release/ holds adapters only, and says of the base model only that it is a local folder: a recipient "
             "needs a copy of it"
         )
     with job.watch.stoppable() as stop:
@@ -172,24 +137,27 @@ def _train(job: Job, folder: Path) -> None:
         raise Interrupted(ended.round, ended.rounds)
 
 
-def training_folder(job: Job) -> Path:
+# --- one training of the same data, unless the owner asks for another
+
+
+def training_folder(job: RunJob) -> Path:
     """The folder of the training that the config asks for."""
-    number = job.record.attempts.get("train", 0)
-    parts = (job.outputs("plan")["fingerprint"], TrainStage().settings(job), number)
+    attempt = job.record.attempts.get("train", 0)
+    parts = (job.outputs("plan")["fingerprint"], TrainStage().settings(job), attempt)
     return job.paths.trainings / job.fingerprint(*parts).split(":")[1][:16]
 
 
-def earlier_trainings(paths: RunPaths, record: Record | None) -> list[Path]:
-    """Trainings of which somebody may have seen a model: those whose ledger has a release, and one that was removed."""
+def earlier_trainings(paths: RunPaths, record: RunRecord | None) -> list[Path]:
+    """Trainings of which somebody may have a model: those whose ledger names a release, and one that was removed."""
     ledgers = sorted(paths.trainings.glob("*/owner/run.json"))
-    lost = None if record is None else _lost(paths, record)
-    return [path.parents[1] for path in ledgers if _has_released(path)] + ([] if lost is None else [lost])
+    removed = None if record is None else _removed_training(paths, record)
+    return [path.parents[1] for path in ledgers if _has_released(path)] + ([] if removed is None else [removed])
 
 
-def _lost(paths: RunPaths, record: Record) -> Path | None:
-    """The training that was finished last, if its folder is gone: its model may be out all the same."""
-    done = record.stages.get("train")
-    folder = None if done is None else paths.trainings / str(done.outputs["training"])
+def _removed_training(paths: RunPaths, record: RunRecord) -> Path | None:
+    """The last finished training, if its folder is gone: somebody may have its model all the same."""
+    finished = record.stages.get("train")
+    folder = None if finished is None else paths.trainings / str(finished.outputs["training"])
     return None if folder is None or (folder / "owner" / "run.json").is_file() else folder
 
 
@@ -201,55 +169,126 @@ def _has_released(path: Path) -> bool:
         raise InvalidInput(f"{path} is not the ledger of a training; restore it, or name a new folder") from None
 
 
-def is_further(job: Job, folder: Path) -> bool:
-    """Whether this training would be another release of the same data, which nobody has asked for yet."""
-    if folder == _lost(job.paths, job.record):
+def is_further(job: RunJob, folder: Path) -> bool:
+    """Whether this training would be another release of the same data that the owner has not asked for yet."""
+    if folder == _removed_training(job.paths, job.record):
         return True
     others = earlier_trainings(job.paths, job.record)
     return bool(others) and folder not in others and folder.name not in job.record.allowed
 
 
 def check_further(others: list[Path], asked: bool) -> None:
-    """Refuse another training of the same data, unless it was asked for."""
+    """Refuse another training of the same data, unless the owner asked for it."""
     if others and not asked:
         raise InvalidInput(
             f"this would train on the same data once more ({len(others)} finished already, in {others[0].parent}): "
             "data, rules, plan, model or training changed, the folder of a training was removed, or it was asked for "
-            "again. A certificate accounts for one training, and whoever gets both models can use both. Undo the "
-            "change to keep what is there; or, if the earlier model never left your hands and never will, pass "
-            "--new-release"
+            "again. A certificate accounts for one training, and a reader of both models can combine them. Undo the "
+            "change to keep what is there; or, if the earlier model never left your hands and never will, pass ",
+            Setting("new_release"),
         )
 
 
-def model_path(job: Job) -> str:
-    """The model to begin with: a name, or a folder; a small one is made."""
+# --- the model to begin with
+
+
+def model_path(job: RunJob) -> str:
+    """The model to begin with, a name or a folder; a small one is created on first use."""
     model = job.config.model
     if model.small is not None:
         return str(base_model(job.paths.owner / "base-model", model.small))
     name = job.config.located(model.name or "")
-    return str(Path(name).absolute()) if Path(name).is_dir() else name  # training goes on from any working directory
+    return str(Path(name).absolute()) if Path(name).is_dir() else name  # training resumes from any working directory
 
 
-def model_fingerprint(job: Job) -> str:
-    """Of the model to begin with."""
+def model_fingerprint(job: RunJob) -> str:
+    """A fingerprint of the model to begin with."""
     model = job.config.model
     if model.small is not None:
         return job.fingerprint(model.small.model_dump())
     return named_fingerprint(job, model.name or "")
 
 
-def named_fingerprint(job: Job, name: str) -> str:
-    """Of a model in a folder its content, under the key; of one on the hub its name."""
+def named_fingerprint(job: RunJob, name: str) -> str:
+    """A fingerprint of a model: of its content, under the key, if it is a folder; its name if it is on the hub."""
     path = job.config.located(name)
     if not Path(path).is_dir():
         return path
     files = files_of(path, code=True)
     stats = [file.stat() for _, file in files]
-    seen = tuple((name, stat.st_size, stat.st_mtime_ns) for (name, _), stat in zip(files, stats, strict=True))
-    return _of_files(job.key, path, seen)
+    state = tuple((name, stat.st_size, stat.st_mtime_ns) for (name, _), stat in zip(files, stats, strict=True))
+    return _content_fingerprint(job.key, path, state)
 
 
 @lru_cache(maxsize=2)  # the model and a reference
-def _of_files(key: DataKey, folder: str, seen: tuple[tuple[str, int, int], ...]) -> str:
-    """Weights may take a minute to read, and several stages ask for them: files that look the same are read once."""
-    return key.fingerprint_rows(file_rows([(name, Path(folder, name)) for name, _, _ in seen]))
+def _content_fingerprint(key: DataKey, folder: str, state: tuple[tuple[str, int, int], ...]) -> str:
+    """Cached by names, sizes and times of the files: weights may take a minute to read, and several stages ask."""
+    return key.fingerprint_rows(file_rows([(name, Path(folder, name)) for name, _, _ in state]))
+
+
+def _model_size(config: Config) -> tuple[float | None, int | None]:
+    """Parameters and length of the model, as far as they are known without loading it."""
+    small = config.model.small
+    if small is not None:
+        return small.layers * 12 * small.width**2 + (258 + small.length) * small.width, small.length
+    folder = Path(config.located(config.model.name or ""))
+    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors")) if folder.is_dir() else 0
+    return (weights / 4 or None), None
+
+
+# --- the small model
+
+SPECIAL_TOKENS = ("<pad>", "<end>")
+
+
+def base_model_path(folder: Path, small: SmallModel) -> Path:
+    """Where this model lies below ``folder``."""
+    return folder / f"gpt2-bytes-{small.layers}x{small.width}-{small.heads}-{small.length}-{small.seed}"
+
+
+def base_model(folder: Path, small: SmallModel) -> Path:
+    """This model, created if it is missing; the same settings give the same weights."""
+    path = base_model_path(folder, small)
+    if not path.exists():
+        with whole_folder(path) as work:
+            _create_small_model(work, small)
+    return path
+
+
+def _create_small_model(folder: Path, small: SmallModel) -> None:
+    try:
+        import torch
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+        from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+    except ImportError as error:
+        raise InvalidInput(f'a small model needs the library {error.name}; pip install "hush[hf]"') from error
+
+    tokens = [*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    over_bytes = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[]))
+    over_bytes.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    over_bytes.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=over_bytes,
+        pad_token=SPECIAL_TOKENS[0],
+        eos_token=SPECIAL_TOKENS[1],
+        model_max_length=small.length,
+    )
+    shape: dict[str, Any] = {
+        "vocab_size": len(tokens),
+        "n_positions": small.length,
+        "n_embd": small.width,
+        "n_layer": small.layers,
+        "n_head": small.heads,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+        # Dropout helps models that see their data many times; here it would only add to the noise.
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(small.seed)
+        model: Any = GPT2LMHeadModel(GPT2Config(**shape))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,12 +1,11 @@
-"""Who contains which secret, by the rules; then, if the audit asks for canaries, those planted after the examples.
+"""What the stages of a run do, except training: data, scan, canaries, plan, audit, report.
 
-From promises to a plan, tied to the very data that the scan saw.
-
-Attacks on what was trained, with the places of secrets that the scan found and the canaries that were planted.
-
-Two reports: the owner's, with everything, and one to share, made from what may leave and nothing else.
+Each stage calls the function behind the command of its name, with the settings of the config and the results of
+earlier stages, and leaves its own results in the folder of the run. Their order and what each needs is in the table of
+``hush.run.pipeline``.
 """
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
@@ -26,12 +25,12 @@ from hush.plan.make import graph_of_training
 from hush.plan.plan import promises_fingerprint
 from hush.protection import promise_arrays
 from hush.run.config import BASE_MODEL
-from hush.run.folder import SHARED_REPORT, StageName, discard
-from hush.run.job import Job, file_rows, files_of, unread_files
+from hush.run.folder import RELEASED_REPORT
+from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_files
 from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
-from hush.storage import read_json, whole_folder
+from hush.storage import discard, read_json, whole_folder
 
 if TYPE_CHECKING:
     from hush.audit.folders import AuditedRun
@@ -39,32 +38,70 @@ if TYPE_CHECKING:
     from hush.scan.result import Scan
     from hush.weights import Frontier
 
-__all__ = ["AuditStage", "CanariesStage", "PlanStage", "ReportStage", "ScanStage", "plan_identity"]
+__all__ = ["AuditStage", "CanariesStage", "DataStage", "PlanStage", "ReportStage", "ScanStage", "plan_identity"]
 
 
-PLACE = ("example", "secret", "begin", "end")
+# For estimates: what a core does per second, in orders of magnitude.
+READ_BYTES_PER_SECOND = 300e6
+SCANNED_BYTES_PER_SECOND = 3e6  # by one rule
+PLANNED_PAIRS_PER_SECOND = 1e4
+SIMULATED_ROUNDS_PER_SECOND = 2e6  # of the audited mechanism
+
+
+@final
+class DataStage:
+    """Fingerprints of everything that the scan may read."""
+
+    def settings(self, job: RunJob) -> Any:
+        data, files = job.config.data, files_of(job.config.source, code=job.config.rules.about_code)
+        stats = [(name, path.stat()) for name, path in files]
+        state = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+        if not files:  # the name of a data set does not tell whether its rows changed: they are always read
+            return [job.config.source, data.column, data.unit, os.urandom(16).hex()]
+        return [data.column, data.unit, state]
+
+    def run(self, job: RunJob) -> dict[str, Any]:
+        config = job.config
+        files = files_of(config.source, code=config.rules.about_code)
+        if files:
+            size = sum(path.stat().st_size for _, path in files)
+            rows = file_rows(files, lambda done: job.watch.work("Reading", done, size))
+            return {"fingerprint": job.key.fingerprint_rows(rows), "files": len(files), "bytes": size}
+        corpus = read_corpus(config.source, column=config.data.column, unit=config.data.unit)
+        return {"fingerprint": job.key.fingerprint_rows(corpus.texts()), "files": 0, "bytes": 0}
+
+    def has_results(self, job: RunJob) -> bool:
+        return True
+
+    def estimate(self, known: Known) -> Estimate:
+        if not known.files and not known.config.rules.about_code:
+            return Estimate("a data set by name, not looked at", None)
+        size = f"{counted(known.files, 'file')}, {known.bytes / 1e6:,.1f} MB"
+        return Estimate(size, known.bytes / READ_BYTES_PER_SECOND)
+
+
+# --- scan and canaries
+
+POSITIONS = ("example", "secret", "begin", "end")  # columns of a scan's reasons
 
 
 @final
 class ScanStage:
     """``hush scan``, with its review page."""
 
-    name: StageName = "scan"
-    needs: tuple[StageName, ...] = ("data",)
-
-    def settings(self, job: Job) -> Any:
+    def settings(self, job: RunJob) -> Any:
         config = job.config
         files = [rule.file for rule in config.rules.rules if isinstance(rule, LiteralsRule) and rule.file is not None]
         literals = job.key.fingerprint_rows(file_rows([(name, config.rules.path(name)) for name in files]))
         data = config.data
         return [config.stated_rules, literals, data.column, data.unit, data.id_column, data.skip_bad]
 
-    def run(self, job: Job) -> dict[str, Any]:
+    def run(self, job: RunJob) -> dict[str, Any]:
         from hush.scan.review import write_review
         from hush.scan.scanner import scan
 
         config, notices = job.config, []
-        found = scan(
+        result = scan(
             config.source,
             config.rules,
             column=config.data.column,
@@ -76,61 +113,63 @@ class ScanStage:
             progress=lambda done, total: job.watch.work("Scanning", done, total),
             notice=notices.append,
         )
-        notices += _odd(found)
+        notices += _scan_notices(result)
         notices += [] if config.rules.about_code else unread_files(config.source)
         for notice in notices:
             job.watch.notice(notice)
 
         def review(owner: Path) -> None:
-            write_review(found, owner / "review.html", source=config.source, notices=notices)
+            write_review(result, owner / "review.html", source=config.source, notices=notices)
 
         if job.paths.scan.exists():
-            discard(job.paths.scan)  # whatever it is, the record knows nothing good of it
-        found.save(job.paths.scan, also=review)
+            discard(job.paths.scan)  # whatever it is, it is not recorded as finished under these inputs
+        result.save(job.paths.scan, also=review)
         return {
-            "fingerprint": job.fingerprint(*_identity(found.incidence, found.secrets), found.data_fingerprint),
-            "data_fingerprint": found.data_fingerprint,
-            "places": _places(found, job.key),
-            "examples": found.incidence.num_examples,
-            "secrets": found.incidence.num_secrets,
-            "pairs": found.incidence.num_entries,
-            "skipped": found.skipped,
-            "notices": notices,  # for the end of every later run, too: it may not scan again
+            "fingerprint": job.fingerprint(*_identity(result.incidence, result.secrets), result.data_fingerprint),
+            "data_fingerprint": result.data_fingerprint,
+            "places": _positions_fingerprint(result, job.key),
+            "examples": result.incidence.num_examples,
+            "secrets": result.incidence.num_secrets,
+            "pairs": result.incidence.num_entries,
+            "skipped": result.skipped,
+            "notices": notices,  # shown at the end of later runs too, which may not scan again
         }
 
-    def is_there(self, job: Job) -> bool:
+    def has_results(self, job: RunJob) -> bool:
         return (job.paths.scan / "public" / "summary.json").is_file()
+
+    def estimate(self, known: Known) -> Estimate:
+        rules = len(known.config.rules.rules)
+        speed = SCANNED_BYTES_PER_SECOND * known.config.data.workers
+        return Estimate(counted(rules, "rule"), known.bytes * rules / speed if known.files else None)
 
 
 @final
 class CanariesStage:
-    """``hush canaries``: the true ones are drawn once, by the system, and never again for the same scan."""
+    """``hush canaries``: the true ones are drawn from the system's entropy, once for the same scan."""
 
-    name: StageName = "canaries"
-    needs: tuple[StageName, ...] = ("scan",)
-
-    def settings(self, job: Job) -> Any:
+    def settings(self, job: RunJob) -> Any:
         return job.canaries.model_dump()
 
-    def run(self, job: Job) -> dict[str, Any]:
+    def run(self, job: RunJob) -> dict[str, Any]:
         from hush.audit.canaries import Candidates, Template, plant, save_planted, templates_from
 
-        wanted, corpus, public = job.canaries, job.scanned(), job.paths.scan / "public"
+        asked, corpus, public = job.canaries, job.scanned(), job.paths.scan / "public"
         incidence = Incidence.from_parquet(public / "incidence.parquet")
         secrets = Secrets.from_parquet(public / "secrets.parquet")
-        if wanted.templates is None:
+        if asked.templates is None:
             holds_N = np.asarray(incidence.secrets_per_example > 0)
-            templates = templates_from(corpus.texts(), holds_N, wanted.count, SystemRandom())
+            templates = templates_from(corpus.texts(), holds_N, asked.count, SystemRandom())
         else:
-            templates = [Template.parse(text) for text in wanted.templates]
+            templates = [Template.parse(text) for text in asked.templates]
         planted = plant(
             incidence,
             secrets,
             templates,
-            Candidates.of_format(wanted.alphabet, wanted.length),
-            count=wanted.count,
-            repeats=wanted.repeats,
-            ceiling=wanted.ceiling,
+            Candidates.of_format(asked.alphabet, asked.length),
+            count=asked.count,
+            repeats=asked.repeats,
+            ceiling=asked.ceiling,
         )
         discard(job.paths.canaries)
         save_planted(planted, corpus, job.paths.canaries)
@@ -138,31 +177,37 @@ class CanariesStage:
         return {
             "fingerprint": job.fingerprint(*_identity(planted.incidence, planted.secrets), fingerprint),
             "data_fingerprint": fingerprint,
-            "canaries": wanted.count,
+            "canaries": asked.count,
             "examples": planted.incidence.num_examples,
             "secrets": planted.incidence.num_secrets,
         }
 
-    def is_there(self, job: Job) -> bool:
+    def has_results(self, job: RunJob) -> bool:
         return (job.paths.canaries / "owner" / "canaries.json").is_file()
 
+    def estimate(self, known: Known) -> Estimate:
+        asked = None if known.config.audit is None else known.config.audit.canaries
+        if asked is None:
+            return Estimate("", None)
+        return Estimate(f"{asked.count} × {counted(asked.repeats, 'example')}", 1)
 
-def _odd(found: "Scan") -> list[str]:
-    """What a scan says in its tables, and a run would pass over: rules that found nothing, rows that were left out."""
-    said = [
+
+def _scan_notices(result: "Scan") -> list[str]:
+    """What ``hush scan`` shows in its tables, which a run does not print: rules without a hit, rows left out."""
+    notices = [
         f"rule {rule['rule']}: no example holds a secret of it; if you know one that does, mend the rule"
-        for rule in found.summary()["rules"]
+        for rule in result.summary()["rules"]
         if not rule["secrets_found"]
     ]
-    if found.skipped:
-        said.append(f"left out, since they cannot be read: {counted(found.skipped, 'row')}")
-    return said
+    if result.skipped:
+        notices.append(f"left out, since they cannot be read: {counted(result.skipped, 'row')}")
+    return notices
 
 
-def _places(found: "Scan", key: DataKey) -> str:
-    """The fingerprint of where secrets stand: no plan depends on it, but the audit attacks there."""
-    batches = () if found.owner is None else found.owner.reasons()
-    return key.fingerprint_rows(batch.column(name).to_numpy().tobytes() for batch in batches for name in PLACE)
+def _positions_fingerprint(result: "Scan", key: DataKey) -> str:
+    """The fingerprint of the positions of secrets: no plan depends on them, but the audit attacks there."""
+    batches = () if result.owner is None else result.owner.reasons()
+    return key.fingerprint_rows(batch.column(name).to_numpy().tobytes() for batch in batches for name in POSITIONS)
 
 
 def _identity(incidence: Incidence, secrets: Secrets) -> tuple[str, str]:
@@ -170,20 +215,19 @@ def _identity(incidence: Incidence, secrets: Secrets) -> tuple[str, str]:
     return incidence.fingerprint, promises_fingerprint(secrets.ids, prior_SQ, ceiling_SQ)
 
 
-TOLD = 3  # secrets that a message names
+# --- plan
+
+NAMED_SECRETS = 3  # at most, in a message
 
 
 @final
 class PlanStage:
     """``hush plan``."""
 
-    name: StageName = "plan"
-    needs: tuple[StageName, ...] = ("scan", "canaries")
-
-    def settings(self, job: Job) -> Any:
+    def settings(self, job: RunJob) -> Any:
         return job.config.plan.model_dump()
 
-    def run(self, job: Job) -> dict[str, Any]:
+    def run(self, job: RunJob) -> dict[str, Any]:
         from hush.plan.make import choose_held_out, make_plan_holding_out
 
         asked = job.config.plan
@@ -193,7 +237,7 @@ class PlanStage:
             raise InvalidInput(f"data.source: {job.config.source} holds no example; pass data with at least one")
         held_out = choose_held_out(incidence, asked.hold_out)
         _check_batch_size(asked.batch_size, incidence.num_examples - held_out.size)
-        _check_room(secrets, incidence)
+        _check_ceilings(secrets, incidence)
         plan = make_plan_holding_out(
             incidence,
             held_out,
@@ -214,8 +258,15 @@ class PlanStage:
             "created": plan.created,
         }
 
-    def is_there(self, job: Job) -> bool:
+    def has_results(self, job: RunJob) -> bool:
         return (job.paths.plan / "plan.json").is_file()
+
+    def estimate(self, known: Known) -> Estimate:
+        plan, scan = known.config.plan, known.outputs.get("scan")
+        if scan is None:
+            return Estimate(f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}", None)
+        size = f"{counted(scan['examples'], 'example')}, {counted(scan['secrets'], 'secret')}"
+        return Estimate(size, 2 + scan["pairs"] / PLANNED_PAIRS_PER_SECOND)
 
 
 def _check_batch_size(batch_size: float, examples: int) -> None:
@@ -226,13 +277,13 @@ def _check_batch_size(batch_size: float, examples: int) -> None:
         )
 
 
-def _check_room(secrets: Secrets, incidence: Incidence) -> None:
-    """Refuse promises that only a training without the secret's examples would keep, all of them at once."""
+def _check_ceilings(secrets: Secrets, incidence: Incidence) -> None:
+    """Refuse promises that only a training without the secret's examples would keep; names several at once."""
     prior_SQ, ceiling_SQ = promise_arrays(secrets.prior, secrets.ceiling, len(secrets))
     without = np.flatnonzero((ceiling_SQ <= prior_SQ).any(axis=1) & (incidence.examples_per_secret > 0)).tolist()
     if without:
-        named = ", ".join(secrets.ids[secret] for secret in without[:TOLD])
-        more = f" and {len(without) - TOLD} more" if len(without) > TOLD else ""
+        named = ", ".join(secrets.ids[secret] for secret in without[:NAMED_SECRETS])
+        more = f" and {len(without) - NAMED_SECRETS} more" if len(without) > NAMED_SECRETS else ""
         first = without[0]
         point = int((ceiling_SQ[first] <= prior_SQ[first]).argmax())
         raise InfeasiblePlan(
@@ -243,19 +294,19 @@ def _check_room(secrets: Secrets, incidence: Incidence) -> None:
 
 
 def plan_identity(plan: Plan) -> list[Any]:
-    """What makes two plans the same training, which the moment they were made does not."""
+    """What makes two plans the same training: everything but the time they were made."""
     numbers = [plan.noise_multiplier, plan.noise_scale, plan.rounds, plan.batch_size, plan.clip_norm, plan.bound]
     return [numbers, sorted(plan.certificate.fingerprints.items())]
+
+
+# --- audit and report
 
 
 @final
 class AuditStage:
     """``hush audit``, if the config asks for one."""
 
-    name: StageName = "audit"
-    needs: tuple[StageName, ...] = ("scan", "canaries", "plan", "train")
-
-    def settings(self, job: Job) -> Any:
+    def settings(self, job: RunJob) -> Any:
         audit = job.audit
         files = [] if audit.held_out is None else files_of(job.config.located(audit.held_out), code=False)
         reference = audit.reference
@@ -265,30 +316,37 @@ class AuditStage:
         speed = {"micro_batch", "device", *(["max_length"] if audit.max_length is None else [])}  # change no result
         return [audit.model_dump(exclude=speed), reference, places, job.key.fingerprint_rows(file_rows(files))]
 
-    def run(self, job: Job) -> dict[str, Any]:
+    def run(self, job: RunJob) -> dict[str, Any]:
         from hush.audit.auditor import audit
         from hush.audit.folders import AuditedRun
 
         run = AuditedRun.load(training_folder(job))
-        _begin(job.paths.audit)
-        made = audit(
+        _prepare_audit(job.paths.audit)
+        audited = audit(
             run,
-            _inputs(job, run),
+            _audit_inputs(job, run),
             folder=job.paths.audit,
-            settings=_effort(job),
+            settings=_audit_settings(job),
             progress=job.watch.work,
         )
-        for notice in made.notices:
+        for notice in audited.notices:
             job.watch.notice(notice)
-        record = made.record
+        record = audited.record
         return {"fingerprint": job.fingerprint(record), "verdict": record["verdict"]}
 
-    def is_there(self, job: Job) -> bool:
+    def has_results(self, job: RunJob) -> bool:
         return (job.paths.audit / "audit.json").is_file()
 
+    def estimate(self, known: Known) -> Estimate:
+        audit = known.config.audit
+        if audit is None:
+            return Estimate("", None)
+        simulated = audit.secrets * audit.trials * known.config.plan.rounds if "mechanism" in audit.attacks else 0
+        return Estimate(", ".join(audit.attacks), 5 + simulated / SIMULATED_ROUNDS_PER_SECOND)
 
-def _begin(folder: Path) -> None:
-    """A folder that an audit takes for one of its own, whole or not at all."""
+
+def _prepare_audit(folder: Path) -> None:
+    """Make the folder one that an audit recognises as its own; it appears whole or not at all."""
     if not (folder / "owner" / "audit.key").is_file():
         with whole_folder(folder) as work:
             work.chmod(0o700)
@@ -296,7 +354,7 @@ def _begin(folder: Path) -> None:
             DataKey.create(work / "owner" / "audit.key")
 
 
-def _inputs(job: Job, run: "AuditedRun") -> "AuditInputs":
+def _audit_inputs(job: RunJob, run: "AuditedRun") -> "AuditInputs":
     from hush.audit.canaries import read_canaries
     from hush.audit.folders import SecretSpans as Places
     from hush.audit.session import AuditInputs
@@ -317,11 +375,11 @@ def _inputs(job: Job, run: "AuditedRun") -> "AuditInputs":
         planting=planting,
         reference=reference,
         held_out=None if asked.held_out is None else read_corpus(job.config.located(asked.held_out)),
-        compared=True,  # the training before it has checked the same data under the key
+        compared=True,  # the training stage has checked the same data under the key
     )
 
 
-def _effort(job: Job) -> AuditSettings:
+def _audit_settings(job: RunJob) -> AuditSettings:
     """As the config says, on the device of the training unless it names another."""
     effort = job.audit.effort
     return effort if effort.device is not None else effort.model_copy(update={"device": job.config.training.device})
@@ -329,42 +387,42 @@ def _effort(job: Job) -> AuditSettings:
 
 @final
 class ReportStage:
-    """``hush report``, twice."""
+    """``hush report``, twice: the owner's with everything, and one made only from what may leave."""
 
-    name: StageName = "report"
-    needs: tuple[StageName, ...] = ("scan", "canaries", "plan", "train", "audit")
+    def settings(self, job: RunJob) -> Any:
+        return [job.config.report.model_dump(), "release"]  # the page tells how to verify that folder
 
-    def settings(self, job: Job) -> Any:
-        return job.config.report.model_dump()
-
-    def run(self, job: Job) -> dict[str, Any]:
+    def run(self, job: RunJob) -> dict[str, Any]:
         from hush.report.numbers import noise_by_method
         from hush.report.report import Report, read_evaluations
         from hush.scan.result import Scan
 
-        asked, release = job.config.report, training_folder(job) / "release"
-        plan, scan = Plan.load(release / "plan"), Scan.load(job.paths.scan)
-        shared = Report(
+        asked, training = job.config.report, training_folder(job) / "release"
+        plan, scan = Plan.load(training / "plan"), Scan.load(job.paths.scan)
+        released = Report(
             plan=plan,
-            certificate=Certificate.from_dict(read_json(release / "certificate.json")),
+            certificate=Certificate.from_dict(read_json(training / "certificate.json")),
             frontier=_frontier(job, plan) if asked.frontier else None,
             noise=noise_by_method(plan, progress=job.watch.work) if asked.methods else (),
-            scan=replace(scan, owner=None),  # names of files that could not be read are on the owner's side
-            training=read_evaluations(release),
+            scan=replace(scan, owner=None),  # which names files that could not be read
+            training=read_evaluations(training),
             title=asked.title,
-            folder="share",
+            folder="release",
         )
-        shared.write(job.paths.owner / SHARED_REPORT)
+        released.write(job.paths.owner / RELEASED_REPORT)
         audit = None if job.config.audit is None else read_json(job.paths.audit / "audit.json")
-        replace(shared, scan=scan, audit=audit, show_text=asked.show_text).write(job.paths.report)
+        replace(released, scan=scan, audit=audit, show_text=asked.show_text).write(job.paths.report)
         job.paths.report.chmod(0o600)
         return {"fingerprint": job.fingerprint(asked.model_dump()), "report": job.paths.report.name}
 
-    def is_there(self, job: Job) -> bool:
-        return job.paths.report.is_file() and (job.paths.owner / SHARED_REPORT).is_file()
+    def has_results(self, job: RunJob) -> bool:
+        return job.paths.report.is_file() and (job.paths.owner / RELEASED_REPORT).is_file()
+
+    def estimate(self, known: Known) -> Estimate:
+        return Estimate("one page for you, one to release", 5)
 
 
-def _frontier(job: Job, plan: Plan) -> "Frontier | None":
+def _frontier(job: RunJob, plan: Plan) -> "Frontier | None":
     from hush.errors import HushError
     from hush.weights import frontier
 
@@ -378,6 +436,6 @@ def _frontier(job: Job, plan: Plan) -> "Frontier | None":
             bound=plan.bound,
             progress=lambda done, total: job.watch.work("Sweeping the frontier", done, total),
         )
-    except HushError as error:  # the plan stands without it
+    except HushError as error:  # the plan is valid without it
         job.watch.notice(f"the report has no frontier: {error}")
         return None

@@ -19,11 +19,11 @@ from hush.console import WorkBar, counted, plain, rounded_up, show_rows
 from hush.plan import Plan
 from hush.plan.plan import kept_weight, unlisted_secrets
 from hush.report.markup import percent_at_least
+from hush.run.job import Watch
+from hush.run.pipeline import STAGES
 
 if TYPE_CHECKING:
-    from hush.run.folder import StageName
     from hush.run.forecast import Forecast
-    from hush.run.job import Watch
     from hush.run.pipeline import Outcome
     from hush.train.round import LiveNumbers
 
@@ -31,15 +31,7 @@ __all__ = ["CHECKING", "Screen", "forecast_record", "outcome_record", "show_fore
 
 
 CHECKING = "Checking what is asked for"  # before the first stage
-_WORDS = {
-    "data": "Reading the data",
-    "scan": "Looking for secrets",
-    "canaries": "Planting canaries",
-    "plan": "Planning",
-    "train": "Training",
-    "audit": "Attacking the model",
-    "report": "Writing the report",
-}
+_DOING = {stage.name: stage.doing for stage in STAGES}
 _STATES = {
     "done": "done",
     "runs": "runs",
@@ -62,38 +54,36 @@ class Screen:
     def __init__(self, console: Console, *, folder: Path, verbose: bool) -> None:
         self._console, self._folder, self._verbose = console, folder, verbose
         self._bar = WorkBar(console, CHECKING)
-        self._begun: tuple[StageName, float] | None = None
+        self._begun: tuple[str, float] | None = None
 
     def __enter__(self) -> Self:
         self._bar.__enter__()
         return self
 
-    def watch(self, *, stoppable: Callable[[], AbstractContextManager[Callable[[], bool]]]) -> "Watch":
+    def watch(self, *, stoppable: Callable[[], AbstractContextManager[Callable[[], bool]]]) -> Watch:
         """What a run is given."""
-        from hush.run.job import Watch
-
         return Watch(stage=self._stage, work=self._bar, live=self._live, notice=self._notice, stoppable=stoppable)
 
     def stopping(self) -> None:
         """Ctrl-C during training."""
         self._console.print("Stopping after this round; Ctrl-C again stops at once.", soft_wrap=True)
 
-    def _stage(self, name: "StageName", state: str) -> None:
+    def _stage(self, name: str, state: str) -> None:
         self._end_stage()
         if state == "begins":
             self._begun = name, time.perf_counter()
             if name in ("train", "audit"):
                 quiet_libraries(silent=False)
-        self._bar.begin(_WORDS[name])
+        self._bar.begin(_DOING[name])
         if state == "begins" or self._verbose:
-            self._console.print(plain(f"{_WORDS[name]}{' (as before)' if state == 'kept' else ' …'}"), soft_wrap=True)
+            self._console.print(plain(f"{_DOING[name]}{' (as before)' if state == 'kept' else ' …'}"), soft_wrap=True)
         if name == "train" and state == "begins":
             show_cautions(plan_cautions(Plan.load(self._folder / "owner" / "plan")), self._console)
 
     def _end_stage(self) -> None:
         if self._begun is not None and self._verbose and self._begun[0] != "train":
             name, begin = self._begun
-            self._console.print(plain(f"{_WORDS[name]}: {time.perf_counter() - begin:.2f} s"), soft_wrap=True)
+            self._console.print(plain(f"{_DOING[name]}: {time.perf_counter() - begin:.2f} s"), soft_wrap=True)
         self._begun = None
 
     def _live(self, live: "LiveNumbers") -> None:
@@ -101,7 +91,7 @@ class Screen:
         loss = "" if live.loss is None else f", loss {live.loss:.3f}"  # on the owner's terminal, and nowhere else
         held_out = live.scores.get("held-out loss")
         loss += "" if held_out is None else f", held out {held_out:.3f}"
-        self._bar(_WORDS["train"], live.round, rounds, shown=f"Round {live.round:,} of {rounds:,}{loss}")
+        self._bar(_DOING["train"], live.round, rounds, shown=f"Round {live.round:,} of {rounds:,}{loss}")
 
     def _notice(self, said: str) -> None:
         self._console.print(plain(f"Note: {said}"), soft_wrap=True)
@@ -141,9 +131,11 @@ def outcome_record(made: "Outcome") -> Record:
     """Where everything is, and what it came to. No times: how long training took tells how large its draws were."""
     train, owner = made.outputs["train"], made.folder / "owner"
     plan = Plan.load(owner / "plan")
+    release = None if made.verdict == "failed" else str(made.folder / "release")
     return {
         "folder": str(made.folder),
-        "share": None if made.verdict == "failed" else str(made.folder / "share"),
+        "release": release,
+        "share": release,  # its name in hush 0.1.0, for programs that read it
         "owner": str(owner),
         "report": str(owner / "report.html"),
         "ran": list(made.ran),
@@ -183,19 +175,19 @@ def show_outcome(record: Record, console: Console) -> None:
             f"Texts are cut at {counted(record['max_length'], 'token')}; that long: "
             f"{counted(record['cut_texts'], 'text')}. See training.max_length."
         )
-    if record["share"] is not None:
-        lines.append(f"May leave your hands:  {record['share']} (model, plan, certificate, report)")
+    if record["release"] is not None:
+        lines.append(f"May leave your hands:  {record['release']} (model, plan, certificate, report)")
     lines += [
         f"May not:               {record['owner']} (everything else)",
         f"Your report:           {record['report']}",
     ]
     for line in lines:
         console.print(plain(line), soft_wrap=True)
-    if record["share"] is not None:
-        console.print(plain(f"Check it:              hush verify {shlex.quote(record['share'])}"), soft_wrap=True)
+    if record["release"] is not None:
+        console.print(plain(f"Check it:              hush verify {shlex.quote(record['release'])}"), soft_wrap=True)
     if record["audit"] is not None:
         style = STYLES.get(record["verdict"], "yellow")
-        nothing = " Nothing is shared." if record["share"] is None else ""
+        nothing = " Nothing is released." if record["release"] is None else ""
         console.print(plain(f"Audit: {record['audit']}{nothing}"), style=style, soft_wrap=True)
     for said in record["notices"]:
         console.print(plain(f"Note: {said}"), soft_wrap=True)
