@@ -95,11 +95,11 @@ class Candidates:
     def of_format(cls, alphabet: str, length: int) -> Self:
         """Every text of this length over a named alphabet."""
         if alphabet not in ALPHABETS:
-            raise InvalidInput(f"pass one of {', '.join(ALPHABETS)}", setting="canaries.alphabet", value=alphabet)
+            raise InvalidInput(f"pass one of {', '.join(ALPHABETS)}", setting="alphabet", value=alphabet)
         if not 1 <= length <= MAX_CANDIDATE_LETTERS:
             raise InvalidInput(
                 f"pass a whole number of letters from 1 to {MAX_CANDIDATE_LETTERS}",
-                setting="canaries.length",
+                setting="length",
                 value=length,
             )
         return cls(letters=ALPHABETS[alphabet], length=length)
@@ -292,9 +292,7 @@ def plant(
     """
     for name, number in (("count", count), ("repeats", repeats)):
         if number < 1:
-            raise InvalidInput(
-                "plant at least one canary, in at least one example", setting=f"canaries.{name}", value=number
-            )
+            raise InvalidInput("plant at least one canary, in at least one example", setting=name, value=number)
     if len(secrets) != incidence.num_secrets:
         raise InvalidInput(
             f"the graph has {incidence.num_secrets} secrets, the table {len(secrets)}; pass two that belong together"
@@ -310,7 +308,7 @@ def plant(
         raise InvalidInput(
             f"the prior of {candidates.size} candidates is {candidates.prior!r}; pass a ceiling from there to 1, or a "
             "longer format",
-            setting="canaries.ceiling",
+            setting="ceiling",
             value=ceiling,
         )
     source = SystemRandom() if rng is None else rng
