@@ -1,4 +1,4 @@
-# Every target builds what it needs: a plain checkout, Python >= 3.11 and PyPI are enough.
+# Every target builds what it needs. Requirements: a checkout, Python >= 3.11 and network access to PyPI.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -12,12 +12,12 @@ DEV     := $(VENV)/.installed-dev
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
-demo: $(RUNTIME) ## protect a code base that every machine has: four models side by side, and a report
+demo: $(RUNTIME) ## protect Python's standard library: compare four models and write a report
 	@echo "==> hush demo (some minutes on two cores)"
 	@$(BIN)/hush demo --force $(DEMO)
 	@echo "    (hush is $(BIN)/hush here)"
 
-test: lint types unit docs ## everything a change must pass
+test: lint types unit docs ## every check that a change must pass
 	@echo "==> all checks passed"
 
 lint: $(DEV) ## style and formatting
@@ -25,11 +25,11 @@ lint: $(DEV) ## style and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-format: $(DEV) ## rewrite the sources in the house format
+format: $(DEV) ## rewrite the sources in the project's format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-types: $(DEV) ## static types, strict for the mathematics
+types: $(DEV) ## static types, strict for the mathematical packages
 	@echo "==> basedpyright"
 	@$(BIN)/basedpyright
 
@@ -37,11 +37,11 @@ unit: $(DEV) ## tests, doctests and documentation snippets
 	@echo "==> pytest"
 	@$(BIN)/pytest --numprocesses 2 --dist loadfile
 
-slow: $(DEV) ## the long randomised sweeps that test leaves out
+slow: $(DEV) ## the long randomised sweeps that are not part of test
 	@echo "==> pytest -m slow"
 	@$(BIN)/pytest -m slow
 
-docs: $(DEV) ## build the documentation into site/, any warning is an error
+docs: $(DEV) ## build the documentation into site/; warnings are errors
 	@echo "==> mkdocs build --strict"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
@@ -49,9 +49,10 @@ clean: ## remove everything that can be rebuilt
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Two stamps, so that the demo does not wait for the developer tools. It trains language models (hf) on code (scan).
+# Two stamp files, so that the demo does not install the developer tools. The demo needs the extras hf (language models)
+# and scan (parsers of code).
 $(RUNTIME): pyproject.toml constraints.txt
-	@echo "==> installing hush[hf,scan] into $(VENV): PyTorch, transformers and parsers of code, some minutes"
+	@echo "==> installing hush[hf,scan] into $(VENV): PyTorch, transformers and parsers of code; takes some minutes"
 	@echo "    (first time, or its dependencies changed)"
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"hush needs Python >= 3.11 but $(PYTHON) is {v[0]}.{v[1]}; run make PYTHON=python3.11 (or newer)")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,9 +1,9 @@
-"""Indices and sizes that callers pass in."""
+"""Indices that callers pass in."""
 
 import numpy as np
 import pytest
 
-from hush.arrays import checked_indices, checked_size, chosen_indices
+from hush.arrays import checked_indices, chosen_indices
 from hush.errors import InvalidInput
 
 
@@ -31,12 +31,6 @@ def test_an_empty_list_is_no_index_at_all() -> None:
 def test_a_bad_index_is_refused_with_its_place_and_value(values: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         checked_indices("rows", values, 3)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize("value", [-1, 1.5, "3", None, True, np.True_])
-def test_a_size_is_a_whole_number_from_zero(value: object) -> None:
-    with pytest.raises(InvalidInput, match="num_examples="):
-        checked_size("num_examples", value)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_mask_and_its_indices_choose_the_same_rows() -> None:

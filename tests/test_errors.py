@@ -23,10 +23,13 @@ def test_each_door_shows_its_own_name_for_a_setting_also_after_pickling() -> Non
     parts = ("pass a number above 0, or drop ", Setting("keep"))
     error = pickle.loads(pickle.dumps(InvalidInput(*parts, setting="batch_size", value=0)))
     assert str(error) == "batch_size=0; pass a number above 0, or drop keep"
-    assert error.message(lambda name: f"plan.{name}") == "plan.batch_size=0; pass a number above 0, or drop plan.keep"
+    error.show_settings_as(lambda name: f"plan.{name}" if name == "keep" else None)
+    error.show_settings_as(lambda name: f"--{name}")
+    assert str(error) == "--batch_size=0; pass a number above 0, or drop plan.keep"
     assert error.setting == "batch_size"
 
 
 def test_text_that_looks_like_the_name_of_a_setting_is_left_alone() -> None:
     error = InvalidInput("keep what is there", setting="keep")
-    assert error.message(lambda _: "--keep") == "keep what is there"
+    error.show_settings_as(lambda _: "--keep")
+    assert str(error) == "keep what is there"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import hush
 from hush import keys as keyed
-from hush.keys import DataKey, is_fingerprint, key_id_of
+from hush.keys import DataKey, check_key_apart, is_fingerprint, key_id_of
 
 ROWS = st.lists(st.one_of(st.text("ab\x00é", max_size=3), st.binary(max_size=3)), max_size=4)
 KEY = DataKey(bytes(range(32)))
@@ -163,7 +163,7 @@ def test_without_hard_links_an_interrupt_leaves_nothing_and_a_kill_nothing_that_
             DataKey.create(tmp_path / "my.key")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "my.key").touch(mode=0o600)  # what a kill leaves between the name and the key
-    monkeypatch.setattr(keyed, "NAP", 0.0)
+    monkeypatch.setattr(keyed, "WAIT_SECONDS", 0.0)
     for again in (DataKey.load, DataKey.load_or_create):
         with pytest.raises(hush.InvalidInput, match=r"is not a data key but empty.*delete it"):
             again(tmp_path / "my.key")
@@ -217,7 +217,7 @@ def test_what_is_no_place_for_a_key_is_named_and_nobody_is_locked_out(tmp_path: 
     data.chmod(0o644)
     for path, said in [
         (tmp_path, f"{tmp_path} is a folder; name the file of the key"),
-        (data, "is not a data key; pass the file that --key made first, or name a new file"),
+        (data, "is not a data key; pass the file that was created as key, or the name of a new file"),
     ]:
         with pytest.raises(hush.InvalidInput) as caught:
             DataKey.load_or_create(path)
@@ -256,3 +256,15 @@ def test_what_is_no_fingerprint_is_recognised() -> None:
         assert not is_fingerprint(bad)
     with pytest.raises(hush.InvalidInput, match="not a keyed fingerprint"):
         key_id_of("abc")
+
+
+def test_a_key_that_would_be_read_as_data_is_refused(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "data" / "deep" / "my.txt", tmp_path / "my.txt"
+    inside.parent.mkdir(parents=True)
+    folder = str(tmp_path / "data")
+    with pytest.raises(hush.InvalidInput, match="lies inside the data") as caught:
+        check_key_apart(inside, folder, read_as_data=True)
+    assert caught.value.setting == "key"
+    check_key_apart(inside, folder, read_as_data=False)
+    check_key_apart(outside, folder, read_as_data=True)
+    check_key_apart(inside, "a/name/on/the/hub", read_as_data=True)

@@ -1,4 +1,4 @@
-"""The shape of the package: imports point down the flow, and importing hush stays light."""
+"""The shape of the package: imports point down the flow, no modules import each other, and importing hush is fast."""
 
 import ast
 import subprocess
@@ -14,6 +14,7 @@ PACKAGE = Path(hush.__file__).parent
 # From the ground up: a stage may import the ones before it and itself.
 ORDER = [
     "errors",
+    "settings",
     "numbers",
     "arrays",
     "storage",
@@ -73,6 +74,75 @@ def test_imports_point_down_the_flow_only(module: Path) -> None:
     allowed = set(ORDER[: ORDER.index(stage) + 1])
     stray = imported_from_hush((PACKAGE / module).read_text(), module) - allowed
     assert not stray, f"{module} may import only {sorted(allowed)}, not {sorted(stray)}"
+
+
+def type_checking_blocks(tree: ast.Module) -> set[ast.AST]:
+    """Everything inside ``if TYPE_CHECKING:``, which never runs."""
+    blocks = (node for node in ast.walk(tree) if isinstance(node, ast.If))
+    guarded = (node for node in blocks if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING")
+    return {inner for node in guarded for statement in node.body for inner in ast.walk(statement)}
+
+
+def imported_modules(source: str, module: str, modules: set[str], *, is_package: bool = False) -> set[str]:
+    """The modules among ``modules`` that a module imports, at its top or inside a function."""
+    tree = ast.parse(source)
+    skipped = type_checking_blocks(tree)
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            # ``from package import name``: the submodule of this name if there is one, else the package itself.
+            names.update(inner if (inner := f"{base}.{alias.name}") in modules else base for alias in node.names)
+    return (names & modules) - {module}
+
+
+def import_cycles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components with more than one module."""
+
+    def reachable(start: str) -> set[str]:
+        seen, waiting = set[str](), [start]
+        while waiting:
+            new = imports[waiting.pop()] - seen
+            seen |= new
+            waiting.extend(new)
+        return seen
+
+    reached = {module: reachable(module) for module in imports}
+    components = {
+        frozenset(other for other in reached[module] if module in reached[other])
+        for module in imports
+        if module in reached[module]
+    }
+    return sorted(sorted(component) for component in components)
+
+
+def test_the_search_for_cycles_sees_local_imports_and_skips_type_checking() -> None:
+    modules = {"p", "p.a", "p.b", "p.c"}
+    local = "def f():\n    from p.b import x\n"
+    guarded = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p import a\n"
+    assert imported_modules(local, "p.a", modules) == {"p.b"}
+    assert imported_modules(guarded, "p.b", modules) == set()
+    assert imported_modules("from p import a, name\nfrom . import c\nimport p.b", "p.b", modules) == {"p.a", "p", "p.c"}
+    assert imported_modules("from .a import x", "p", modules, is_package=True) == {"p.a"}
+    assert import_cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+
+
+def test_no_modules_import_each_other() -> None:
+    paths = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = ("hush", *path.relative_to(PACKAGE).with_suffix("").parts)
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    imports = {
+        module: imported_modules(path.read_text(), module, set(paths), is_package=path.name == "__init__.py")
+        for module, path in paths.items()
+    }
+    assert import_cycles(imports) == []
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import hush
-from hush.weights.frontier import make_chooser
+from hush.weights.choose import make_chooser
 
 __all__ = ["BATCH", "CLIP_NORM", "PRIOR", "ROUNDS", "Arm", "Promise", "alike", "all_arms", "make_plans", "planned"]
 

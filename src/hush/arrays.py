@@ -1,33 +1,23 @@
-"""Arrays as every stage takes them: the one type of numbers, and indices checked once and in one way."""
+"""Types and checks of arrays that every stage shares: ``Array``, ``Progress``, and indices of rows.
 
-import operator
+Single numbers are checked in ``hush.numbers``.
+"""
+
 from collections.abc import Callable
-from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hush.errors import InvalidInput
 
-__all__ = ["Array", "Progress", "checked_indices", "checked_size", "chosen_indices"]
+__all__ = ["Array", "Progress", "checked_indices", "chosen_indices"]
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]  # called with (done, total)
 
 
-def checked_size(name: str, value: SupportsIndex) -> int:
-    """A whole number >= 0."""
-    try:
-        size = operator.index(value)
-    except TypeError as error:
-        raise InvalidInput(f"{name}={value!r} is not a whole number; pass an int") from error
-    if isinstance(value, bool | np.bool_) or size < 0:
-        raise InvalidInput(f"{name}={value!r} is not a size; pass a whole number >= 0")
-    return size
-
-
 def checked_indices(name: str, values: ArrayLike, size: int) -> NDArray[np.int64]:
-    """A flat array of whole numbers in [0, size), duplicates allowed; not a copy where ``values`` already is one."""
+    """A flat array of whole numbers in [0, size), duplicates allowed; ``values`` itself if it is one already."""
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -40,13 +30,13 @@ def checked_indices(name: str, values: ArrayLike, size: int) -> NDArray[np.int64
         raise InvalidInput(f"{name} holds {array.dtype} values; pass whole numbers (cast them to an integer type)")
     for extreme in (array.min(), array.max()):
         if not 0 <= extreme < size:
-            where = int(np.flatnonzero(array == extreme)[0])
-            raise InvalidInput(f"{name}[{where}]={extreme} is outside [0, {size}); indices count from 0")
+            position = int(np.flatnonzero(array == extreme)[0])
+            raise InvalidInput(f"{name}[{position}]={extreme} is outside [0, {size}); indices count from 0")
     return array.astype(np.int64, copy=False)
 
 
 def chosen_indices(name: str, chosen: ArrayLike, size: int) -> NDArray[np.int64]:
-    """The rows a selection names: a boolean mask over all of them, or distinct indices in the order given."""
+    """The rows of a selection: a boolean mask over all rows, or distinct indices, in the order given."""
     array = np.asarray(chosen)
     if array.dtype.kind == "b":
         if array.shape != (size,):

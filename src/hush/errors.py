@@ -7,7 +7,9 @@ holds the text of a secret: secrets are named by index or id.
 
 from collections.abc import Callable
 
-__all__ = ["CannotCertify", "HushError", "InfeasiblePlan", "InvalidInput", "Setting"]
+__all__ = ["CannotCertify", "HushError", "InfeasiblePlan", "InvalidInput", "NameOf", "Setting"]
+
+NameOf = Callable[[str], str | None]  # a front door's name for a setting; None if it has none
 
 _NO_VALUE = object()
 
@@ -27,24 +29,30 @@ class HushError(Exception):
     >>> error = HushError("pass a number above 0, or drop ", Setting("keep"), setting="batch_size", value=0)
     >>> str(error)
     'batch_size=0; pass a number above 0, or drop keep'
-    >>> error.message(lambda name: "--" + name.replace("_", "-"))
+    >>> error.show_settings_as(lambda name: "--" + name.replace("_", "-"))
+    >>> str(error)
     '--batch-size=0; pass a number above 0, or drop --keep'
     """
 
     def __init__(self, *parts: str, setting: str | None = None, value: object = _NO_VALUE) -> None:
         super().__init__(*parts)
         self.setting = setting
+        self._doors: tuple[NameOf, ...] = ()
         self._begin: tuple[str, ...] = ()  # a repr, so that the error can be pickled whatever the value is
         if setting is not None and value is not _NO_VALUE:
             self._begin = (Setting(setting), f"={value!r}; ")
 
-    def message(self, name_of: Callable[[str], str] = str) -> str:
-        """The message, with each setting shown as ``name_of`` names it."""
-        parts = (*self._begin, *self.args)
-        return "".join(name_of(str(part)) if isinstance(part, Setting) else str(part) for part in parts)
+    def show_settings_as(self, name_of: "NameOf") -> None:
+        """From now on show each setting as ``name_of`` names it; what it does not know is left to the next door."""
+        self._doors += (name_of,)
 
     def __str__(self) -> str:
-        return self.message()
+        parts = (*self._begin, *self.args)
+        return "".join(self._shown(part) if isinstance(part, Setting) else str(part) for part in parts)
+
+    def _shown(self, setting: str) -> str:
+        names = (name_of(str(setting)) for name_of in self._doors)
+        return next((name for name in names if name is not None), str(setting))
 
 
 class InvalidInput(HushError, ValueError):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hush.arrays import checked_indices, checked_size, chosen_indices
+from hush.arrays import checked_indices, chosen_indices
 from hush.errors import InvalidInput
+from hush.numbers import checked_size
 from hush.storage import read_table, write_table
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
-"""Fingerprints of private content, below every stage: keyed, so that they betray nothing to whoever lacks the key.
+"""The owner's data key, and keyed fingerprints of private content, which reveal nothing without the key.
 
-A plain hash of private data is an oracle: whoever can guess all but a password hashes each candidate and compares. An
-HMAC under a key that stays with the owner has the same use (is this the data that the plan was made for?) and tells
-nobody else anything. Only keyed fingerprints of private content may enter a plan, a certificate or a file name.
+A plain hash of private data is an oracle: somebody who can guess everything except a password can hash each candidate
+and compare. An HMAC under a key that stays with the owner has the same use (is this the data that the plan was made
+for?) and reveals nothing to anybody else. Only keyed fingerprints of private content may enter a plan, a certificate or
+a file name. Below every stage.
 """
 
 import errno
@@ -15,50 +16,50 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self, final
 
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 from hush.storage import temporary_beside
 
-__all__ = ["DataKey", "is_fingerprint", "key_id_of"]
+__all__ = ["LEAF_BYTES", "DataKey", "check_key_apart", "is_fingerprint", "key_id_of"]
 
-
-SIZE = 32  # bytes, as long as what HMAC-SHA256 gives
+KEY_BYTES = 32
+LEAF_BYTES = 32  # the length of an HMAC-SHA256
 LABEL = "hush data key 1"
-ROW, ROWS = b"hush row 2\n", b"hush rows 2\n"  # so that no leaf is the fingerprint of a corpus
+ROW, ROWS = b"hush row 2\n", b"hush rows 2\n"  # prefixes: no fingerprint of a row is that of a corpus
 _FILE = re.compile(re.escape(LABEL).encode() + rb"\n([0-9a-f]{64})\n")
-# What file systems without hard links say: FAT, some network shares, some containers.
+# Errors of file systems without hard links: FAT, some network shares, some containers.
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
-PATIENCE, NAP = 100, 0.01  # how often, and for how many seconds, to wait for another process's key
+MAX_WAITS, WAIT_SECONDS = 100, 0.01  # for another process that is writing its key
 _FINGERPRINT = re.compile(r"([0-9a-f]{16}):[0-9a-f]{64}")
 
 
 @final
 class DataKey:
-    """The owner's secret key for fingerprints of private data. Whoever holds it can test guesses: it is never released.
+    """The owner's secret key for fingerprints of private data. It allows testing guesses, so it is never released.
 
-    Two keys are the same if their ids are; neither a repr nor an error shows the key itself.
+    Two keys are equal if their bytes are; neither a repr nor an error shows the key itself.
     """
 
     __slots__ = ("_secret",)
 
     def __init__(self, secret: bytes) -> None:
-        if not isinstance(secret, bytes) or len(secret) != SIZE:
-            raise InvalidInput(f"a data key has exactly {SIZE} bytes; make one with DataKey.create")
+        if not isinstance(secret, bytes) or len(secret) != KEY_BYTES:
+            raise InvalidInput(f"a data key has exactly {KEY_BYTES} bytes; make one with DataKey.create")
         self._secret = secret
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Self:
-        """A new key from the system's entropy, in a new file that its owner alone can read. Existing files are kept."""
-        key = cls(os.urandom(SIZE))
+        """A new key from the system's entropy, in a new file that only its owner can read. No file is overwritten."""
+        key = cls(os.urandom(KEY_BYTES))
         target = Path(path)
-        target.parent.stat()  # a missing folder is named, rather than the temporary file in it
-        temporary = temporary_beside(target)  # a kill leaves this, never half a key
+        target.parent.stat()  # so that the error names a missing folder, not the temporary file in it
+        temporary = temporary_beside(target)  # a kill leaves this file, never half a key
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(f"{LABEL}\n{key._secret.hex()}\n".encode())
                 file.flush()
                 os.fsync(file.fileno())
-            _give_name(temporary, target)
+            _rename_if_free(temporary, target)
         except FileExistsError:
             raise InvalidInput(f"{path} exists; name a new file, keys are never overwritten") from None
         finally:
@@ -67,48 +68,51 @@ class DataKey:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The key in a file that ``create`` wrote and that nobody else can read."""
+        """The key in a file that ``create`` wrote, which only its owner may be able to read."""
         if Path(path).is_dir():
             raise InvalidInput(f"{path} is a folder; name the file of the key, such as {Path(path) / 'data.key'}")
         with Path(path).open("rb") as file:
-            found = _FILE.fullmatch(file.read(200))  # a key is shorter; anything longer is something else
-        if found is None and Path(path).stat().st_size == 0:
+            match = _FILE.fullmatch(file.read(200))  # a key file is shorter
+        if match is None and Path(path).stat().st_size == 0:
             raise InvalidInput(
-                f"{path} is not a data key but empty, as a process may leave it that is killed while it makes one; "
-                "delete it, and a new key can be made there"
+                f"{path} is not a data key but empty, probably because a process was killed while it created the key; "
+                "delete it, and a new key can be created there"
             )
-        if found is None:
+        if match is None:
             raise InvalidInput(
-                f"{path} is not a data key; pass the file that --key made first, or name a new file and one is made"
+                f"{path} is not a data key; pass the file that was created as ",
+                Setting("key"),
+                ", or the name of a new file, in which a key is created",
+                setting="key",
             )
         if os.name == "posix" and stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
-            raise InvalidInput(f"{path} can be read or written by others; make it yours alone with chmod 600 {path}")
-        return cls(bytes.fromhex(found[1].decode()))
+            raise InvalidInput(f"others can read or write {path}; make it private with chmod 600 {path}", setting="key")
+        return cls(bytes.fromhex(match[1].decode()))
 
     @classmethod
     def load_or_create(cls, path: str | os.PathLike[str]) -> Self:
-        """The key at this path, made on first use."""
+        """The key at this path, created on first use."""
         if not Path(path).exists():
             try:
                 return cls.create(path)
-            except InvalidInput:  # another process made one meanwhile
+            except InvalidInput:  # another process created one meanwhile
                 pass
-        for _ in range(PATIENCE):
+        for _ in range(MAX_WAITS):
             if Path(path).stat().st_size:
                 break
-            time.sleep(NAP)  # another process holds the name, and is about to put its key there
+            time.sleep(WAIT_SECONDS)  # another process has reserved the name and is about to write its key
         return cls.load(path)
 
     @property
     def id(self) -> str:
-        """A public name for the key, so that "other key" and "other data" can be told apart."""
+        """A public name for the key, which distinguishes "other key" from "other data"."""
         return hmac.digest(self._secret, b"hush data key id 1", "sha256").hex()[:16]
 
     def fingerprint_row(self, row: str | bytes) -> bytes:
-        """The keyed fingerprint of one row, 32 bytes: the leaf of it in the fingerprint of a corpus.
+        """The keyed fingerprint of one row, 32 bytes: its leaf in the fingerprint of a corpus.
 
-        Leaves may be computed anywhere and in any order. Whoever sees two of them learns whether the rows are equal,
-        and nothing else without the key; they stay with the owner.
+        Leaves may be computed anywhere and in any order. Without the key, two of them reveal whether their rows are
+        equal, and nothing else; they stay with the owner.
         """
         if isinstance(row, str):
             kind, content = b"s", row.encode("utf-8", "surrogatepass")
@@ -119,24 +123,25 @@ class DataKey:
         return hmac.digest(self._secret, b"".join((ROW, kind, len(content).to_bytes(8, "little"), content)), "sha256")
 
     def fingerprint_leaves(self, leaves: Iterable[bytes]) -> str:
-        """The keyed fingerprint of an ordered corpus from what ``fingerprint_row`` gave for each row."""
+        """The keyed fingerprint of an ordered corpus from the ``fingerprint_row`` of each row, in order."""
         digest, count = hmac.new(self._secret, ROWS, "sha256"), 0
         for leaf in leaves:
-            if len(leaf) % SIZE:
+            if len(leaf) % LEAF_BYTES:
                 raise InvalidInput(f"a leaf has {len(leaf)} bytes; pass what DataKey.fingerprint_row returned")
             digest.update(leaf)
-            count += len(leaf) // SIZE
+            count += len(leaf) // LEAF_BYTES
         digest.update(count.to_bytes(8, "little"))
         return f"{self.id}:{digest.hexdigest()}"
 
     def fingerprint_rows(self, rows: Iterable[str | bytes]) -> str:
         """The keyed fingerprint of an ordered corpus, one row at a time: the key's id, a colon, HMAC-SHA256 in hex.
 
-        It is an HMAC over the rows' own HMACs and their number, so that parts of a corpus may be read by several
-        processes. Guarantee: two corpora have one fingerprint under one key only if they have equal rows in equal
-        order, up to collisions of SHA-256: every row is bound to its kind and length, every leaf has one size, and rows
-        and corpora are told apart. Without the key a fingerprint tells nothing about the rows, not even whether a guess
-        is right.
+        It is an HMAC over the HMACs of the rows and their number, so that several processes may read parts of a corpus.
+
+        Guarantee: two corpora have the same fingerprint under one key only if they have equal rows in the same order,
+        up to collisions of SHA-256: every leaf covers the kind and length of its row, all leaves have one size, and
+        rows and corpora have different prefixes. Without the key a fingerprint reveals nothing about the rows, not even
+        whether a guess is right.
 
         >>> key = DataKey(bytes(32))
         >>> key.fingerprint_rows(["ab", "c"]) == key.fingerprint_rows(["a", "bc"])
@@ -161,36 +166,47 @@ class DataKey:
         return f"DataKey(id={self.id!r})"
 
 
-def _give_name(whole: Path, target: Path) -> None:
-    """Let a file that is written have its name; FileExistsError if there is a file of this name.
+def _rename_if_free(complete: Path, target: Path) -> None:
+    """Give a complete file its name; FileExistsError if there is a file of this name.
 
-    A hard link does it in one step, and unlike a rename it replaces no key that appeared meanwhile. Without links the
-    name is taken first, by an empty file that only one process can create, and then the written file replaces that. A
-    kill between the two leaves the empty file: no key, and nothing that passes for one.
+    A hard link does it in one step, and unlike a rename it never replaces a key that appeared meanwhile. Without links
+    the name is reserved first, by an empty file that only one process can create, which the complete file then
+    replaces. A process killed between the two leaves the empty file, which is not a key and is not taken for one.
     """
     try:
-        os.link(whole, target)
+        os.link(complete, target)
         return
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
-        whole.replace(target)
+        complete.replace(target)
     except BaseException:
-        if whole.exists():  # not moved: the name is still ours, and empty; else somebody may have read the key already
+        if complete.exists():  # not moved: the empty file is still ours; otherwise the key may have been read already
             target.unlink()
         raise
 
 
 def is_fingerprint(text: object) -> bool:
-    """Whether this has the form of what ``fingerprint_rows`` returns."""
+    """Whether this has the form of a result of ``fingerprint_rows``."""
     return isinstance(text, str) and _FINGERPRINT.fullmatch(text) is not None
 
 
 def key_id_of(fingerprint: str) -> str:
-    """The id of the key that a fingerprint was made with."""
-    found = _FINGERPRINT.fullmatch(fingerprint)
-    if found is None:
+    """The id of the key under which a fingerprint was made."""
+    match = _FINGERPRINT.fullmatch(fingerprint)
+    if match is None:
         raise InvalidInput("this is not a keyed fingerprint; pass what DataKey.fingerprint_rows returned")
-    return found[1]
+    return match[1]
+
+
+def check_key_apart(key: Path, source: str, *, read_as_data: bool) -> None:
+    """Refuse a key file inside the data if it would be read as data: a model that learnt it would help test guesses.
+
+    read_as_data: whether a file of this name in the folder ``source`` is read.
+    """
+    if read_as_data and Path(source).is_dir() and key.resolve().is_relative_to(Path(source).resolve()):
+        raise InvalidInput(
+            f"the key {key} lies inside the data, {source}, and would be read with it; move it elsewhere", setting="key"
+        )

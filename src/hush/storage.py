@@ -1,11 +1,13 @@
-"""How results reach disk, below every stage: files and folders appear whole or not at all, tables say what they are.
+"""Files and folders: written atomically, labelled, digested, read with checks, locked against a second process.
 
-One process at a time in a folder, below the run's ledger.
+Below every stage. Files and folders appear complete or not at all; a table states which kind it is; whatever cannot be
+read as what hush wrote is an InvalidInput that names the file.
 """
 
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -34,6 +36,7 @@ __all__ = [
     "is_leftover",
     "parquet_file",
     "parquet_table",
+    "read_json",
     "read_table",
     "readable_like_folder",
     "record_digest",
@@ -46,9 +49,9 @@ __all__ = [
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], *, owner_only: bool = False) -> Iterator[IO[bytes]]:
-    """A binary file to write to, which takes its name, and replaces what is there, only once it is complete.
+    """A binary file to write to. It gets its name, and replaces an older file, only once it is complete.
 
-    A reader or a crash never meets half of one. With ``owner_only`` it is readable by its owner alone from the moment
+    Neither a reader nor a crash ever sees a part of it. With ``owner_only``, only its owner can read it from the moment
     it exists.
     """
     target = Path(path)
@@ -63,19 +66,19 @@ def whole_file(path: str | os.PathLike[str], *, owner_only: bool = False) -> Ite
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = str(target)  # a full disk names no file
+            error.filename = str(target)  # the error of a full disk names no file
         raise
 
 
 @contextmanager
 def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A new folder to fill, which takes its name, and replaces what is there, only once it is complete.
+    """A new folder to fill. It gets its name, and replaces an older folder, only once it is complete.
 
-    On Linux the kernel exchanges old and new in one step, so a crash leaves one of the two. Where that step does not
-    exist, the old folder is renamed first: a crash right then leaves it beside, under a name that ends in .old, and
-    ``clear_leftovers`` gives it its name back.
+    On Linux the old and the new folder are exchanged by one system call, so a crash leaves one of the two. Where that
+    call does not exist, the old folder is renamed first: a crash at that moment leaves it under a name
+    ending in .old, and ``clear_leftovers`` renames it back.
     """
-    target = Path(path).resolve()  # a link keeps pointing where it does
+    target = Path(path).resolve()  # a link keeps its target
     target.parent.mkdir(parents=True, exist_ok=True)
     work = temporary_beside(target)
     work.mkdir()
@@ -97,19 +100,19 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
                 discard(aside)
         flush(target.parent)
     finally:
-        shutil.rmtree(work, ignore_errors=True)  # what is left of it, or by now the old folder
+        shutil.rmtree(work, ignore_errors=True)  # the unfinished folder, or after the exchange the old one
 
 
-def _exchanged(one: Path, other: Path) -> bool:
-    """Swap two names in one step; False where the system has no such step."""
+def _exchanged(first: Path, second: Path) -> bool:
+    """Exchange two names in one step; False where the system has no such step."""
     import ctypes
 
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    current_folder, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
         return False
-    return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+    return rename(current_folder, os.fsencode(first), current_folder, os.fsencode(second), exchange) == 0
 
 
 _LEFTOVER = re.compile(r"\..+\.(tmp|old)")  # every temporary name that this version or 0.1.0 gives
@@ -168,7 +171,7 @@ def discard(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Have the system write a file or a folder's list of names to the disk."""
+    """Make the system write a file, or the list of names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -177,7 +180,7 @@ def flush(path: Path) -> None:
 
 
 def readable_like_folder(folder: Path) -> None:
-    """Give everything below a folder the folder's own mode: some libraries make their files readable by one user."""
+    """Give everything below a folder the folder's mode: some libraries write files that only one user can read."""
     mode = stat.S_IMODE(folder.stat().st_mode)
     for path in folder.rglob("*"):
         if not path.is_symlink():
@@ -185,16 +188,16 @@ def readable_like_folder(folder: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content, in hex: for public files; a plain hash of private content would betray guesses."""
+    """SHA-256 of a file's content, in hex. For public files: a plain hash of private content can confirm guesses."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def folder_digest(folder: Path) -> str:
-    """SHA-256 of the names and contents of all files below a folder, which are public once they are released.
+    """SHA-256 of the names and contents of all files below a folder, which must be public.
 
-    Folders that are links are not entered, and a name with a line break could pass for two files: whoever judges a
-    folder that somebody else put together refuses both.
+    Links to folders are not followed, and a name with a line break could stand for two files: a check of a folder from
+    an untrusted source must refuse both.
     """
     digest = hashlib.sha256(b"hush model 1\n")
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -203,23 +206,23 @@ def folder_digest(folder: Path) -> str:
 
 
 def record_digest(record: Mapping[str, Any]) -> str:
-    """SHA-256 of a public record without its own digest, keys sorted."""
+    """SHA-256 of a public record without its field ``digest``, keys sorted."""
     content = {name: value for name, value in record.items() if name != "digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def arrow_file(path: str | os.PathLike[str]) -> "pa.OSFile":
-    """A file for Arrow to read, whatever its name is; one that cannot be opened is named in the error.
+    """A file for Arrow to read, with any name; an error names the file that cannot be opened.
 
-    It is read, never mapped into memory: the system ends a process (SIGBUS) that looks at a mapped page which somebody
-    cut off meanwhile, or which the disk does not give back. Nor is it a file of Python's: a thread of Arrow that calls
-    Python while the process exits may abort it (apache/arrow#50482). Readers pass use_threads=False: a
-    process that exits then has no thread of Arrow's to end.
+    It is read, never mapped into memory: the system kills a process (SIGBUS) that touches a mapped page which was cut
+    off meanwhile, or which the disk cannot read. It is not a Python file object either: a thread of Arrow that calls
+    Python while the process exits may abort it (apache/arrow#50482). Readers pass use_threads=False, so that a process
+    that exits has no thread of Arrow to end.
     """
     import pyarrow as pa
 
-    with Path(path).open("rb"):  # Arrow's own errors lose the name
-        return pa.OSFile(os.fsencode(path))  # as bytes, since Arrow takes text in UTF-8 alone
+    with Path(path).open("rb"):  # Arrow's errors do not hold the name
+        return pa.OSFile(os.fsencode(path))  # as bytes, since Arrow takes only UTF-8 as text
 
 
 @contextmanager
@@ -228,28 +231,28 @@ def parquet_file(
 ) -> Iterator["pq.ParquetFile"]:
     """A Parquet file to read from.
 
-    What a row group holds of a column is read at once; with ``buffer_bytes``, only so much at a time. A file that ends
-    too early then looks to Arrow like one with fewer rows, so whoever sets it counts them.
+    A column of a row group is read at once; with ``buffer_bytes``, in pieces of this size. Arrow then takes a truncated
+    file for one with fewer rows, so a caller that sets it must count the rows.
 
-    A missing file stays a ``FileNotFoundError``. What turns out, inside the context, to be no whole Parquet file is an
-    ``InvalidInput``, also where somebody cuts it short meanwhile. Other damage to a page shows where the writer left
-    checksums, as hush does.
+    A missing file stays a ``FileNotFoundError``. A file that turns out, inside the context, not to be a complete
+    Parquet file is an ``InvalidInput``, also if it is truncated meanwhile. Other damage to a page is detected if the
+    writer stored checksums, as hush does.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with arrow_file(path) as content:
         try:
-            # To pre-buffer would be to hold all columns of a row group, whatever buffer_bytes says.
+            # Pre-buffering would hold all columns of a row group in memory, whatever buffer_bytes is.
             yield pq.ParquetFile(content, buffer_size=buffer_bytes, pre_buffer=False, page_checksum_verification=True)
-        except (pa.ArrowException, OSError, UnicodeDecodeError):  # the last of names of columns
+        except (pa.ArrowException, OSError, UnicodeDecodeError):  # the last from names of columns
             raise InvalidInput(f"{path} is not a readable Parquet file; {remedy}") from None
 
 
 def parquet_table(
     path: str | os.PathLike[str], *, columns: Sequence[str] | None = None, remedy: str = "write it again"
 ) -> "pa.Table":
-    """The whole of a ``parquet_file``, or those of these columns that it has."""
+    """A Parquet file as a table, or those of these columns that it has."""
     with parquet_file(path, remedy=remedy) as file:
         return file.read(columns=None if columns is None else list(columns), use_threads=False)
 
@@ -262,7 +265,7 @@ def write_table(
     metadata: Mapping[str, str] | None = None,
     owner_only: bool = False,
 ) -> None:
-    """Write a table and its labels to ``path`` as a ``whole_file``."""
+    """Write a table with its kind and other labels atomically to ``path``."""
     import pyarrow.parquet as pq
 
     labels = {f"hush.{key}": value for key, value in (metadata or {}).items()} | {"hush.kind": kind}
@@ -273,7 +276,7 @@ def write_table(
 def read_table(
     path: str | os.PathLike[str], *, kind: str, columns: tuple[str, ...]
 ) -> tuple["pa.Table", dict[str, str]]:
-    """Read back a table that ``write_table`` wrote as this ``kind``, with its labels.
+    """Read a table that ``write_table`` wrote as this ``kind``, with its labels.
 
     A missing file stays a ``FileNotFoundError``; anything else that is not such a table is an ``InvalidInput``.
     """
@@ -290,35 +293,58 @@ def read_table(
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise InvalidInput(f"{path} lacks the columns {missing}; {remedy}")
-    twice = [name for name in columns if table.column_names.count(name) > 1]
-    if twice:
-        raise InvalidInput(f"{path} has several columns of the names {twice}; {remedy}")
-    holes = [name for name in columns if table.column(name).null_count]
-    if holes:
-        raise InvalidInput(f"{path} has empty cells in the columns {holes}; {remedy}")
+    repeated = [name for name in columns if table.column_names.count(name) > 1]
+    if repeated:
+        raise InvalidInput(f"{path} has several columns of the names {repeated}; {remedy}")
+    with_nulls = [name for name in columns if table.column(name).null_count]
+    if with_nulls:
+        raise InvalidInput(f"{path} has empty cells in the columns {with_nulls}; {remedy}")
     return table, labels
 
 
-_WHY = "two trainings in one folder would release more rounds than planned"
+def read_json(path: Path) -> Any:
+    """JSON in which names are unique within an object and every number is finite; an InvalidInput otherwise."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise ValueError("a name occurs twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> float:
+        raise ValueError(f"{constant} is not a finite number")
+
+    def finite(digits: str) -> float:
+        return float(digits) if math.isfinite(float(digits)) else refuse(digits)
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
+    except (ValueError, RecursionError):  # the latter from JSON that is nested too deeply
+        raise InvalidInput(f"{path} is not JSON that hush wrote; restore it") from None
+
+
+# One process at a time in the folder of a run.
+
+_REASON = "two trainings in one folder would release more rounds than planned"
 _HELD: set[Path] = set()  # locks of this process, which the system would grant it twice
 
 
 @final
 class FolderLock:
-    """A lock file that no other process holds, until ``release``, the end of this object or that of its process.
+    """An exclusive lock on the folder of a run, until ``release``, the end of this object or the end of its process.
 
-    The system takes the lock away as soon as this process closes the file elsewhere, after copying the folder, say. So
-    ``check`` takes it again, and what the holder wrote into the file tells whether somebody had it in between.
+    The system drops the lock as soon as this process closes the lock file anywhere, for example after copying the
+    folder. So ``check`` takes it again, and a random token in the file shows whether another process held it meanwhile.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._process, self._name = path, os.getpid(), token_bytes(16)
+        self.path, self._process, self._token = path, os.getpid(), token_bytes(16)
         if path in _HELD:
-            raise InvalidInput(f"this process already has {path.parent} open; close() that training first: {_WHY}")
+            raise InvalidInput(f"this process already has {path.parent} open; close() that training first: {_REASON}")
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self._take()
-            os.pwrite(self._handle, self._name, 0)
+            os.pwrite(self._handle, self._token, 0)
         except BaseException:
             os.close(self._handle)
             raise
@@ -326,25 +352,26 @@ class FolderLock:
         self._unlock = finalize(self, _unlock, path, self._handle)
 
     def check(self) -> None:
-        """Refuse to go on without the lock."""
+        """Raise unless this process still holds the lock."""
         if not self._unlock.alive:
-            raise InvalidInput(f"{self.path.parent} was closed; open the training again to go on")
+            raise InvalidInput(f"{self.path.parent} was closed; open the training again to continue")
         if os.getpid() != self._process:
             raise InvalidInput(f"{self.path.parent} belongs to the process that opened it, not to a fork of it")
         self._take()
-        if os.pread(self._handle, len(self._name), 0) != self._name:
-            raise InvalidInput(f"another process had {self.path.parent} open since; open the training again: {_WHY}")
+        if os.pread(self._handle, len(self._token), 0) != self._token:
+            raise InvalidInput(f"another process had {self.path.parent} open since; open the training again: {_REASON}")
 
     def release(self) -> None:
-        """Let others in; doing it twice changes nothing."""
+        """Release the lock; a second call does nothing."""
         self._unlock()
 
     def _take(self) -> None:
         try:
-            fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock, which forked data loaders would share
+            fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock, which forked data loaders share
         except OSError as error:
-            why = f"wait for it, or end it: {_WHY}"
-            raise InvalidInput(f"another process has {self.path.parent} open; {why}") from error
+            raise InvalidInput(
+                f"another process has {self.path.parent} open; wait for it, or end it: {_REASON}"
+            ) from error
 
 
 def _unlock(path: Path, handle: int) -> None:

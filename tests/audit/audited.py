@@ -19,7 +19,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import hush
 from hush.audit.auditor import Audit
 from hush.audit.folders import AuditedRun, Places
-from hush.audit.session import AuditInputs, AuditSettings
+from hush.audit.session import AuditInputs
+from hush.audit.settings import AuditSettings
 from hush.audit.verdict import Row
 from hush.data import read_corpus
 from hush.storage import folder_digest

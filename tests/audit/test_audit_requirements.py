@@ -11,7 +11,7 @@ from memorising import byte_model
 
 from hush.audit.auditor import Audit, audit
 from hush.audit.folders import AuditedRun, Places
-from hush.audit.session import AuditSettings
+from hush.audit.settings import AuditSettings
 from hush.data import read_corpus
 from hush.errors import InvalidInput
 from hush.scan import scan

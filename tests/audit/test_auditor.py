@@ -17,7 +17,7 @@ from hush.audit.session import AuditInputs
 from hush.data import read_corpus
 from hush.keys import DataKey
 from hush.train.fit import Fitted, fit
-from hush.train.recipe import Recipe, Runtime
+from hush.train.settings import Recipe, Runtime
 
 
 def test_a_protected_run_passes_and_the_same_run_without_protection_fails(desk: Desk) -> None:

@@ -16,7 +16,8 @@ import hush
 from hush.audit.auditor import audit
 from hush.audit.canaries import Canary, Candidates, Planting, Template, plant, read_canaries, save_planted
 from hush.audit.folders import AuditedRun, Places
-from hush.audit.session import AuditInputs, AuditSettings, read_named_run
+from hush.audit.session import AuditInputs, read_named_run
+from hush.audit.settings import AuditSettings
 from hush.audit.statistics import Success
 from hush.audit.verdict import NamedRun, Together
 from hush.data import read_corpus

@@ -11,14 +11,15 @@ from memorising import HEAD, byte_model
 from hush.audit.auditor import audit
 from hush.audit.canaries import read_canaries
 from hush.audit.folders import AuditedRun
-from hush.audit.session import AuditFolder, AuditSettings, read_named_run
+from hush.audit.session import AuditFolder, read_named_run
+from hush.audit.settings import AuditSettings
 from hush.errors import InvalidInput
 from hush.storage import record_digest
 
 
 def test_an_interrupted_audit_goes_on_and_ends_the_same(desk: Desk) -> None:
     run = release(desk.root / "run", plan_for(COUNT), memorised(), TOKENIZER)
-    settings = AuditSettings(prompts=(10, HEAD), trials=500, batch_size=5, seed=0)
+    settings = AuditSettings(prompts=(10, HEAD), trials=500, micro_batch=5, seed=0)
     whole = audit(run, desk.inputs(run), folder=desk.root / "whole", settings=settings)
     stops = 0
     for attempt in range(40):

@@ -102,7 +102,10 @@ def test_the_plan_alone_can_be_audited_without_data(desk: Path, tmp_path: Path) 
     [
         (["--attack", "guessing"], "is not one of 'mechanism', 'extraction', 'exposure'"),
         (["--prompt", "ten"], "--prompt"),
-        (["--continuation", "0"], "pass a number of tokens from 1 on, or the word secret"),
+        (
+            ["--continuation", "0"],
+            "--continuation: it holds something else than lengths; pass a list",
+        ),
         (["--level", "0.99"], "probability of error"),
         (["--scan", "found"], "both say where"),
         (["--add", "other"], "pass --canaries"),

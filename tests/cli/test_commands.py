@@ -20,7 +20,6 @@ from command_line import message, refused, run
 from hush.cli import app
 from hush.cli.messages import command
 from hush.errors import InvalidInput
-from hush.run.sections import AuditSection, CanariesSection, LoraSection, PlanSection, PublicSection, TrainingSection
 
 FUNCTIONS: dict[str, Any] = {
     one.callback.__name__: one.callback for one in app.registered_commands if one.callback is not None
@@ -118,36 +117,9 @@ def test_one_name_is_one_thing_in_every_command(form: str) -> None:
         assert len({getattr(option.default, "value", repr(option.default)) for option in found}) == 1
 
 
-def keys(section: Any, prefix: str = "") -> set[str]:
-    return {prefix + name for name in section.model_fields}
-
-
-# A key of the config that is no option of its own, or has another name because that one means something else.
-RENAMED = {
-    "audit": {"secrets": "simulated_secrets", "candidates": "ranked_candidates", "examples": "tried_examples"},
-    "train": {"lora_targets": "lora_target"},
-    "plan": {},
-    "canaries": {"templates": "template"},
-}
-SECTIONS: dict[str, set[str]] = {
-    "plan": keys(PlanSection),
-    "train": keys(TrainingSection) - {"public"} | keys(LoraSection, "lora_") | keys(PublicSection, "public_"),
-    "audit": keys(AuditSection),
-    "canaries": keys(CanariesSection),
-}
-RENAMED["audit"] |= {"attacks": "attack", "prompts": "prompt", "continuations": "continuation"}
-
-
-@pytest.mark.parametrize("name", sorted(SECTIONS))
-def test_an_option_is_called_as_the_key_of_the_config(name: str) -> None:
-    """Options that take several values are repeated, so that their names are in the singular."""
-    expected = {f"--{RENAMED[name].get(key, key).replace('_', '-')}" for key in SECTIONS[name]}
-    assert expected <= options_of(name).keys()
-
-
 def test_what_an_option_of_choices_takes_is_what_the_library_takes() -> None:
     from hush.audit.canaries import ALPHABETS
-    from hush.audit.session import ATTACKS
+    from hush.audit.settings import ATTACKS
 
     for option, known in (
         (options_of("audit")["--attack"], ATTACKS),

@@ -101,7 +101,10 @@ def test_examples_without_secrets_are_held_out_if_asked_for(graph: Path, tmp_pat
     assert len(held) == len(free) // 2 > 0
     run_json(*command, "--force")
     assert held_out_examples(hush.Plan.load(tmp_path / "plan")).size == 0
-    assert "number up to 0.5" in refused(2, *command, "--force", "--hold-out", 0.9)
+    assert (
+        "--hold-out=0.9; pass the share of the examples without secrets to evaluate on, from 0 for none to 0.5"
+        in refused(2, *command, "--force", "--hold-out", 0.9)
+    )
 
 
 def test_a_plan_is_tied_to_its_data_under_a_key_made_on_first_use(graph: Path, tmp_path: Path) -> None:
@@ -155,10 +158,10 @@ def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> 
     ("arguments", "words"),
     [
         (["--batch-size", 10], "states no rounds; pass --rounds"),
-        (["--batch-size", 0, "--rounds", 5], "--batch-size=0; pass"),
+        (["--batch-size", 0, "--rounds", 5], "--batch-size=0.0; pass"),
         (["--batch-size", "nan", "--rounds", 5], "--batch-size=nan; pass"),
         (["--batch-size", 81, "--rounds", 5], "--batch-size=81 is more than the 80 examples; lower it"),
-        ([*RUN, "--capacity", "paper"], "give a strength exactly for 'paper'"),
+        ([*RUN, "--capacity", "paper"], "--strength belongs to --capacity paper, which needs it"),
         ([*RUN, "--capacity", "best"], "'best' is not one of"),
         ([*RUN, "--keep", 0.5, "--noise-multiplier", 3], "--keep looks for a noise"),
         ([*RUN, "--keep", 2], "keep=2.0; pass the share"),

@@ -1,6 +1,7 @@
-"""The table and the picture of the README are what the library computes, and are left as whole files."""
+"""The table and the picture of the page on noise are what the library computes, and are left as whole files."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 
 import hush
 from command_line import refused, run
-from hush.demo.noise_table import FULL_TABLE, PAPER_RATE, PRIOR, QUICK_TABLE, ROUNDS, TABLE
+from hush.demo.noise_table import FULL_TABLE, PAPER_RATE, PRIOR, QUICK_TABLE, ROUNDS, TABLE, noise_rows
 
+ROOT = Path(__file__).parents[2]
 FILES = {"noise.png", "noise.svg", "noise.json"}
 
 
@@ -46,6 +48,16 @@ def test_its_numbers_are_the_librarys(folder: Path) -> None:
     curve = record["picture"]["curve"]
     assert np.all(np.diff(curve["posterior"]) > 0)
     assert np.all(np.array(curve["posterior"]) > curve["prior"])
+
+
+def test_the_page_on_noise_shows_the_table_that_is_computed() -> None:
+    page = (ROOT / "docs" / "noise.md").read_text()
+    shown = [line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| \d", line)]
+    assert [(int(examples), float(ceiling)) for examples, ceiling, *_ in shown] == list(TABLE)
+    for (_, _, *numbers), row in zip(shown, noise_rows(TABLE), strict=True):
+        computed = [row["kl"], row["renyi"], row["blowup"], row["kl"] / row["blowup"]]
+        digits = [len(number.partition(".")[2]) for number in numbers]
+        assert numbers == [f"{value:.{places}f}" for value, places in zip(computed, digits, strict=True)]
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""The page of the code base says what the log of its runs says."""
+"""The page of the code base, and the README's table from it, say what the log of its runs says."""
 
 from typing import Any
 
 import numpy as np
 from pages import RESULTS, at_most, missing
 
-from experiments.code_base.tables import base_of, rows_of
+from experiments.code_base.tables import base_of, rows_of, total
 from experiments.code_base.tuning import tuned
 from experiments.runs import RunLog
 
@@ -44,7 +44,7 @@ def test_the_page_says_what_the_results_say() -> None:
         f"ends {over(drop, 'no protection', 2)[0]} above no protection on the first and "
         f"{over(drop, 'no protection', 2)[1]} on the second",
         f"by {over(drop, after, 3)[0]} on code without secrets and by {over(drop, after, 3)[1]} on the projects' code",
-        f"from two sittings, differ by {at_most(float(sittings), 3)} at most",
+        f"from two sessions, differ by {at_most(float(sittings), 3)} at most",
         f"raises the second by {over(twice, drop, 3)[1]}",
         f"{100 * (projects[drop] - projects[after]) / lack:.1f} % of what dropping lacks",
         f"It gains {gain[0]:.2f} on code without secrets and {gain[1]:.2f} on the projects' code, {gained('hush')[0]} "
@@ -68,6 +68,41 @@ def test_the_page_says_what_the_results_say() -> None:
     assert free[twice] > free[drop]  # the control does not lower it
     edges = {title for title, row in rows.items() if _is_edge(tuned(log, row["arm"]))}
     assert edges == {"no protection", "hush, a tenth of the noise", "paper, all data", twice}  # as the page lists them
+
+
+def test_the_readme_says_what_the_results_say() -> None:
+    log = RunLog(RESULTS / "code_base" / "full" / "runs.jsonl")
+    start = base_of(log)
+    assert start is not None
+    base, facts = start["outcome"], start["outcome"]["facts"]
+    rows = {row["arm"].title: row["outcomes"] for row in rows_of(log)}
+    names = {
+        "no protection": "no protection",
+        "dropping": "dropping every file that holds a secret",
+        "paper, program": "the paper's method: weights by its program, KL bound",
+        "hush": "hush alone",
+        "dropping, then hush": "**dropping, then hush on all files**",
+    }
+    said = [
+        f"{100 * facts['examples_with_secrets'] / facts['examples']:.0f} % of the {facts['examples']:,} examples "
+        f"contain one of {facts['secret_projects']:,} secret projects",
+        f"| base model, before training | | {base['loss_free']:.3f} | {base['loss_projects']:.3f} | "
+        f"{total([base], 'named')} | |",
+    ]
+    mean = {
+        title: [float(np.mean([one[name] for one in outcomes])) for name in ("loss_free", "loss_projects")]
+        for title, outcomes in rows.items()
+    }
+    for title, name in names.items():
+        outcomes = rows[title]
+        assert len(outcomes) == 3
+        said.append(
+            f"| {name} | {outcomes[0]['noise_multiplier']:.3g} | {mean[title][0]:.3f} | {mean[title][1]:.3f} | "
+            f"{total(outcomes, 'named')} | {'yes' if outcomes[0]['certified'] else 'no'} |"
+        )
+    better = [drop - after for drop, after in zip(mean["dropping"], mean["dropping, then hush"], strict=True)]
+    said.append(f"slightly better than dropping, by {better[0]:.3f} and {better[1]:.3f}")
+    assert missing("README.md", said) == []
 
 
 def test_the_page_says_at_which_commits_settings_were_tried() -> None:

@@ -1,4 +1,4 @@
-"""The page of the secret words, and what the README takes from it and from other results."""
+"""The page of the secret words, and what the page on noise takes from it and from other results."""
 
 import json
 from typing import Any
@@ -136,7 +136,7 @@ def test_every_run_with_noise_began_with_the_weights_that_are_kept() -> None:
     assert {entry["outcome"]["start"] for entry in noisy} == {kept}
 
 
-def test_the_readme_says_what_the_results_say(words: dict[str, dict[str, Any]]) -> None:
+def test_the_page_on_noise_says_what_the_results_say(words: dict[str, dict[str, Any]]) -> None:
     rows = json.loads((RESULTS / "arxiv_frontier.json").read_text())["frontiers"]
     kl, tight = rows["paper, KL"], rows["accounted, tight"]
     ours = next(row for row in tight if row["kept_weight"] < 0.9)
@@ -152,4 +152,4 @@ def test_the_readme_says_what_the_results_say(words: dict[str, dict[str, Any]]) 
         f"{100 * ours['kept_weight']:.0f} % at {ours['noise_multiplier']:.1f}",
         f"needs {100 * min(renyi):.0f} to {100 * max(renyi):.0f} % more noise than the tight bound",
     ]
-    assert missing("README.md", said) == []
+    assert missing("docs/noise.md", said) == []

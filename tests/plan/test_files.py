@@ -20,6 +20,7 @@ from hush import storage
 from hush.keys import DataKey
 from hush.plan import files
 from hush.plan.files import record_digest
+from hush.storage import read_json
 
 
 def rewritten(folder: Path, **changes: Any) -> Path:
@@ -254,7 +255,7 @@ def test_a_plan_json_of_another_kind_is_refused(folder: Path, content: str) -> N
 def test_json_that_cannot_be_read_is_refused_by_name_and_not_quoted(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "some.json").write_bytes(content)
     with pytest.raises(hush.InvalidInput, match=r"some\.json is not JSON that hush wrote") as refused:
-        files.read_json(tmp_path / "some.json")
+        read_json(tmp_path / "some.json")
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
 

@@ -82,7 +82,7 @@ def test_more_examples_than_there_are_cannot_be_drawn() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"batch_size": 0}, "batch_size=0.0; pass the expected number"),
+        ({"batch_size": 0}, "batch_size=0; pass a number above 0"),
         ({"batch_size": float("nan")}, "batch_size=nan; pass"),
         ({"batch_size": "many"}, "batch_size='many'; pass a number"),
         ({"batch_size": 10**400}, "000; pass a number"),

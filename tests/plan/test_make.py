@@ -12,7 +12,7 @@ import hush
 from hush.keys import DataKey
 from hush.plan import noise_without_forcing
 from hush.weights import choose
-from hush.weights.frontier import make_chooser
+from hush.weights.choose import make_chooser
 
 FEW = settings(max_examples=8)
 
@@ -135,7 +135,7 @@ def test_a_batch_of_every_example_leaves_no_choice() -> None:
 
 def test_many_distinct_priors_are_planned_for_in_reasonable_time(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = office()
-    monkeypatch.setattr(choose, "MOST_PRIORS", 3)
+    monkeypatch.setattr(choose, "MAX_DISTINCT_PRIORS", 3)
     prior = np.geomspace(1e-9, 1e-7, 8)
     plan = hush.make_plan(instance.incidence, prior=prior, ceiling=1e-2, batch_size=12, rounds=50)
     assert np.array_equal(plan.prior[:, 0], prior)
@@ -165,6 +165,6 @@ def test_the_search_for_the_noise_ends_early_where_giving_up_data_saves_none() -
     incidence = hush.Incidence.from_pairs(range(4), range(4), num_examples=4, num_secrets=4)
     chooser = make_chooser(incidence, 1e-9, 1e-3, 0.01, 10, "blowup", 1e-4)
     tried: list[int] = []
-    found = chooser.keeping(1e-3, progress=lambda done, _: tried.append(done))
-    assert found.noise_multiplier == chooser.everything.noise_multiplier
-    assert len(tried) < choose.MOST_TRIES
+    found = chooser.least_noise_keeping(1e-3, progress=lambda done, _: tried.append(done))
+    assert found.noise_multiplier == chooser.all_examples.noise_multiplier
+    assert len(tried) < choose.MAX_NOISE_TRIALS

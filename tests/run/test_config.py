@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush.audit.canaries import Candidates
+from hush.audit.settings import CanarySettings
 from hush.audit.statistics import Success
 from hush.audit.verdict import Attempt, judge
 from hush.cli.audit import canaries
 from hush.errors import InvalidInput
 from hush.protection import Protection
 from hush.run.config import Config, load_config, template
-from hush.run.sections import AuditSection, CanariesSection
+from hush.run.sections import AuditSection
 from hush.scan import scan
 
 TOKEN = "hunter2-Zq81x"  # stands for a secret; no message may hold it
@@ -232,7 +233,7 @@ def test_a_canary_of_an_example_can_fail_an_audit_and_is_drawn(text: str) -> Non
     """Even if fifty rows share the level; and its prior leaves room, so that the plan uses it."""
     line = next(line for line in text.splitlines() if "{secret}" in line)
     ceiling, length = (float(re.findall(rf"{name}:? ([\w.-]+)", line)[0]) for name in ("ceiling", "length"))
-    section = CanariesSection(ceiling=ceiling, length=int(length))
+    section = CanarySettings(ceiling=ceiling, length=int(length))
     known = Candidates.of_format(section.alphabet, section.length)
     said = Attempt(
         attack="extraction", name="canaries", prior=known.prior, certified=section.ceiling, ceiling=section.ceiling,

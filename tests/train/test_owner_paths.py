@@ -17,9 +17,9 @@ from hush.errors import InvalidInput
 from hush.run.sections import SmallModel
 from hush.run.stage_train import base_model
 from hush.train.fit import fit
-from hush.train.pretrained import Lora, load_pretrained
-from hush.train.recipe import Recipe, Runtime
+from hush.train.pretrained import load_pretrained
 from hush.train.run_folder import LOCAL_BASE, local_base_of, without_owner_paths
+from hush.train.settings import Lora, Recipe, Runtime
 
 TEXTS = [f"text {number} of a few" for number in range(12)]
 

@@ -8,8 +8,8 @@ from weights_instances import optimum, problems
 
 import hush
 from hush.weights import Program, solve_weights
-from hush.weights.linear_program import certify, relative_gap
-from hush.weights.solve import SOLVERS, Candidate, Task
+from hush.weights.linear_program import Candidate, Task, certify, relative_gap
+from hush.weights.solve import SOLVERS
 from hush.weights.sparse_kernels import uncovered_sum
 
 anything = st.floats(allow_nan=True, allow_infinity=True)
@@ -21,9 +21,9 @@ def test_any_two_candidates_give_a_feasible_point_and_a_valid_bound(problem, dat
     primal = data.draw(st.lists(anything, min_size=incidence.num_examples, max_size=incidence.num_examples))
     dual = data.draw(st.lists(anything, min_size=incidence.num_secrets, max_size=incidence.num_secrets))
     proof = certify(Program.of(incidence, capacity, upper=upper), primal, dual)
-    assert ((proof.value_N >= 0) & (proof.value_N <= upper)).all()
-    assert (incidence.to_scipy().T.astype(float) @ proof.value_N <= capacity * (1 + 1e-12)).all()
-    assert proof.objective == pytest.approx(proof.value_N.sum(), rel=1e-12)
+    assert ((proof.values >= 0) & (proof.values <= upper)).all()
+    assert (incidence.to_scipy().T.astype(float) @ proof.values <= capacity * (1 + 1e-12)).all()
+    assert proof.objective == pytest.approx(proof.values.sum(), rel=1e-12)
     best = optimum(incidence, capacity, upper)
     assert proof.objective <= best + 1e-5
     assert proof.bound >= best - 1e-5
@@ -35,7 +35,7 @@ def test_a_feasible_candidate_loses_nothing(problem) -> None:
     incidence, capacity, upper = problem
     program = Program.of(incidence, capacity, upper=upper)
     some = certify(program, np.full(incidence.num_examples, upper), np.zeros(incidence.num_secrets))
-    again = certify(program, some.value_N * 0.5, some.dual_S)
+    again = certify(program, some.values * 0.5, some.dual)
     assert again.objective >= 0.5 * some.objective * (1 - 1e-12)
     assert again.bound <= some.bound * (1 + 1e-12)
 
@@ -85,7 +85,7 @@ def liar(kind: str):
             "garbage": (rng.normal(size=n), rng.normal(size=m)),
             "short": (np.ones(max(n - 1, 0)), np.ones(m + 1)),
         }[kind]
-        return Candidate(primal, dual, dual)
+        return Candidate(primal, dual)
 
     return solver
 

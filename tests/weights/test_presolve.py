@@ -8,15 +8,15 @@ from weights_instances import optimum, paper_like, problems
 
 import hush
 from hush.weights import presolve
-from hush.weights.linear_program import Program, certify
+from hush.weights.linear_program import Program, Task, certify
 from hush.weights.presolve import Reduction, reduced, unreduced
-from hush.weights.solve import Task, simplex
+from hush.weights.solve import simplex
 
 
 def reduced_with(few: float, program: Program) -> Reduction:
     """As ``reduced``, with another share of rows up to which decisions note what they touch: 0 never, 1 always."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(presolve, "FEW", few)
+        patch.setattr(presolve, "MAX_TRACKED_SHARE", few)
         return reduced(program)
 
 
@@ -45,7 +45,7 @@ def test_the_way_back_keeps_feasibility_and_sum(problem) -> None:
     program = Program.of(incidence, capacity, upper=upper)
     reduction = reduced(program)
     small = reduction.program
-    inside = certify(small, small.upper_N, np.zeros(small.num_rows)).value_N
+    inside = certify(small, small.upper_N, np.zeros(small.num_rows)).values
     values = reduction.primal(inside)
     assert ((values >= 0) & (values <= upper * (1 + 1e-12))).all()
     assert (program.loads(values) <= capacity * (1 + 1e-9)).all()
@@ -92,7 +92,7 @@ def test_values_go_inward_the_way_they_come_back(problem) -> None:
     incidence, capacity, upper = problem
     reduction = reduced(Program.of(incidence, capacity, upper=upper))
     inside = 0.5 * reduction.program.upper_N
-    assert reduction.inward(reduction.primal(inside)) == pytest.approx(inside, rel=1e-12)
+    assert reduction.reduced_primal(reduction.primal(inside)) == pytest.approx(inside, rel=1e-12)
 
 
 @given(problems())
@@ -124,7 +124,7 @@ def test_noting_what_decisions_touch_changes_no_decision(monkeypatch: pytest.Mon
     for c in (20, 200, 700, 2000, 8000, 20_000):
         found = []
         for few in (-1.0, 1.0):
-            monkeypatch.setattr("hush.weights.presolve.FEW", few)
+            monkeypatch.setattr("hush.weights.presolve.MAX_TRACKED_SHARE", few)
             found.append(reduced(Program.of(incidence, c * shape)))
         for name in ("row_S", "column_N", "dual_S", "upper_N", "bounding_N"):
             assert (getattr(found[0], name) == getattr(found[1], name)).all(), name

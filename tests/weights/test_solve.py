@@ -10,7 +10,8 @@ from weights_instances import assert_certified, optimum, paper_like, problems
 
 import hush
 from hush.weights import Program, Weights, solve_program, solve_weights
-from hush.weights.solve import SOLVERS, Task
+from hush.weights.linear_program import Task
+from hush.weights.solve import SOLVERS
 
 
 @given(problems(), st.sampled_from([None, *SOLVERS]))

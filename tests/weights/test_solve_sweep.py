@@ -11,7 +11,6 @@ from weights_instances import assert_certified, optimum, paper_like, problems
 
 import hush
 from hush.weights import Program, Weights, solve, solve_several, solve_weights
-from hush.weights.linear_program import Certified
 
 STRENGTHS = [10.0, 20.0, 40.0, 250.0, 500.0, 1000.0, 2000.0, 4000.0, 1e5]
 
@@ -61,13 +60,13 @@ def test_points_at_which_no_upper_bound_counts_are_solved_once(monkeypatch: pyte
     incidence, shape = paper_like(300, seed=4)
     strengths = [3.0, 20.0, 7.0, 1000.0]  # capacities up to 0.3 for the first three
     alone: list[float] = []
-    solved = solve.solved
+    solve_program = solve.solve_program
 
-    def counted(program: Program, *arguments: Any, **options: Any) -> Weights:
+    def counted(program: Program, **options: Any) -> Weights:
         alone.append(float(program.capacity_S[0] / shape[0]))
-        return solved(program, *arguments, **options)
+        return solve_program(program, **options)
 
-    monkeypatch.setattr(solve, "solved", counted)
+    monkeypatch.setattr(solve, "solve_program", counted)
     first, second, third, _ = solve_several(Program.of(incidence, np.inf), [c * shape for c in strengths])
     assert sorted(alone) == pytest.approx([20.0, 1000.0])
     touched = incidence.secrets_per_example > 0
@@ -78,9 +77,10 @@ def test_points_at_which_no_upper_bound_counts_are_solved_once(monkeypatch: pyte
 def test_a_share_of_an_answer_that_proves_too_little_is_solved_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     incidence, shape = paper_like(50, seed=4)
 
-    def prove_nothing(program: Program, *_: Any, **__: Any) -> Certified:
-        nothing = np.zeros(program.num_columns), np.zeros(program.num_rows)
-        return Certified(value_N=nothing[0], dual_S=nothing[1], objective=0.0, bound=float(program.num_columns))
+    def prove_nothing(program: Program, *_: Any, **__: Any) -> Weights:
+        values, dual = np.zeros(program.num_columns), np.zeros(program.num_rows)
+        bound = float(program.num_columns)
+        return Weights(values=values, dual=dual, start=dual, objective=0.0, bound=bound, gap=1.0, upper=1.0)
 
     monkeypatch.setattr(solve, "certify", prove_nothing)
     small, large = solve_several(Program.of(incidence, np.inf), [10 * shape, 20 * shape])

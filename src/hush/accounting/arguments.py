@@ -1,17 +1,21 @@
-"""What the accountant is asked, checked once: rates, noise, rounds, priors."""
+"""Checks of the accountant's arguments: rates, noise, rounds, priors, accuracy and choices.
+
+Each raises InvalidInput that names the setting. Plain numbers are checked in ``hush.numbers``.
+"""
 
 import operator
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Literal, SupportsIndex, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hush.accounting.counts import Array
-from hush.errors import InvalidInput
+from hush.arrays import Array
+from hush.errors import InvalidInput, Setting
+from hush.numbers import checked_number
 
 Bound = Literal["blowup", "renyi", "kl"]
 Side = Literal["upper", "lower"]
-MOST_ROUNDS = 10**9
+MAX_ROUNDS = 10**9
 LEAST_PRIOR = 1e-300  # a smaller one comes too close to the smallest double
 
 
@@ -20,43 +24,42 @@ def checked_rates(rates: ArrayLike, *, length: int | None = None) -> Array:
     try:
         array = np.asarray(rates, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput("rates must be numbers, one sampling probability for each example") from error
+        raise InvalidInput(
+            Setting("rates"), " must be numbers, one sampling probability for each example", setting="rates"
+        ) from error
     if array.ndim == 0:
         array = np.full(1 if length is None else length, float(array))
     if array.ndim != 1 or (length is not None and array.size != length):
-        wanted = "a flat sequence" if length is None else f"one number or {length} of them, one for each example"
-        raise InvalidInput(f"rates has shape {array.shape}; pass {wanted}")
-    wrong = ~((array >= 0) & (array <= 1))  # written so that NaN is wrong
+        expected = "a flat sequence" if length is None else f"one number or {length} of them, one for each example"
+        raise InvalidInput(Setting("rates"), f" has shape {array.shape}; pass {expected}", setting="rates")
+    wrong = ~((array >= 0) & (array <= 1))  # NaN is wrong
     if wrong.any():
-        where = int(wrong.argmax())
-        raise InvalidInput(f"rates[{where}]={array[where]} is not a probability; every rate must lie in [0, 1]")
+        position = int(wrong.argmax())
+        raise InvalidInput(
+            Setting("rates"),
+            f"[{position}]={array[position]} is not a probability; every rate must lie in [0, 1]",
+            setting="rates",
+        )
     return array
-
-
-def checked_number(name: str, value: Any) -> float:
-    """One number as a float; its range is for the caller to check."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(f"{name}={value!r}; pass a number that a float can hold") from error
 
 
 def checked_noise(noise_multiplier: float) -> float:
     """A noise multiplier, finite and at least 0."""
     sigma = checked_number("noise_multiplier", noise_multiplier)
     if not 0 <= sigma < np.inf:
-        raise InvalidInput(f"noise_multiplier={sigma}; pass a finite number >= 0 (0 means no noise)")
+        raise InvalidInput("pass a finite number >= 0 (0 means no noise)", setting="noise_multiplier", value=sigma)
     return sigma
 
 
 def checked_rounds(rounds: SupportsIndex) -> int:
     """A whole number of rounds, at least 1."""
+    remedy = f"pass a whole number from 1 to {MAX_ROUNDS}"
     try:
         count = operator.index(rounds)
     except TypeError as error:
-        raise InvalidInput(f"rounds={rounds!r} is not a whole number") from error
-    if isinstance(rounds, bool) or not 1 <= count <= MOST_ROUNDS:
-        raise InvalidInput(f"rounds={rounds!r}; pass a whole number from 1 to {MOST_ROUNDS}")
+        raise InvalidInput(remedy, setting="rounds", value=rounds) from error
+    if isinstance(rounds, bool) or not 1 <= count <= MAX_ROUNDS:
+        raise InvalidInput(remedy, setting="rounds", value=rounds)
     return count
 
 
@@ -65,18 +68,19 @@ def checked_priors(prior: ArrayLike) -> Array:
     try:
         array = np.asarray(prior, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput("prior must be a number or an array of numbers") from error
+        raise InvalidInput(Setting("prior"), " must be a number or an array of numbers", setting="prior") from error
     wrong = ~((array >= LEAST_PRIOR) & (array < 1))
     if wrong.any():
-        raise InvalidInput(f"prior={array[wrong].flat[0]}; pass priors from {LEAST_PRIOR} up to less than 1")
+        value = float(array[wrong].flat[0])
+        raise InvalidInput(f"pass priors from {LEAST_PRIOR} up to less than 1", setting="prior", value=value)
     return array
 
 
 def checked_accuracy(accuracy: float) -> float:
-    """The relative excess to aim for; it steers how fine the computation is, never whether it is safe."""
+    """The relative excess to aim for; it determines how fine the computation is, never whether it is safe."""
     number = checked_number("accuracy", accuracy)
     if not 1e-6 <= number <= 0.1:
-        raise InvalidInput(f"accuracy={accuracy!r}; pass a relative excess between 1e-6 and 0.1")
+        raise InvalidInput("pass a relative excess between 1e-6 and 0.1", setting="accuracy", value=accuracy)
     return number
 
 
@@ -84,4 +88,4 @@ def checked_choice(name: str, value: str, choices: object) -> None:
     """One of the strings of a Literal type."""
     allowed = get_args(choices)
     if value not in allowed:
-        raise InvalidInput(f"{name}={value!r}; choose one of {', '.join(map(repr, allowed))}")
+        raise InvalidInput(f"choose one of {', '.join(map(repr, allowed))}", setting=name, value=value)

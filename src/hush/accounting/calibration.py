@@ -39,7 +39,6 @@ from hush.accounting.arguments import (
     checked_accuracy,
     checked_choice,
     checked_noise,
-    checked_number,
     checked_priors,
     checked_rates,
     checked_rounds,
@@ -47,7 +46,7 @@ from hush.accounting.arguments import (
 from hush.accounting.counts import Array, poisson_law
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
-from hush.numbers import rounded_up
+from hush.numbers import checked_number, rounded_up
 from hush.protection import promise_arrays
 
 TOLERANCE = 1e-3  # relative width of the bracket whose safe end is returned
@@ -269,8 +268,8 @@ class _Search:
         return float(np.log(found / self.ceiling_SQ[member]).max())
 
 
-MOST_COUNT = 1e6  # no secret is drawn more often than this in one round
-LEAST_COUNT = 1e-12
+MAX_COUNT = 1e6  # no secret is drawn more often than this in one round
+MIN_COUNT = 1e-12
 GRID, STEP = 256, 2e-3  # points of the table that many promises share, at most; relative distance, where they suffice
 FEW = 16  # up to so many promises are searched one by one
 
@@ -283,7 +282,7 @@ def capacity(
     rounds: SupportsIndex,
     bound: Bound = "blowup",
     accuracy: float = ACCURACY,
-    most: float = MOST_COUNT,
+    most: float = MAX_COUNT,
 ) -> Array:
     """Largest s such that a Poisson(s) number of the secret's examples per round keeps the promise, for each secret.
 
@@ -304,8 +303,8 @@ def capacity(
     prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, sizes[0] if sizes else 1)
     checked_priors(prior_SQ)
     accuracy, limit = checked_accuracy(accuracy), checked_number("most", most)
-    if not LEAST_COUNT < limit <= MOST_COUNT:
-        raise InvalidInput(f"most={most!r}; pass an expected count above {LEAST_COUNT} and at most {MOST_COUNT:g}")
+    if not MIN_COUNT < limit <= MAX_COUNT:
+        raise InvalidInput(f"most={most!r}; pass an expected count above {MIN_COUNT} and at most {MAX_COUNT:g}")
     points, where = np.unique(np.stack([prior_SQ.ravel(), ceiling_SQ.ravel()]), axis=1, return_inverse=True)
     curves = _Curves(points[0], sigma=sigma, rounds=count, bound=bound, accuracy=accuracy, most=limit)
     return curves.largest(points[1])[where.ravel()].reshape(prior_SQ.shape).min(axis=1)
@@ -326,7 +325,7 @@ class _Curves:
         found_P = np.zeros(ceiling_P.size)
         able = np.flatnonzero(self._prior_P < ceiling_P)
         if able.size > FEW:
-            able = able[self._posteriors(LEAST_COUNT, able) <= ceiling_P[able]]
+            able = able[self._posteriors(MIN_COUNT, able) <= ceiling_P[able]]
         if able.size > FEW:
             found_P[able] = self._table(able, ceiling_P[able])
         else:
@@ -339,7 +338,7 @@ class _Curves:
 
     def _table(self, member: Indices, ceiling_m: Array) -> Array:
         """From the least mean that any member needs to the most: octaves first, then steps in those that hold any."""
-        low = self._search(member, ceiling_m) or LEAST_COUNT  # where all are safe
+        low = self._search(member, ceiling_m) or MIN_COUNT  # where all are safe
         high = max(self._search(member, ceiling_m, every=False, guess=low), low)
         octaves = max(int(np.ceil(np.log2(high / low))), 1)
         factor = (high / low) ** (1 / octaves)
@@ -375,8 +374,8 @@ class _Curves:
             return float(worst(np.log(self._posteriors(1 / inverse, member) / ceiling_m)))
 
         # The largest safe mean is one over the least safe inverse of a mean.
-        start = 1 / min(max(guess, LEAST_COUNT), self._most)
-        inverse = least_safe(excess, start=start, least=1 / self._most, most=1 / LEAST_COUNT)
+        start = 1 / min(max(guess, MIN_COUNT), self._most)
+        inverse = least_safe(excess, start=start, least=1 / self._most, most=1 / MIN_COUNT)
         return 0.0 if inverse is None else 1 / inverse
 
     def _posteriors(self, mean: float, member: Indices) -> Array:

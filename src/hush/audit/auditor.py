@@ -19,7 +19,8 @@ from hush.audit.exposure import Ranked, by_chance, chance_of_ranks
 from hush.audit.extraction_audit import Found, examples_found, secrets_found
 from hush.audit.folders import AuditedRun
 from hush.audit.headline import headline
-from hush.audit.session import AuditFolder, AuditInputs, AuditSettings, Told, Work
+from hush.audit.session import AuditFolder, AuditInputs, Told, Work
+from hush.audit.settings import AuditSettings
 from hush.audit.statistics import Excess
 from hush.audit.steps import closest_secrets, exposed, simulated
 from hush.audit.verdict import (
@@ -33,6 +34,7 @@ from hush.audit.verdict import (
 )
 from hush.certificate import DATA_FINGERPRINT
 from hush.numbers import counted, rounded_down, rounded_up
+from hush.train.fit import usable_device
 
 __all__ = [
     "Audit",
@@ -276,6 +278,7 @@ def audit(
         folder=AuditFolder(folder),
         told=progress or (lambda _what, _done, _total: None),
     )
+    usable_device(work.settings.device)  # before any work
     if work.inputs.corpus is not None and work.inputs.planting is not None:
         work.inputs.planting.check_data(work.inputs.corpus.texts())
     unchecked = _data_notices(work) if work.inputs.corpus is not None or work.inputs.planting is not None else []
@@ -384,7 +387,7 @@ def _attack_exposure(work: Work, planting: Planting) -> list[Ranked]:
         max_length=models.max_length,
         most=work.settings.candidates,
         reference=models.reference,
-        batch_size=work.settings.batch_size,
+        batch_size=work.settings.micro_batch,
         seed=work.settings.seed,
         progress=work.bar("Ranking candidates"),
     )

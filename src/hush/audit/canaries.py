@@ -35,13 +35,12 @@ from hush.data import Corpus
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.numbers import counted
-from hush.plan.files import read_json
 from hush.plan.plan import CANARY
 from hush.protection import Protection
 from hush.scan.reasons import OwnerWriter
 from hush.scan.rules.promises import prior_among
 from hush.secret_table import Secrets
-from hush.storage import whole_file, whole_folder
+from hush.storage import read_json, whole_file, whole_folder
 
 __all__ = [
     "ALPHABETS",

@@ -169,7 +169,7 @@ def _continued(work: Work, sequences: Sequences, counts_N: Flags) -> Found | Non
             sequences,
             work.pieces("discoverable", [falling[0]], _content(sequences)),
             prompt=falling[0],
-            batch_size=work.settings.batch_size,
+            batch_size=work.settings.micro_batch,
             progress=work.bar("Weighing samples"),
         ),
     )
@@ -177,7 +177,7 @@ def _continued(work: Work, sequences: Sequences, counts_N: Flags) -> Found | Non
 
 def _filled_in(work: Work, sequences: Sequences, counts_N: Flags) -> Found:
     models = work.models
-    mask, size, content = models.tokenizer.mask_token_id, work.settings.batch_size, _content(sequences)
+    mask, size, content = models.tokenizer.mask_token_id, work.settings.micro_batch, _content(sequences)
 
     def on(name: str, subject: Subject, settings: Sequence[object]) -> tuple[Flags, Flags, Cell]:
         pieces = work.pieces(name, settings, content)
@@ -277,7 +277,7 @@ def _extracted(
         work.pieces(name, settings, _content(sequences)),
         prompts=prompts,
         continuations=lengths,
-        batch_size=work.settings.batch_size,
+        batch_size=work.settings.micro_batch,
         progress=work.bar(f"Extracting ({name})"),
     )
 

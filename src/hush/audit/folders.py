@@ -17,10 +17,9 @@ from hush.audit.canaries import Planting
 from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.plan.files import read_json
 from hush.plan.verify import model_problem, run_differences
 from hush.scan.result import Scan
-from hush.storage import parquet_table
+from hush.storage import parquet_table, read_json
 
 __all__ = ["CANARIES", "AuditedRun", "Places"]
 

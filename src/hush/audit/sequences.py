@@ -14,7 +14,7 @@ Shapes: N sequences, K lengths of prompts, M lengths of continuations, B rows of
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from hush.audit.models import Subject
+from hush.audit.settings import Continuation
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 from hush.numbers import counted
@@ -239,7 +240,6 @@ def _encoded(
         yield number, text, np.asarray(tokens, dtype=np.int32), np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
 
 
-Continuation = int | Literal["secret"]  # so many tokens from the secret's first on, or the whole secret
 Progress = Callable[[int, int], None]
 Made = TypeVar("Made")
 

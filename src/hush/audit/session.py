@@ -14,32 +14,27 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, final
-
-import torch
+from typing import Any, final
 
 from hush.audit.canaries import Planting
 from hush.audit.exposure import Frame, frame_of
 from hush.audit.folders import CANARIES, AuditedRun, Places
 from hush.audit.models import Subject, load_subject
-from hush.audit.sequences import Continuation, Progress
-from hush.audit.statistics import LEVEL, checked_level
+from hush.audit.sequences import Progress
+from hush.audit.settings import AuditSettings
 from hush.audit.verdict import NamedRun
 from hush.data import Corpus
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.numbers import counted
-from hush.plan.files import read_json
-from hush.storage import folder_digest, whole_file
+from hush.storage import folder_digest, read_json, whole_file
+from hush.train.fit import usable_device
 from hush.train.language_models import default_loss, masked_lm_loss
 from hush.train.pretrained import MOST_TOKENS
 
 __all__ = [
-    "ATTACKS",
-    "AttackName",
     "AuditFolder",
     "AuditInputs",
-    "AuditSettings",
     "Models",
     "Pieces",
     "Told",
@@ -159,53 +154,10 @@ def _read(path: Path, inputs: str) -> list[Record]:
     return found[1:] if found and found[0] == {"inputs": inputs} else []
 
 
-AttackName = Literal["mechanism", "extraction", "exposure"]
-ATTACKS: tuple[AttackName, ...] = ("mechanism", "extraction", "exposure")
-
 NEVER = 1e-4  # a reference that never saw the canaries is refused with this probability at most, in each attack
 
 Told = Callable[[str, int, int], None]
 """Told what is being done, how much of it is finished, and how much there is."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditSettings:
-    """How hard to try. prompts, continuations: lengths in tokens; "secret" is the secret's own.
-
-    secrets: how many are simulated, each in ``trials`` runs. candidates: how many of a canary are ranked. examples: how
-    many whole examples are tried. max_length: tokens to which training cut texts, by default as the run says. level:
-    of error, for all rows together. seed: simulated runs and ranked candidates for tests.
-    """
-
-    attacks: tuple[AttackName, ...] = ATTACKS
-    prompts: tuple[int, ...] = (10, 20, 50)
-    continuations: tuple[Continuation, ...] = ("secret",)
-    secrets: int = 10
-    trials: int = 20_000
-    candidates: int = 1000
-    examples: int = 10_000
-    level: float = LEVEL
-    max_length: int | None = None
-    batch_size: int | None = None
-    device: str = "cpu"
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        checked_level(self.level)
-        if not self.attacks or any(name not in ATTACKS for name in self.attacks):
-            raise InvalidInput(f"attacks={list(self.attacks)}; pass some of {', '.join(ATTACKS)}")
-        if min(self.secrets, self.trials, self.examples) < 1 or self.candidates < 2:
-            raise InvalidInput(
-                f"secrets={self.secrets}, trials={self.trials}, examples={self.examples}, "
-                f"candidates={self.candidates}; pass at least one of each, and two candidates"
-            )
-        if not self.prompts or not self.continuations:
-            raise InvalidInput("there is no length to try; pass at least one of prompts and one of continuations")
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError):  # torch without CUDA asserts
-            raise InvalidInput(f"device={self.device!r} is not there; pass cpu, cuda or cuda:1") from None
 
 
 @final
@@ -253,7 +205,7 @@ class Models:
 @final
 @dataclass(kw_only=True, repr=False)
 class Work:
-    """One audit under way; notices are what its reader has to know besides numbers."""
+    """One audit under way. notices: what its reader has to know besides numbers."""
 
     run: AuditedRun
     inputs: AuditInputs
@@ -266,7 +218,7 @@ class Work:
     def models(self) -> Models:
         """Loaded when first asked for: the attack on the mechanism needs none."""
         self.told("Loading the model", 0, 1)
-        device = self.settings.device
+        device = usable_device(self.settings.device)
         subject, tokenizer = load_subject(str(self.run.model), device=device)
         named = self.inputs.reference
         asked = self.settings.max_length or self.run.max_length
@@ -287,14 +239,16 @@ class Work:
                 "the reference is the model under audit: whatever it learnt would pass for known anyway; pass one that "
                 "never saw the data, such as the one that training began with"
             )
-        reference, own = load_subject(named, device=self.settings.device)
+        reference, own = load_subject(named, device=usable_device(self.settings.device))
         if own.get_vocab() != tokenizer.get_vocab():
             raise InvalidInput(
                 f"the reference has another tokenizer, of {len(own)} tokens and not these {len(tokenizer)}; pass a "
                 "model with the same one"
             )
         if _is_masked(reference) != masked:  # training may have made another use of it than its configuration says
-            reference, _ = load_subject(named, task="masked" if masked else "causal", device=self.settings.device)
+            reference, _ = load_subject(
+                named, task="masked" if masked else "causal", device=usable_device(self.settings.device)
+            )
         return reference
 
     @cached_property

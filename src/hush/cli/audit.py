@@ -17,7 +17,17 @@ from rich.console import Console
 from hush.cli.checks import check_model, needed_for, quiet_libraries
 from hush.cli.interrupt import GOES_ON, stop_message
 from hush.cli.messages import both, terminal, working
-from hush.cli.options import DATA_IN, SPEED, ColumnOption, DeviceOption, JsonOption, PlanOfRunOption, UnitOption, flag
+from hush.cli.options import (
+    DATA_IN,
+    SPEED,
+    ColumnOption,
+    DeviceOption,
+    JsonOption,
+    PlanOfRunOption,
+    UnitOption,
+    flag,
+    settings_from,
+)
 from hush.console import Heartbeat, WorkBar, counted
 from hush.errors import InvalidInput
 from hush.report.markup import at_least, at_most
@@ -25,13 +35,12 @@ from hush.report.markup import at_least, at_most
 if TYPE_CHECKING:
     from hush.audit.canaries import Candidates
     from hush.audit.folders import AuditedRun
-    from hush.audit.sequences import Continuation
     from hush.audit.session import AuditInputs
     from hush.data import Corpus
     from hush.incidence import Incidence
     from hush.secret_table import Secrets
 
-__all__ = ["audit", "audit_inputs", "audited_data", "canaries", "parsed"]
+__all__ = ["audit", "audit_inputs", "audited_data", "canaries", "parsed_length"]
 
 
 KNOWN, EFFORT = "What is known of the secrets, and of other models", "How hard to try"
@@ -154,32 +163,20 @@ def audit(
 
     Example: `hush audit run --data mail.jsonl --key my.key --scan found --reference gpt2 --output audit`
     """
+    options = locals()
+    from hush.audit.settings import AuditSettings
     from hush.cli.results.accounting import print_json
 
     with needed_for("an audit"):
-        import torch
-
         from hush.audit.auditor import audit as audited
         from hush.audit.folders import AuditedRun
-        from hush.audit.session import AuditSettings
         from hush.cli.results.audit import show_audit
         from hush.run.folder import locate_training
 
     if reference is not None:
         check_model(reference, "--reference")
-    settings = AuditSettings(
-        attacks=tuple(one.value for one in attack),
-        prompts=tuple(prompt),
-        continuations=tuple(parsed(one) for one in continuation),
-        secrets=simulated_secrets,
-        trials=trials,
-        candidates=ranked_candidates,
-        examples=tried_examples,
-        level=level,
-        max_length=max_length,
-        batch_size=micro_batch,
-        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
-    )
+    lengths = tuple(parsed_length(length) for length in continuation)
+    settings = settings_from(AuditSettings, options, continuations=lengths)
     quiet_libraries(silent=False)
     with working("Reading the run and the data"):
         loaded = AuditedRun.load(locate_training(run), plan=plan)
@@ -278,13 +275,9 @@ def audit_inputs(
     )
 
 
-def parsed(text: str) -> "Continuation":
-    """How many tokens to compare with what the model says: a number, or as many as the secret has."""
-    if text == "secret":
-        return "secret"
-    if not text.isdecimal() or int(text) < 1:
-        raise InvalidInput(f"--continuation={text!r}; pass a number of tokens from 1 on, or the word secret")
-    return int(text)
+def parsed_length(text: str) -> int | str:
+    """A number of tokens as such; anything else as it is, for the settings to accept or refuse."""
+    return int(text) if text.isdecimal() else text
 
 
 WHAT, YOURS = "What a canary may be", "Your own secrets, beside them"

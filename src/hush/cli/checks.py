@@ -74,8 +74,8 @@ def read_data_fingerprint(
 ) -> str | None:
     """The fingerprint of the data under the key at this path, which is made on first use; None without data."""
     from hush.data import read_corpus
-    from hush.data.text_readers import check_key_apart
-    from hush.keys import DataKey
+    from hush.data.text_readers import kind_of
+    from hush.keys import DataKey, check_key_apart
 
     if data is None:
         stray = {"--key": key, "--column": column, "--unit": unit}
@@ -84,7 +84,7 @@ def read_data_fingerprint(
         return None
     if key is None:
         raise InvalidInput("--data needs --key KEYFILE: only a keyed fingerprint of private data may stand in a plan")
-    check_key_apart(key, data, code=False)
+    check_key_apart(key, data, read_as_data=kind_of(key) is not None)
     corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
     if len(corpus) != rows:
         raise InvalidInput(

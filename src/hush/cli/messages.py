@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.text import Text
 
 from hush.cli.interrupt import INTERRUPTED, TERMINATED, Terminated, remembered_interrupt
-from hush.cli.options import PRINTED, flag
+from hush.cli.options import PRINTED, flag, flags_of
 from hush.console import Heartbeat, ProgressBar, plain
-from hush.errors import HushError, InvalidInput
+from hush.errors import HushError, InvalidInput, NameOf
 
 if TYPE_CHECKING:
     from hush.run.job import Watch
@@ -118,7 +118,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         say_as_asked(**asked)
         _show_odd_names()
         try:
-            with _ending():
+            with _ending(flags_of(function)):
                 if asked["quiet"] and asked["verbose"]:
                     raise InvalidInput("--quiet and --verbose ask for opposite things; pass one of them")
                 function(**given)
@@ -142,7 +142,7 @@ def _show_odd_names() -> None:
 
 
 @contextmanager
-def _ending() -> Iterator[None]:
+def _ending(name_of: NameOf) -> Iterator[None]:
     """Errors and Ctrl-C are said, on one line, also with --quiet. Ctrl-C may bring a message: what is kept.
 
     What no one foresaw is said without its message: that of another library may quote the data.
@@ -157,6 +157,8 @@ def _ending() -> Iterator[None]:
         raise  # whoever read the output has gone, and there is nobody to tell; or the command has said what it had to
     except Exception as error:
         console = Console(stderr=True)
+        if isinstance(error, HushError):
+            error.show_settings_as(name_of)
         if _asked.get().debug:
             console.print(_shown("".join(_traceback(error))), soft_wrap=True)
         console.print(_shown(f"Error: {_said(error)}"), style="red", soft_wrap=True)

@@ -4,14 +4,20 @@ An option is named as the key of the config and the argument of the library, wit
 is repeated, and its name is in the singular.
 """
 
-from enum import StrEnum
+import inspect
+from collections.abc import Callable, Container, Mapping
+from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 if TYPE_CHECKING:
     from hush.accounting.arguments import Bound
+    from hush.settings import Settings
+
+Stated = TypeVar("Stated", bound="Settings")
 
 __all__ = [
     "DATA_IN",
@@ -39,6 +45,9 @@ __all__ = [
     "TopOption",
     "UnitOption",
     "flag",
+    "flags_of",
+    "option_of",
+    "settings_from",
 ]
 
 
@@ -46,6 +55,65 @@ PROMISES = "What is promised"
 DATA_IN = "The data"
 SPEED = "Speed and memory: none of these changes what is proven"
 PRINTED = "What is printed"
+
+
+# Settings whose option has a name of its own: it is repeated, or a shorter name would mean something else here.
+OPTION_OF = {
+    "attacks": "attack",
+    "candidates": "ranked_candidates",
+    "continuations": "continuation",
+    "examples": "tried_examples",
+    "lora.targets": "lora_target",
+    "methods": "compare",
+    "prompts": "prompt",
+    "secrets": "simulated_secrets",
+    "settings": "setting",
+    "templates": "template",
+}
+
+
+def option_of(setting: str, options: Container[str]) -> str | None:
+    """The option of a command that states a setting, as the name of its parameter; None if it has none.
+
+    >>> option_of("lora.rank", ["lora_rank"]), option_of("prompts", ["prompt"]), option_of("level", [])
+    ('lora_rank', 'prompt', None)
+    """
+    names = (OPTION_OF.get(setting), setting.replace(".", "_"))
+    return next((name for name in names if name is not None and name in options), None)
+
+
+def settings_from(model: "type[Stated]", options: Mapping[str, Any], **more: Any) -> "Stated":
+    """The settings of a stage from the options of a command; an option is named as the setting that it states."""
+    values: dict[str, Any] = {}
+    for field in model.model_fields:
+        option = option_of(field, options)
+        if option is not None and field not in more:
+            values[field] = _plain_value(options[option])
+    return model(**values, **more)
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_plain_value(each) for each in value) or None
+    return value.value if isinstance(value, Enum) else value
+
+
+def flags_of(command: Callable[..., Any]) -> Callable[[str], str | None]:
+    """How a command names settings: ``--batch-size``; an argument by what stands for it in the help."""
+    parameters = inspect.signature(command).parameters
+
+    def name_of(setting: str) -> str | None:
+        name = option_of(setting, parameters)
+        if name is None:
+            return None
+        notes = getattr(parameters[name].annotation, "__metadata__", ())
+        note = next((note for note in notes if isinstance(note, OptionInfo | ArgumentInfo)), None)
+        if isinstance(note, ArgumentInfo):
+            return note.metavar if isinstance(note.metavar, str) else name.upper()
+        stated = note.param_decls if note is not None and note.param_decls else ()
+        return stated[0].split("/")[0] if stated else f"--{name.replace('_', '-')}"
+
+    return name_of
 
 
 def flag(name: str, help: str, *, panel: str | None = None) -> Any:

@@ -28,6 +28,7 @@ from hush.cli.options import (
     SecretsOption,
     TopOption,
     UnitOption,
+    settings_from,
 )
 from hush.console import counted
 from hush.errors import InvalidInput
@@ -116,24 +117,22 @@ def plan(
     Example: `hush plan found/public/incidence.parquet --secrets found/public/secrets.parquet --data mail.jsonl
     --key my.key --batch-size 16 --rounds 50 --output my-plan`
     """
+    options = locals()
     from hush.cli.checks import check_apart, check_folder_free
     from hush.cli.inputs import check_batch_size, named_by_id, read_promises
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import plan_record, show_plan
     from hush.plan.files import check_folder
     from hush.plan.make import choose_held_out, make_plan_holding_out
-    from hush.weights.frontier import KEEP
+    from hush.plan.settings import PlanSettings
 
-    if keep is not None and (noise_multiplier is not None or capacity is not PlanCapacity.accounted):
-        raise InvalidInput(
-            "--keep looks for a noise, for accounted capacities; drop it, or --noise-multiplier and --capacity"
-        )
     check_folder(output)
     check_folder_free(output, "a plan", force=force)
     check_apart(output, data)
     with working("Reading the graph"):
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
-    held_out = choose_held_out(promises.incidence, hold_out)
+    settings = settings_from(PlanSettings, options, rounds=promises.rounds)
+    held_out = choose_held_out(promises.incidence, settings.hold_out)
     check_batch_size(batch_size, promises.incidence.num_examples, held_out=held_out.size)
     with working("Reading the data"):
         fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=promises.incidence.num_examples)
@@ -143,14 +142,9 @@ def plan(
         found = make_plan_holding_out(
             promises.incidence,
             held_out,
-            **promises.arguments,
-            batch_size=batch_size,
-            bound=bound.value,
-            capacity=capacity.value,
-            noise_multiplier=noise_multiplier,
-            keep=KEEP if keep is None else keep,
-            strength=strength,
-            clip_norm=clip_norm,
+            prior=promises.prior,
+            ceiling=promises.ceiling,
+            **settings.arguments,
             secret_ids=promises.ids,
             data_fingerprint=fingerprint,
             progress=progress,

@@ -14,9 +14,18 @@ from rich.console import Console
 from hush.cli.checks import check_model, needed_for, quiet_libraries
 from hush.cli.interrupt import Interrupt, stop_message, stopped_after
 from hush.cli.messages import terminal, working
-from hush.cli.options import DATA_IN, SPEED, ColumnOption, DeviceOption, JsonOption, PlanArgument, UnitOption, flag
+from hush.cli.options import (
+    DATA_IN,
+    SPEED,
+    ColumnOption,
+    DeviceOption,
+    JsonOption,
+    PlanArgument,
+    UnitOption,
+    flag,
+    settings_from,
+)
 from hush.errors import InvalidInput
-from hush.train.settings import MAX_LEARNING_RATE
 
 __all__ = ["train"]
 
@@ -78,7 +87,7 @@ def train(
         float | None,
         typer.Option(
             help="At its peak, above 0 [5e-4; with --lora 1e-3; with sgd 0.1].",
-            max=MAX_LEARNING_RATE,
+            max=1e3,
             rich_help_panel=LEARNING,
         ),
     ] = None,
@@ -166,6 +175,7 @@ def train(
 
     On 4 GPUs: `torchrun --nproc-per-node 4 -m hush train my-plan …` as above; if it is too large for one, add `--shard`
     """
+    options = locals()
     from hush.cli.checks import check_apart
     from hush.cli.messages import Milestones, both
     from hush.cli.results.accounting import print_json
@@ -174,8 +184,16 @@ def train(
     from hush.data import read_corpus
     from hush.keys import DataKey
     from hush.plan import Plan
+    from hush.train.settings import Recipe, Runtime
 
-    # From here on: a run may be there that goes on.
+    if not lora and lora_target:
+        raise InvalidInput("--lora-target is about LoRA; add --lora, or drop it")
+    adapters = {"rank": lora_rank, "alpha": lora_alpha, "dropout": lora_dropout, "targets": lora_target or None}
+    stream = {"weight": public_weight, "batch": public_batch}
+    public = {name: value for name, value in stream.items() if value is not None}
+    recipe = settings_from(Recipe, options, lora=adapters if lora else None, public=public or None)
+    runtime = settings_from(Runtime, options)
+    # From here on: a run may be there that is continued.
     with stop_message(lambda: stopped_at_once(output)), _processes(device) as first:
         if not plan.is_dir():
             raise InvalidInput(f"{plan} is not a folder; pass one that hush plan wrote")
@@ -186,40 +204,13 @@ def train(
             loaded = Plan.load(plan)
         corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
         found_key = None if key is None else DataKey.load(key)
-        if not lora and lora_target:
-            raise InvalidInput("--lora-target is about LoRA; add --lora, or drop it")
 
         shown = terminal(silent=not first)
         show_start(loaded, corpus, model, output, shown, lora=lora)
         quiet_libraries(silent=not first)
         with needed_for("training"):
             from hush.train.fit import Stopped, fit
-            from hush.train.pretrained import Lora
-            from hush.train.recipe import Recipe, Runtime
 
-        targets = tuple(lora_target or ())
-        recipe = Recipe(
-            model=model,
-            task=None if task is None else task.value,
-            lora=Lora(rank=lora_rank, alpha=lora_alpha, dropout=lora_dropout, targets=targets) if lora else None,
-            optimizer=optimizer.value,
-            learning_rate=learning_rate,
-            schedule=schedule.value,
-            warmup=warmup,
-            max_length=max_length,
-            bf16=bf16,
-            public_weight=public_weight,
-            public_batch=public_batch,
-        )
-        runtime = Runtime(
-            micro_batch=micro_batch,
-            compile=compile,
-            gradient_checkpointing=gradient_checkpointing,
-            save_every=save_every,
-            evaluate_every=evaluate_every,
-            device=device,
-            shard=shard,
-        )
         with TrainingBar(shown, loaded.rounds) as bar, Interrupt(bar.stopping) as stop:
             ended = fit(
                 loaded,

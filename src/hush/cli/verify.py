@@ -118,8 +118,9 @@ def _meant(folder: Path) -> Path:
 def _check_fits(folder: Path) -> None:
     """Refuse to sign a release whose certificate is not about its plan and its model."""
     from hush.certificate import Certificate
-    from hush.plan.files import is_release, minor_version, read_json, read_record
+    from hush.plan.files import is_release, minor_version, read_record
     from hush.plan.verify import check_release, refuse_unknown_words
+    from hush.storage import read_json
 
     if not is_release(folder):
         return

@@ -34,7 +34,6 @@ __all__ = [
     "JsonPart",
     "TextPart",
     "Unit",
-    "check_key_apart",
     "kind_of",
     "line_spans",
     "lines_before",
@@ -134,15 +133,6 @@ def kind_of(path: Path) -> str | None:
     if suffixes and suffixes[-1] in COMPRESSED and suffixes[-2:-1] != [".parquet"]:
         suffixes.pop()
     return KINDS.get(suffixes[-1]) if suffixes else None
-
-
-def check_key_apart(key: Path, source: str, *, code: bool) -> None:
-    """Refuse a key that would be read as data: a model that learned it would let others test guesses of the data."""
-    is_read = code or kind_of(key) is not None  # of code every file is, whatever its name
-    if is_read and Path(source).is_dir() and key.resolve().is_relative_to(Path(source).resolve()):
-        raise InvalidInput(
-            f"the key {key} lies inside the data, {source}, and would be read with it; name a place elsewhere"
-        )
 
 
 def _is_blank(line: bytes) -> bool:

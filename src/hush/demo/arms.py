@@ -39,8 +39,8 @@ from hush.report.report import read_evaluations
 from hush.run.folder import RunPaths
 from hush.scan.engines import available_cores
 from hush.train.fit import LOSS, Stopped, fit
-from hush.train.recipe import Recipe, Runtime
 from hush.train.round import LiveNumbers
+from hush.train.settings import Recipe, Runtime
 from hush.weights.frontier import FrontierRow, frontier
 
 __all__ = [

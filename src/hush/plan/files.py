@@ -17,7 +17,6 @@ Both are over the bytes of the files as they are, so that other programs can che
 """
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
-from hush.storage import file_digest, parquet_file, read_table, record_digest, whole_file, whole_folder, write_table
+from hush.storage import (
+    file_digest,
+    parquet_file,
+    read_json,
+    read_table,
+    record_digest,
+    whole_file,
+    whole_folder,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from hush.plan.plan import Plan
@@ -201,27 +209,6 @@ def stored_rates(folder: Path) -> np.ndarray:
     """The rates as they stand in the plan's table."""
     table, _ = read_table(folder / "examples.parquet", kind="plan examples", columns=("rate",))
     return _numbers(table.column("rate"), folder / "examples.parquet")
-
-
-def read_json(path: Path) -> Any:
-    """JSON in which every name is given once and every number is finite; an InvalidInput otherwise."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len({name for name, _ in pairs}) != len(pairs):
-            raise ValueError("a name is given twice")
-        return dict(pairs)
-
-    def refuse(constant: str) -> float:
-        raise ValueError(f"{constant} is no finite number")
-
-    def finite(digits: str) -> float:
-        return float(digits) if math.isfinite(float(digits)) else refuse(digits)
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        return json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_float=finite)
-    except (ValueError, RecursionError):  # the latter where it is nested too deeply
-        raise InvalidInput(f"{path} is not JSON that hush wrote; restore it") from None
 
 
 def _write_json(content: dict[str, Any], path: Path) -> None:

@@ -1,13 +1,11 @@
-"""From promises to a plan: choose the weights, prove the noise, freeze both.
+"""From promises to a plan: choose the weights, prove the noise, freeze both; and plans that hold out examples.
 
-Examples that a plan leaves out of training, to evaluate on: they hold no secret, and their weight is 0.
-
-Why scores on them may be shown. Which they are follows from the graph, which is public. They hold no secret, so they
-are the same whatever the secrets say. A score is then a function of the model after some round and of public things;
-the certificate covers the models of all rounds, so it covers their scores, too.
-
-Left out by weight, examples keep their numbers: graph, data and fingerprints are those of the scan, and whoever has the
-plan can see what was held out.
+Held-out examples are left out of training, to evaluate on: they contain no secret, and their weight is 0. Scores on
+them may be shown. Which examples they are follows from the graph, which is public. They contain no secret, so they are
+the same whatever the secrets are. A score is therefore a function of the model after some round and of public data; the
+certificate covers the models of all rounds, so it covers these scores too. Because they are left out by weight,
+examples keep their numbers: graph, data and fingerprints are those of the scan, and a reader of the plan can see what
+was held out.
 """
 
 from collections.abc import Sequence
@@ -19,19 +17,32 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hush.accounting import posteriors
-from hush.accounting.arguments import Bound, checked_choice, checked_noise, checked_number
-from hush.arrays import chosen_indices
-from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput
+from hush.accounting.arguments import Bound, checked_choice, checked_noise
+from hush.arrays import Array, Progress, chosen_indices
+from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
-from hush.numbers import rounded_up
+from hush.numbers import checked_number, checked_positive, rounded_up
 from hush.plan.plan import Plan, check_data_fingerprint, check_ids
-from hush.weights.choose import Capacity, Choice, Chooser, Progress, TooLittleNoise
-from hush.weights.frontier import KEEP, explained, make_chooser, noise_without
+from hush.weights.choose import Capacity, Choice, Chooser, TooLittleNoise, make_chooser
+from hush.weights.frontier import KEEP, explained, noise_without
 
-__all__ = ["choose_held_out", "graph_of_training", "held_out_examples", "make_plan_holding_out"]
+__all__ = [
+    "choose_held_out",
+    "graph_of_training",
+    "held_out_examples",
+    "make_plan",
+    "make_plan_holding_out",
+    "noise_without_forcing",
+]
 
+BINDING_SHARE = 0.99  # of the noise: if the choice needs more than this share, its binding secrets bind here too
+MAX_NAMED = 3  # secrets that an error message names
 
-BINDING_FROM = 0.99  # with a larger share of the noise needed than this, the secrets that bind there bind here
+HELD_OUT_SHARE = 0.05  # of the examples without a secret, by default
+MIN_HELD_OUT = 20  # examples: a score on fewer says little
+MAX_HELD_OUT = 1000  # examples: more only cost time
+MAX_HELD_OUT_SHARE = 0.5
+RATE_MARGINS = (0.0, *(10.0**k for k in range(-12, -5)))  # relative; tried until no rate exceeds a proven one
 
 
 def make_plan(
@@ -53,7 +64,7 @@ def make_plan(
     tolerance: float = 1e-4,
     progress: Progress | None = None,
 ) -> Plan:
-    """Decide how often each example is used and how much noise is added, so that every promise is kept.
+    """Choose how often each example is used and how much noise is added, so that every promise is kept.
 
     capacity="accounted" keeps as much data as noise_multiplier allows; without one it takes the least noise at which
     the examples with secrets keep the share `keep` of their weight. "paper" uses strength * mu_j as capacities
@@ -61,30 +72,41 @@ def make_plan(
     than needed, never for less. data_fingerprint (from ``DataKey.fingerprint_rows``) ties the plan to its data:
     training then refuses any other.
 
-    Guarantee: the posteriors of the plan are upper bounds, proven for its very rates and noise, and none exceeds its
-    ceiling; otherwise an InfeasiblePlan or CannotCertify says why.
+    Guarantee: the posteriors of the plan are upper bounds, proven for exactly its rates and noise, and none exceeds its
+    ceiling; otherwise InfeasiblePlan or CannotCertify is raised and says why.
     """
     checked_choice("capacity", capacity, Capacity)
     if (strength is not None) != (capacity == "paper"):
-        raise InvalidInput(f"capacity={capacity!r} with strength={strength!r}; give a strength exactly for 'paper'")
-    keep, clip_norm = checked_number("keep", keep), checked_number("clip_norm", clip_norm)
-    noise_scale = checked_number("noise_scale", noise_scale)
-    strength = None if strength is None else checked_number("strength", strength)
+        raise InvalidInput(
+            Setting("capacity"), f"={capacity!r} with ", Setting("strength"),
+            f"={strength!r}; give a strength exactly for 'paper'", setting="strength",
+        )  # fmt: skip
+    keep = checked_number("keep", keep)
     if not 0 < keep <= 1:
-        raise InvalidInput(f"keep={keep!r}; pass the share of data to keep, above 0 and at most 1")
-    if not (0 < clip_norm < np.inf and 0 < noise_scale < np.inf):
-        raise InvalidInput(f"clip_norm={clip_norm!r} and noise_scale={noise_scale!r} must be finite and above 0")
-    if strength is not None and not 0 < strength < np.inf:
-        raise InvalidInput(f"strength={strength!r}; pass a finite number above 0")
+        raise InvalidInput("pass the share of data to keep, above 0 and at most 1", setting="keep", value=keep)
+    clip_norm, noise_scale = checked_positive("clip_norm", clip_norm), checked_positive("noise_scale", noise_scale)
+    strength = None if strength is None else checked_positive("strength", strength)
     check_data_fingerprint(data_fingerprint)
-    wanted = None if noise_multiplier is None else checked_noise(noise_multiplier)
+    noise = None if noise_multiplier is None else checked_noise(noise_multiplier)
     chooser = make_chooser(incidence, prior, ceiling, batch_size, rounds, bound, tolerance)
     ids = _checked_ids(secret_ids, incidence.num_secrets)
-    choice = _chosen(chooser, capacity, wanted, keep, strength, ids, progress)
-    sigma = choice.noise_multiplier if wanted is None else wanted
-    if sigma < choice.noise_multiplier:
-        raise _too_little(sigma, chooser, choice, ids)
-    posterior_SQ, binding = _at(sigma, chooser, choice)
+    if capacity == "none":
+        choice = chooser.all_examples
+    elif strength is not None:
+        choice = chooser.paper(strength)
+    elif noise is None:
+        choice = chooser.least_noise_keeping(keep, progress=progress)
+    elif noise >= chooser.all_examples.noise_multiplier:
+        choice = chooser.all_examples
+    else:
+        try:
+            choice = chooser.proven_at(noise)
+        except TooLittleNoise as error:
+            raise explained(chooser, noise, error, ids.__getitem__) from error
+    noise = choice.noise_multiplier if noise is None else noise
+    if noise < choice.noise_multiplier:
+        raise _too_little_noise(noise, chooser, choice, ids)
+    posterior_SQ, binding = _posteriors_at(noise, chooser, choice)
     return Plan(
         incidence=incidence,
         secret_ids=ids,
@@ -93,7 +115,7 @@ def make_plan(
         posterior=posterior_SQ,
         binding=binding,
         weights=choice.weight_N,
-        noise_multiplier=sigma,
+        noise_multiplier=noise,
         rounds=chooser.rounds,
         batch_size=chooser.batch_size,
         clip_norm=clip_norm,
@@ -107,76 +129,56 @@ def make_plan(
 
 
 def noise_without_forcing(plan: Plan) -> tuple[str, float] | None:
-    """If one secret alone forces a plan's noise: its id, and the noise that the same rates would need without it.
+    """If a single secret forces a plan's noise: its id, and the noise that the same rates would need without it.
 
-    None if several do, or if it would buy less than 1 %.
+    None if several secrets bind, or if the difference would be less than 1 %.
     """
     if plan.binding.size != 1:
         return None
-    only = int(plan.binding[0])
-    found = noise_without(
-        only, plan.incidence, plan.prior, plan.ceiling, rates=plan.rates, rounds=plan.rounds, bound=plan.bound
+    secret = int(plan.binding[0])
+    relaxed = noise_without(
+        secret, plan.incidence, plan.prior, plan.ceiling, rates=plan.rates, rounds=plan.rounds, bound=plan.bound
     )
-    return (plan.secret_ids[only], found) if found < BINDING_FROM * plan.noise_multiplier else None
+    return (plan.secret_ids[secret], relaxed) if relaxed < BINDING_SHARE * plan.noise_multiplier else None
 
 
-def _chosen(
-    chooser: Chooser,
-    capacity: Capacity,
-    wanted: float | None,
-    keep: float,
-    strength: float | None,
-    ids: tuple[str, ...],
-    progress: Progress | None,
-) -> Choice:
-    if capacity == "none":
-        return chooser.everything
-    if capacity == "paper":
-        return chooser.paper(strength or 0.0)
-    if wanted is None:
-        return chooser.keeping(keep, progress=progress)
-    if wanted >= chooser.everything.noise_multiplier:
-        return chooser.everything
-    try:
-        return chooser.proven_at(wanted)
-    except TooLittleNoise as error:
-        raise explained(chooser, wanted, error, ids.__getitem__) from error
-
-
-def _at(sigma: float, chooser: Chooser, choice: Choice) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Posteriors at this noise, which is what the choice needs or more, and the secrets that bind there."""
-    found = choice.calibration
-    posterior_SQ = found.posterior.reshape(chooser.prior_SQ.shape)
-    if sigma == found.noise_multiplier:
-        return posterior_SQ, found.binding
-    again_SQ = posteriors(
+def _posteriors_at(noise: float, chooser: Chooser, choice: Choice) -> tuple[Array, NDArray[np.int64]]:
+    """Posteriors and binding secrets at this noise, which is at least what the choice needs."""
+    calibration = choice.calibration
+    posterior_SQ = calibration.posterior.reshape(chooser.prior_SQ.shape)
+    if noise == calibration.noise_multiplier:
+        return posterior_SQ, calibration.binding
+    smaller_SQ = posteriors(
         chooser.incidence,
         prior=chooser.prior_SQ,
-        noise_multiplier=sigma,
+        noise_multiplier=noise,
         rates=choice.rate_N,
         rounds=chooser.rounds,
         bound=chooser.bound,
     )
-    near = found.noise_multiplier > BINDING_FROM * sigma
-    return np.minimum(posterior_SQ, again_SQ), found.binding if near else found.binding[:0]  # both are upper bounds
+    is_close = calibration.noise_multiplier > BINDING_SHARE * noise
+    binding = calibration.binding if is_close else calibration.binding[:0]
+    return np.minimum(posterior_SQ, smaller_SQ), binding  # both are upper bounds
 
 
-def _too_little(sigma: float, chooser: Chooser, choice: Choice, ids: tuple[str, ...]) -> InfeasiblePlan:
+def _too_little_noise(noise: float, chooser: Chooser, choice: Choice, ids: tuple[str, ...]) -> InfeasiblePlan:
     binding: list[int] = choice.calibration.binding.tolist()
-    names = ", ".join(ids[secret] for secret in binding[:3])
-    more = f" and {len(binding) - 3} more" if len(binding) > 3 else ""
-    text = (
-        f"noise_multiplier={sigma:.6g} does not keep every promise at these rates, "
-        f"{rounded_up(choice.noise_multiplier, 6)} does ({names}{more} would break); raise it, or let "
-        "capacity='accounted' use the examples of those secrets less"
-    )
+    names = ", ".join(ids[secret] for secret in binding[:MAX_NAMED])
+    more = f" and {len(binding) - MAX_NAMED} more" if len(binding) > MAX_NAMED else ""
+    parts = [
+        Setting("noise_multiplier"),
+        f"={noise:.6g} does not keep every promise at these rates, {rounded_up(choice.noise_multiplier, 6)} does "
+        f"({names}{more} would break); raise it, or let ",
+        Setting("capacity"),
+        "='accounted' use the examples of those secrets less",
+    ]
     if len(binding) == 1:
         relaxed = noise_without(
             binding[0], chooser.incidence, chooser.prior_SQ, chooser.ceiling_SQ,
             rates=choice.rate_N, rounds=chooser.rounds, bound=chooser.bound,
         )  # fmt: skip
-        text += f". {names} alone forces it: without its promise a noise of {rounded_up(relaxed)} would do"
-    return InfeasiblePlan(text)
+        parts.append(f". {names} alone forces it: without its promise a noise of {rounded_up(relaxed)} would be enough")
+    return InfeasiblePlan(*parts, setting="noise_multiplier")
 
 
 def _checked_ids(secret_ids: Sequence[str] | None, count: int) -> tuple[str, ...]:
@@ -188,65 +190,67 @@ def _checked_ids(secret_ids: Sequence[str] | None, count: int) -> tuple[str, ...
     return tuple(secret_ids)
 
 
-SHARE = 0.05  # of the examples without a secret
-FEWEST, MOST = 20, 1000  # examples: with fewer a score says little, and more only cost time
-LESS = 1e-12  # by which weights are lowered until no rate is above the proven one
+# Plans that hold out examples.
 
 
 def choose_held_out(incidence: Incidence, share: float | None = None) -> NDArray[np.int64]:
-    """This share of the examples without a secret, at most 1,000, at random; the same ones for the same graph.
+    """A random share of the examples without a secret, at most 1,000; the same ones for the same graph.
 
-    By default a twentieth, or none where that is less than 20 examples.
+    By default a twentieth, or none if that is less than 20 examples.
 
     >>> graph = Incidence.from_pairs([0, 1], [0, 0], num_examples=10, num_secrets=1)
     >>> choose_held_out(graph, 0.25).tolist(), choose_held_out(graph).tolist()
     ([7, 9], [])
     """
-    if share is not None and not 0 <= share <= 0.5:  # NaN fails
-        raise InvalidInput(f"the share to hold out is {share!r}; pass 0 for none, or a number up to 0.5 such as 0.05")
+    if share is not None and not 0 <= share <= MAX_HELD_OUT_SHARE:  # NaN fails
+        raise InvalidInput(
+            "pass the share of examples to hold out: 0 for none, or a number up to 0.5 such as 0.05",
+            setting="hold_out",
+            value=share,
+        )
     free = np.flatnonzero(incidence.secrets_per_example == 0)
-    count = min(int((SHARE if share is None else share) * free.size), MOST)
-    if share is None and count < FEWEST:
+    count = min(int((HELD_OUT_SHARE if share is None else share) * free.size), MAX_HELD_OUT)
+    if share is None and count < MIN_HELD_OUT:
         count = 0
     if share and not count:
         raise InvalidInput(
-            f"{free.size} of {incidence.num_examples} examples hold no secret, of which {share!r} is less than one: "
-            "nothing is left to evaluate on whose scores may be shown. Hold out a larger share, or 0 for none"
+            f"only {free.size} of {incidence.num_examples} examples contain no secret, and this share of them is less "
+            "than one example: no score could be shown; pass a larger share, or 0 to hold out none",
+            setting="hold_out",
+            value=share,
         )
     return np.sort(np.random.default_rng(0).choice(free, count, replace=False)).astype(np.int64)
 
 
 def make_plan_holding_out(incidence: Incidence, examples: ArrayLike, **arguments: Any) -> Plan:
-    """``make_plan`` with these examples left out: their weight is 0. They must hold no secret.
+    """``make_plan`` with these examples left out: their weight is 0. They must contain no secret.
 
-    Guarantee: that of ``make_plan``. Rates are those of a plan for the other examples, or less by rounding.
+    Guarantee: that of ``make_plan``. Rates are those of a plan for the other examples, or lower by rounding.
     """
-    held = chosen_indices("examples to hold out", examples, incidence.num_examples)
-    bearing = held[incidence.secrets_per_example[held] > 0]
+    held_out = chosen_indices("examples to hold out", examples, incidence.num_examples)
+    bearing = held_out[incidence.secrets_per_example[held_out] > 0]
     if bearing.size:
         raise InvalidInput(
-            f"{bearing.size} of the examples to hold out contain a secret, example {bearing[0]} first; a score on them "
+            f"{bearing.size} of the examples to hold out contain a secret, first example {bearing[0]}; a score on them "
             "would be a release that no plan accounts for: hold out examples without a secret"
         )
-    if not held.size:
+    if not held_out.size:
         return make_plan(incidence, **arguments)
     used_N = np.ones(incidence.num_examples, dtype=bool)
-    used_N[held] = False
-    found = make_plan(incidence.select(examples=used_N), **arguments)
+    used_N[held_out] = False
+    proven = make_plan(incidence.select(examples=used_N), **arguments)
     weight_N = np.zeros(incidence.num_examples)
-    weight_N[used_N] = found.weights
-    best = found.total_weight / (1 - found.weights_gap)  # no weights for the other examples have a larger sum
+    weight_N[used_N] = proven.weights
+    best = proven.total_weight / (1 - proven.weights_gap)  # no weights for the other examples have a larger sum
     bearing_N = incidence.secrets_per_example > 0
-    less = 0.0
-    while less < 1e-6:
-        now_N = np.where(bearing_N, weight_N * (1 - less), weight_N)
-        gap = max(0.0, 1 - float(now_N.sum()) / best)
-        plan = replace(found, incidence=incidence, weights=now_N, weights_gap=gap)
-        # The same weights among zeros may sum to a hair less, and what was proven holds for lower rates only.
-        if np.all(plan.rates[used_N & bearing_N] <= found.rates[bearing_N[used_N]]):
+    for margin in RATE_MARGINS:
+        lowered_N = np.where(bearing_N, weight_N * (1 - margin), weight_N)
+        gap = max(0.0, 1 - float(lowered_N.sum()) / best)
+        plan = replace(proven, incidence=incidence, weights=lowered_N, weights_gap=gap)
+        # The same weights among zeros may have a slightly smaller sum, and the proof holds for lower rates only.
+        if np.all(plan.rates[used_N & bearing_N] <= proven.rates[bearing_N[used_N]]):
             return plan
-        less = max(LESS, 10 * less)
-    raise CannotCertify("the rates of a plan with examples held out come out above the proven ones; hold out fewer")
+    raise CannotCertify("the rates of a plan with held-out examples exceed the proven ones; hold out fewer")
 
 
 def graph_of_training(plan: Plan) -> Incidence:
@@ -257,5 +261,5 @@ def graph_of_training(plan: Plan) -> Incidence:
 
 
 def held_out_examples(plan: Plan) -> NDArray[np.int64]:
-    """The examples that a plan leaves out to evaluate on: no secret, and weight 0, which nothing else gives them."""
+    """The examples that a plan holds out: without a secret and of weight 0, which no other example without one has."""
     return np.flatnonzero((plan.incidence.secrets_per_example == 0) & (plan.weights == 0)).astype(np.int64)

@@ -35,7 +35,7 @@ from hush.incidence import Incidence
 from hush.keys import is_fingerprint
 from hush.numbers import rounded_down, rounded_up
 from hush.protection import promise_arrays
-from hush.weights.choose import KEPT, Capacity, rates_of
+from hush.weights.choose import KEPT_WEIGHT, Capacity, rates_of
 
 __all__ = ["CANARY", "are_canaries", "kept_weight", "remarks", "unlisted_secrets"]
 
@@ -258,7 +258,7 @@ class Plan:
     @property
     def kept_fraction(self) -> float:
         """Share of the examples that are ever used."""
-        return float(np.mean(self.weights > KEPT))
+        return float(np.mean(self.weights > KEPT_WEIGHT))
 
     @property
     def total_weight(self) -> float:

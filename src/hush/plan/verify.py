@@ -57,7 +57,6 @@ from hush.plan.files import (
     is_release,
     minor_version,
     read_fields,
-    read_json,
     read_record,
     signature_problem,
     stored_rates,
@@ -66,7 +65,7 @@ from hush.plan.make import held_out_examples
 from hush.plan.plan import promises_fingerprint
 from hush.protection import promise_arrays
 from hush.secret_table import Secrets
-from hush.storage import folder_digest
+from hush.storage import folder_digest, read_json
 
 __all__ = ["Check", "Verification", "verify"]
 

@@ -17,7 +17,7 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.numbers import is_number
 from hush.plan import Plan
-from hush.plan.files import RELEASES, is_release, minor_version, read_json, read_record
+from hush.plan.files import RELEASES, is_release, minor_version, read_record
 from hush.plan.verify import model_problem, plan_differences, refuse_unknown_words, run_differences
 from hush.report import sections as parts
 from hush.report.attacks import AuditResult
@@ -25,7 +25,7 @@ from hush.report.numbers import MethodNoise, SecretNumbers, packed_rows, shown_c
 from hush.report.page import Section, page
 from hush.report.plots import Look
 from hush.report.sections import headline
-from hush.storage import whole_file
+from hush.storage import read_json, whole_file
 from hush.weights import Frontier
 
 if TYPE_CHECKING:

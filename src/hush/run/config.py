@@ -13,22 +13,27 @@ Commented configs to begin with, one for each kind of data; ``hush init`` writes
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal, final, get_args
 
 import yaml
 from pydantic import Field, ValidationError
 
 from hush.data.text_readers import means_path
-from hush.errors import InvalidInput
-from hush.run.sections import AuditSection, DataSection, ModelSection, PlanSection, ReportSection, TrainingSection
+from hush.errors import HushError, InvalidInput
+from hush.plan.settings import PlanSettings
+from hush.report.settings import ReportSettings
+from hush.run.sections import AuditSection, DataSection, ModelSection, TrainingSection
 from hush.scan.rules import Rules, RulesFile, listed
 from hush.scan.rules.promises import Promise
-from hush.scan.rules.reading import PROMISE, Document, Model, Problems, kind_of_value, read_yaml
+from hush.scan.rules.reading import PROMISE, Document, Problems, kind_of_value, read_yaml
 from hush.scan.rules.schema import ChunksRule, Rule
+from hush.settings import Model, Settings
 
-__all__ = ["Config", "Kind", "load_config", "template"]
+__all__ = ["Config", "Kind", "config_key", "load_config", "settings_shown_as_keys", "template"]
 
 
 BASE_MODEL = "base-model"  # as the audit's reference: the model that training begins with
@@ -43,7 +48,7 @@ class _Sections(Model):
     promises: Promise | None = Field(default=None, description=PROMISE)
     rules: Any
     chunks: ChunksRule | None = Field(default=None, description="a mapping with lines or tokens")
-    plan: PlanSection = Field(description="a mapping with batch_size and rounds")
+    plan: PlanSettings = Field(description="a mapping with batch_size and rounds")
     model: ModelSection = Field(description="a mapping with name or small")
     training: TrainingSection = Field(
         default=TrainingSection(), description="a mapping, such as {learning_rate: 5e-4}; leave it out for defaults"
@@ -51,8 +56,8 @@ class _Sections(Model):
     audit: AuditSection | None = Field(
         default=None, description="a mapping, such as {trials: 20000}; leave it out for no audit"
     )
-    report: ReportSection = Field(
-        default=ReportSection(), description="a mapping with title, frontier, methods or show_text"
+    report: ReportSettings = Field(
+        default=ReportSettings(), description="a mapping with title, frontier, methods or show_text"
     )
     output: Annotated[str, Field(min_length=1)] | None = Field(default=None, description="the path of the run's folder")
 
@@ -80,11 +85,11 @@ class Config:
 
     data: DataSection
     rules: Rules
-    plan: PlanSection
+    plan: PlanSettings
     model: ModelSection
     training: TrainingSection
     audit: AuditSection | None
-    report: ReportSection
+    report: ReportSettings
     output: Path | None
     folder: Path
     text: bytes
@@ -240,6 +245,46 @@ def _misfits(config: Config) -> Iterator[tuple[Place, str]]:
         yield ("training", "warmup"), said
     if audit is not None and audit.canaries is not None and not {"extraction", "exposure"} & set(audit.attacks):
         yield ("audit", "canaries"), "no attack would look for them; add exposure to attacks, or drop canaries"
+
+
+def config_key(setting: str) -> str | None:
+    """The key of a config that states a setting; None if no config states it.
+
+    >>> config_key("batch_size"), config_key("lora.rank"), config_key("output"), config_key("insecure_seed")
+    ('plan.batch_size', 'training.lora.rank', 'output', None)
+    """
+    return _config_keys().get(setting)
+
+
+@contextmanager
+def settings_shown_as_keys() -> Iterator[None]:
+    """Errors raised inside name settings as the config does: ``plan.batch_size``."""
+    try:
+        yield
+    except HushError as error:
+        error.show_settings_as(config_key)
+        raise
+
+
+@cache
+def _config_keys() -> dict[str, str]:
+    keys: dict[str, str] = {}
+    for section, field in _Sections.model_fields.items():
+        keys.setdefault(section, section)
+        for name in _settings_in(field.annotation):
+            keys.setdefault(name, f"{section}.{name}")
+    return keys
+
+
+def _settings_in(annotation: Any) -> Iterator[str]:
+    """Settings that a type states, those of nested models as outer.inner."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        for name, field in annotation.model_fields.items():
+            yield name
+            yield from (f"{name}.{inner}" for inner in _settings_in(field.annotation))
+    else:
+        for part in get_args(annotation):
+            yield from _settings_in(part)
 
 
 Kind = Literal["text", "code"]

@@ -36,12 +36,13 @@ from typing import Any, Self, final
 from hush.console import plain
 from hush.errors import InvalidInput
 from hush.keys import DataKey
-from hush.plan.files import FILES, RELEASE_SIGNATURE, RELEASES, SIGNATURE, is_release, read_json, read_record
+from hush.plan.files import FILES, RELEASE_SIGNATURE, RELEASES, SIGNATURE, is_release, read_record
 from hush.storage import (
     FolderLock,
     clear_leftovers,
     flush,
     is_leftover,
+    read_json,
     readable_like_folder,
     whole_file,
     whole_folder,

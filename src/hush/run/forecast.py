@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal, final
 
 from hush.keys import DataKey
-from hush.run.config import Config
+from hush.run.config import Config, settings_shown_as_keys
 from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import Known, RunJob, files_of
 from hush.run.pipeline import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_from, stages_of
-from hush.run.preflight import in_words_of_config, preflight
+from hush.run.preflight import preflight
 from hush.run.stage_train import earlier_trainings, is_further, training_folder
 
 __all__ = ["Forecast", "forecast"]
@@ -51,7 +51,7 @@ def forecast(
     job = _job(config, paths, new_release)
     check_since(paths, None if job is None else job.record, since, new_release)
     if job is None or may_train(job):
-        with in_words_of_config():
+        with settings_shown_as_keys():
             preflight(config)
     known, repeated = _known(config, job), [] if since is None else stages_from(since)
     forecasts: list[Forecast] = []

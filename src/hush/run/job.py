@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
+from hush.audit.settings import CanarySettings
 from hush.console import counted
 from hush.data import Corpus, read_corpus
 from hush.data.text_readers import KINDS, kind_of
@@ -20,7 +21,7 @@ from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.run.config import Config
 from hush.run.folder import RunPaths, RunRecord
-from hush.run.sections import AuditSection, CanariesSection
+from hush.run.sections import AuditSection
 
 if TYPE_CHECKING:
     from hush.train.round import LiveNumbers
@@ -81,7 +82,7 @@ class RunJob:
         return self.config.audit
 
     @property
-    def canaries(self) -> CanariesSection:
+    def canaries(self) -> CanarySettings:
         """The config's section, for stages that run only with canaries."""
         if self.audit.canaries is None:
             raise InvalidInput("the config asks for no canaries; add canaries to the section audit")

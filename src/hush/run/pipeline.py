@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, final
 
 from hush import __version__
-from hush.data.text_readers import check_key_apart
+from hush.data.text_readers import kind_of
 from hush.errors import InvalidInput, Setting
-from hush.run.config import Config
+from hush.keys import check_key_apart
+from hush.run.config import Config, settings_shown_as_keys
 from hush.run.folder import (
     OLD_RELEASE,
     RELEASED_REPORT,
@@ -26,7 +27,7 @@ from hush.run.folder import (
     rename_old_release,
 )
 from hush.run.job import RunJob, StageWork, Watch
-from hush.run.preflight import in_words_of_config, preflight
+from hush.run.preflight import preflight
 from hush.run.stage_train import TrainStage, check_further, earlier_trainings, training_folder
 from hush.run.stages import AuditStage, CanariesStage, DataStage, PlanStage, ReportStage, ScanStage
 from hush.scan.rules.schema import LiteralsRule
@@ -152,7 +153,7 @@ def run_pipeline(
     Guarantee: safe to kill. Started again, it arrives at the same plan and at one training of it. Only release/ is
     meant to leave; it appears at the end and as a whole, unless the audit failed.
     """
-    with in_words_of_config(), open_run(run_folder(config, output)) as paths:
+    with settings_shown_as_keys(), open_run(run_folder(config, output)) as paths:
         key = load_or_create_key(key_path(config, paths))
         record = RunRecord.load(paths.stages, key.id)
         job = RunJob(
@@ -219,7 +220,8 @@ def run_folder(config: Config, output: str | Path | None) -> Path:
     source = Path(config.source)
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
         raise InvalidInput(f"{folder} lies inside the data, {source}; name a folder for the run elsewhere")
-    check_key_apart(key_path(config, RunPaths(folder)), config.source, code=config.rules.about_code)
+    key = key_path(config, RunPaths(folder))
+    check_key_apart(key, config.source, read_as_data=config.rules.about_code or kind_of(key) is not None)
     return folder
 
 

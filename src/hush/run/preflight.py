@@ -5,18 +5,16 @@ own inputs all the same, since they may change in between.
 """
 
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from hush.data import read_corpus
-from hush.errors import CannotCertify, HushError, InfeasiblePlan, InvalidInput
+from hush.errors import InvalidInput
 from hush.run.config import BASE_MODEL, Config
-from hush.run.stage_train import check_libraries, recipe_of, runtime_of
+from hush.run.stage_train import check_libraries
 
-__all__ = ["check_reachable", "in_words_of_config", "preflight"]
+__all__ = ["check_reachable", "preflight"]
 
 
 def preflight(config: Config) -> None:
@@ -75,11 +73,11 @@ def _check_training(config: Config) -> None:
     """Refuse a device that this machine lacks and a model that does not fit; the config has checked a small one."""
     from hush.train.fit import check_fits, usable_device
 
-    usable_device(runtime_of(config).device)
+    usable_device(config.training.device)
     if config.model.name is not None:
         name = config.located(config.model.name)
         check_reachable(name)
-        check_fits(recipe_of(config, name))
+        check_fits(config.training.recipe(name))
 
 
 def _check_audit(config: Config) -> None:
@@ -112,30 +110,3 @@ def _check_audit(config: Config) -> None:
 def _is_local(source: str) -> bool:
     """Whether data lies on this machine; SOURCE:SPLIT names a part of a saved data set."""
     return Path(source).exists() or Path(source.split(":")[0]).is_dir()
-
-
-FAMILY = (InvalidInput, InfeasiblePlan, CannotCertify, HushError)  # those that callers tell apart
-KEYS: Mapping[str, str] = {
-    "hush scan --skip-bad": "data.skip_bad: true",
-    "--column": "data.column",
-    "--key": "data.key",
-    "--task ": "training.task: ",
-    "--max-length=": "training.max_length: ",
-    "--device=": "training.device: ",
-    "--lora-target": "training.lora.targets",
-    "; ask for less": "; lower audit.prompts or audit.continuations",
-}
-
-
-@contextmanager
-def in_words_of_config() -> Iterator[None]:
-    """What hush raises on purpose inside is raised with keys of a config in place of options."""
-    try:
-        yield
-    except HushError as error:
-        said = str(error)
-        for option, key in KEYS.items():
-            said = said.replace(option, key)
-        if said == str(error):
-            raise
-        raise next(kind for kind in FAMILY if isinstance(error, kind))(said) from error

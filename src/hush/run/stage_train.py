@@ -11,22 +11,19 @@ that was trained on the owner's texts would carry their words into the release, 
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from hush.certificate import Certificate
 from hush.console import counted
 from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey
 from hush.plan import Plan
-from hush.plan.files import read_json
 from hush.run.config import Config
 from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of
 from hush.run.sections import SmallModel
-from hush.storage import whole_folder
-
-if TYPE_CHECKING:
-    from hush.train.recipe import Recipe, Runtime
+from hush.storage import read_json, whole_folder
+from hush.train.settings import Learning
 
 __all__ = [
     "Interrupted",
@@ -40,14 +37,9 @@ __all__ = [
     "model_fingerprint",
     "model_path",
     "named_fingerprint",
-    "recipe_of",
-    "runtime_of",
     "training_folder",
 ]
 
-
-# Settings of training that change its speed and not its model.
-SPEED = ("micro_batch", "compile", "gradient_checkpointing", "save_every", "evaluate_every", "device")
 
 # For estimates: orders of magnitude.
 CORE_FLOPS, GPU_FLOPS = 1e10, 3e13  # per second, as training reaches them on a core and on a GPU
@@ -68,7 +60,7 @@ class TrainStage:
     """``hush train``."""
 
     def settings(self, job: RunJob) -> Any:
-        return [job.config.training.model_dump(exclude=set(SPEED)), model_fingerprint(job)]
+        return [job.config.training.model_dump(include=set(Learning.model_fields)), model_fingerprint(job)]
 
     def run(self, job: RunJob) -> dict[str, Any]:
         check_libraries()
@@ -132,56 +124,17 @@ def _train(job: RunJob, folder: Path) -> None:
     with job.watch.stoppable() as stop:
         ended = fit(
             Plan.load(job.paths.plan),
-            recipe_of(job.config, model_path(job)),
+            job.config.training.recipe(model_path(job)),
             job.corpus(),
             key=job.key,
             output=folder,
-            runtime=runtime_of(job.config),
+            runtime=job.config.training.runtime,
             progress=job.watch.live,
             reading=lambda done, total: job.watch.work("Reading the data", done, total),
             stop=stop,
         )
     if isinstance(ended, Stopped):
         raise Interrupted(ended.round, ended.rounds)
-
-
-def recipe_of(config: Config, model: str) -> "Recipe":
-    """What is trained and how. model: a name, or a folder."""
-    from hush.train.pretrained import Lora
-    from hush.train.recipe import Recipe
-
-    asked = config.training
-    lora = None
-    if (wanted := asked.lora) is not None:
-        lora = Lora(rank=wanted.rank, alpha=wanted.alpha, dropout=wanted.dropout, targets=wanted.targets or ())
-    return Recipe(
-        model=model,
-        task=asked.task,
-        lora=lora,
-        optimizer=asked.optimizer,
-        learning_rate=asked.learning_rate,
-        schedule=asked.schedule,
-        warmup=asked.warmup,
-        max_length=asked.max_length,
-        bf16=asked.bf16,
-        public_weight=None if asked.public is None else asked.public.weight,
-        public_batch=None if asked.public is None else asked.public.batch,
-    )
-
-
-def runtime_of(config: Config) -> "Runtime":
-    """What changes no model."""
-    from hush.train.recipe import Runtime
-
-    asked = config.training
-    return Runtime(
-        micro_batch=asked.micro_batch,
-        compile=asked.compile,
-        gradient_checkpointing=asked.gradient_checkpointing,
-        save_every=asked.save_every,
-        evaluate_every=asked.evaluate_every,
-        device=asked.device,
-    )
 
 
 # --- one training of the same data, unless the owner asks for another

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from hush.audit.settings import AuditSettings
 from hush.certificate import Certificate
 from hush.console import counted
 from hush.data import read_corpus
@@ -20,7 +21,6 @@ from hush.errors import InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
 from hush.keys import DataKey
 from hush.plan import Plan
-from hush.plan.files import read_json
 from hush.plan.make import graph_of_training
 from hush.plan.plan import promises_fingerprint
 from hush.protection import promise_arrays
@@ -30,11 +30,11 @@ from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_fi
 from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
-from hush.storage import discard, whole_folder
+from hush.storage import discard, read_json, whole_folder
 
 if TYPE_CHECKING:
     from hush.audit.folders import AuditedRun
-    from hush.audit.session import AuditInputs, AuditSettings
+    from hush.audit.session import AuditInputs
     from hush.scan.result import Scan
     from hush.weights import Frontier
 
@@ -229,7 +229,6 @@ class PlanStage:
 
     def run(self, job: RunJob) -> dict[str, Any]:
         from hush.plan.make import choose_held_out, make_plan_holding_out
-        from hush.weights.frontier import KEEP
 
         asked = job.config.plan
         secrets = Secrets.from_parquet(job.public("secrets.parquet"))
@@ -245,14 +244,7 @@ class PlanStage:
             prior=secrets.prior,
             ceiling=secrets.ceiling,
             secret_ids=secrets.ids,
-            batch_size=asked.batch_size,
-            rounds=asked.rounds,
-            bound=asked.bound,
-            capacity=asked.capacity,
-            noise_multiplier=asked.noise_multiplier,
-            keep=KEEP if asked.keep is None else asked.keep,
-            strength=asked.strength,
-            clip_norm=asked.clip_norm,
+            **asked.arguments,
             data_fingerprint=job.outputs("canaries" if job.has_canaries else "scan")["data_fingerprint"],
             progress=lambda done, total: job.watch.work("Planning", done, total),
         )
@@ -321,7 +313,8 @@ class AuditStage:
         if reference is not None:
             reference = model_fingerprint(job) if reference == BASE_MODEL else named_fingerprint(job, reference)
         places = job.outputs("scan").get("places")
-        return [audit.model_dump(), reference, places, job.key.fingerprint_rows(file_rows(files))]
+        speed = {"micro_batch", "device", *(["max_length"] if audit.max_length is None else [])}  # change no result
+        return [audit.model_dump(exclude=speed), reference, places, job.key.fingerprint_rows(file_rows(files))]
 
     def run(self, job: RunJob) -> dict[str, Any]:
         from hush.audit.auditor import audit
@@ -386,23 +379,10 @@ def _audit_inputs(job: RunJob, run: "AuditedRun") -> "AuditInputs":
     )
 
 
-def _audit_settings(job: RunJob) -> "AuditSettings":
-    import torch
-
-    from hush.audit.session import AuditSettings
-
-    asked = job.audit
-    return AuditSettings(
-        attacks=asked.attacks,
-        prompts=asked.prompts,
-        continuations=asked.continuations,  # pyright: ignore[reportArgumentType]
-        secrets=asked.secrets,
-        trials=asked.trials,
-        candidates=asked.candidates,
-        examples=asked.examples,
-        level=asked.level,
-        device=job.config.training.device or ("cuda" if torch.cuda.is_available() else "cpu"),
-    )
+def _audit_settings(job: RunJob) -> AuditSettings:
+    """As the config says, on the device of the training unless it names another."""
+    effort = job.audit.effort
+    return effort if effort.device is not None else effort.model_copy(update={"device": job.config.training.device})
 
 
 @final

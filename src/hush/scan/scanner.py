@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from hush.data import Corpus, read_corpus
-from hush.data.text_readers import check_key_apart
+from hush.data.text_readers import kind_of
 from hush.errors import InvalidInput
-from hush.keys import DataKey
+from hush.keys import DataKey, check_key_apart
 from hush.scan.engines import Engine, LocalEngine
 from hush.scan.finders.literals import check_names, read_literals
 from hush.scan.hits import Finder, Prepared, Survey
@@ -238,7 +238,8 @@ def scan(
                 f"{name} is about tables, but these rules are about code; drop it, or the rules for code"
             )
     if not isinstance(key, DataKey | None) and not isinstance(source, Corpus):
-        check_key_apart(Path(key), os.fspath(source), code=rules.about_code)
+        read_as_data = rules.about_code or kind_of(Path(key)) is not None  # a scan of code reads files of any name
+        check_key_apart(Path(key), os.fspath(source), read_as_data=read_as_data)
     if rules.about_code:
         from hush.scan.code.chunks import code_corpus
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hush.data.parts import Block
 from hush.data.shards import Readable
 from hush.errors import InvalidInput
-from hush.keys import SIZE, DataKey
+from hush.keys import LEAF_BYTES, DataKey
 from hush.scan.finders.literals import Literals
 from hush.scan.hits import Finder, Hits, Survey
 
@@ -135,7 +135,7 @@ class Find:
             rows_F=np.bincount(file_N, minlength=len(skipped_F)) + skipped_F,
             skipped_F=skipped_F,
             same_N=_concatenated(same, np.uint64),
-            leaf_N=None if self.key is None else _concatenated(leaves, np.uint8).reshape(-1, SIZE),
+            leaf_N=None if self.key is None else _concatenated(leaves, np.uint8).reshape(-1, LEAF_BYTES),
             ids=None if self.id_column is None else pa.concat_arrays([pa.array([], pa.large_string()), *ids]),
             signatures=np.concatenate(signatures) if signatures else None,
         )
@@ -192,7 +192,7 @@ def keyed_hashes(texts: pa.LargeStringArray, key: bytes) -> NDArray[np.uint64]:
 
 
 def _leaves(block: Block, key: DataKey) -> NDArray[np.uint8]:
-    return np.frombuffer(b"".join(map(key.fingerprint_row, block.strings)), dtype=np.uint8).reshape(-1, SIZE)
+    return np.frombuffer(b"".join(map(key.fingerprint_row, block.strings)), dtype=np.uint8).reshape(-1, LEAF_BYTES)
 
 
 def _as_text(array: Any) -> pa.LargeStringArray:

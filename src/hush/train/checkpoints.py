@@ -30,9 +30,8 @@ from torch.utils._pytree import tree_map_only
 
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.plan.files import read_json
 from hush.plan.plan import fingerprint
-from hush.storage import flush, whole_file
+from hush.storage import flush, read_json, whole_file
 from hush.train.distributed import Ranks, laid_out, optimizer_state_laid_out, whole
 
 __all__ = [

@@ -39,11 +39,12 @@ from hush.plan.plan import fingerprint
 from hush.train.distributed import Ranks, cut_again
 from hush.train.language_models import Collator, Loss
 from hush.train.language_models import Corpus as Tokens
-from hush.train.pretrained import Pretrained, Task, load_pretrained, unloaded
+from hush.train.pretrained import Pretrained, load_pretrained, unloaded
 from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
-from hush.train.recipe import Recipe, Runtime, check_recipe, store_lengths, store_recipe
+from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
 from hush.train.round import LiveNumbers
+from hush.train.settings import Recipe, Runtime, Task
 
 __all__ = [
     "LOSS",
@@ -173,7 +174,8 @@ def usable_device(name: str | None) -> torch.device:
         device = torch.device(chosen)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise InvalidInput(f"--device={chosen} cannot be used here ({str(error).splitlines()[0]})") from error
+        reason = f"it cannot be used here ({str(error).splitlines()[0]})"
+        raise InvalidInput(reason, setting="device", value=chosen) from error
     return device
 
 
@@ -369,14 +371,14 @@ def fit(
         pretrained.shard(device)
     batches = Batches(tokens, pretrained.collator(pretrained.max_length), device)
     trainable = [parameter for parameter in pretrained.model.parameters() if parameter.requires_grad]
-    optimizer = recipe.make_optimizer(trainable)
+    optimizer = make_optimizer(recipe, trainable)
     training = PrivateTraining(
         pretrained.model,
         optimizer,
         plan,
         loss=pretrained.loss,
         micro_batch=runtime.micro_batch,
-        scheduler=recipe.make_schedule(optimizer, plan.rounds),
+        scheduler=make_schedule(recipe, optimizer, plan.rounds),
         folder=folder,
         insecure_seed=insecure_seed,
         compile=runtime.compile,
@@ -443,6 +445,6 @@ def _built(recipe: Recipe, runtime: Runtime, device: torch.device) -> Pretrained
 
 
 def _public(recipe: Recipe, plan: Plan, batches: Batches) -> PublicStream | None:
-    if recipe.public_weight is None or recipe.public_batch is None:
+    if recipe.public is None:
         return None
-    return PublicStream(plan, batches.of, batch_size=recipe.public_batch, weight=recipe.public_weight)
+    return PublicStream(plan, batches.of, batch_size=recipe.public.batch, weight=recipe.public.weight)

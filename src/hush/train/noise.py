@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
-from hush.accounting.arguments import checked_number
 from hush.errors import InvalidInput
+from hush.numbers import checked_number
 
 __all__ = ["Noise"]
 

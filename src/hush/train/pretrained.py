@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 import torch.distributed as dist
@@ -21,11 +21,10 @@ from torch.distributed.fsdp import fully_shard
 from hush.errors import InvalidInput
 from hush.train.language_models import CausalCollator, Collator, Loss, MaskedCollator, causal_lm_loss, masked_lm_loss
 from hush.train.preconditions import positions_of
+from hush.train.settings import Lora, Task
 
-__all__ = ["Described", "Lora", "Pretrained", "Task", "blocks_of", "describe", "load_pretrained", "needed", "unloaded"]
+__all__ = ["Described", "Pretrained", "blocks_of", "describe", "load_pretrained", "needed", "unloaded"]
 
-
-Task = Literal["causal", "masked"]
 
 MOST_TOKENS = 512  # of an example, unless told otherwise
 WEIGHTS = ("*.safetensors", "*.bin")  # of a model in a folder
@@ -127,24 +126,6 @@ def _loading(name: str, what: str) -> Iterator[None]:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lora:
-    """Low-rank adapters in place of full fine-tuning; targets are names of modules, PEFT's choice by default."""
-
-    rank: int = 8
-    alpha: float = 16.0
-    dropout: float = 0.0
-    targets: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.rank < 1 or not 0 < self.alpha < float("inf") or not 0 <= self.dropout < 1:
-            raise InvalidInput(
-                f"LoRA with rank={self.rank}, alpha={self.alpha!r}, dropout={self.dropout!r}; pass a rank from 1, "
-                "an alpha above 0 and a dropout in [0, 1)"
-            )
-
-
-@final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Pretrained:
     """A model with its tokenizer and its task. Texts are cut to ``max_length`` tokens."""
@@ -195,7 +176,7 @@ class Pretrained:
             r=lora.rank,
             lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]
             lora_dropout=lora.dropout,
-            target_modules=list(lora.targets) or None,
+            target_modules=None if lora.targets is None else list(lora.targets),
             # GPT-2 keeps its linear layers as Conv1D, whose weight is [in, out].
             fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in self.model.modules()),
             task_type="CAUSAL_LM" if self.task == "causal" else None,

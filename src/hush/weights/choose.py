@@ -1,98 +1,113 @@
-"""From promises to sampling rates: weights by one of three kinds of capacity, then the least noise for them.
+"""From promises to sampling rates: weights under one of three kinds of capacity, then the least noise for them.
 
-"none" keeps every example; "paper" gives secret j the capacity strength * mu_j, mu_j the KL divergence its promise
-allows; "accounted" asks the accountant how often each secret may be drawn at a given noise.
+"none" keeps every example; "paper" gives secret j the capacity strength * mu_j, with mu_j the KL divergence that its
+promise allows; "accounted" asks the accountant how often each secret may be drawn at a given noise.
+
+Accounted capacities give the flattest rates at a given noise. There the accountant allows secret j an expected count of
+s_j per round. Rates are batch_size * w / sum(w), so with k = sum(w) / batch_size the program is: the largest k for
+which weights in [0, 1] of sum k * batch_size exist such that the weights of the examples of secret j sum to at most k *
+s_j. The largest sum V(k) for a given k is a linear program and concave in k, so Newton's method on V(k) = k *
+batch_size from above, with the dual as slope, never steps below the answer.
+
+Soundness does not depend on the weights: whatever they are, the accountant certifies their rates.
 
 Legend: N examples, S secrets, Q promised points of a secret.
-
-Weights for capacities that come from the accountant: the flattest rates at a given noise.
-
-At a given noise the accountant allows secret j an expected count of s_j per round. Rates are batch_size * w / sum(w),
-so with k = sum(w) / batch_size the program is: the largest k for which weights in [0, 1] of sum k * batch_size exist
-with the weights of each secret's examples at most k * s_j together. The largest sum V(k) for a given k is a linear
-program, concave in k, so Newton's method on V(k) = k * batch_size from above, with the dual as slope, never steps
-below the answer. Soundness never rests on this: whatever weights come out, the accountant certifies them.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal, SupportsIndex
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hush.accounting import Calibration, calibrate, capacity
-from hush.accounting.arguments import Bound
-from hush.accounting.calibration import MOST_COUNT
+from hush.accounting.arguments import Bound, checked_choice, checked_rounds
+from hush.accounting.calibration import MAX_COUNT
 from hush.accounting.divergences import kl_target
-from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput
+from hush.arrays import Array, Progress
+from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
-from hush.weights.linear_program import Array, Program
-from hush.weights.solve import Weights, solve_program, solve_several
+from hush.numbers import checked_number, counted
+from hush.protection import promise_arrays
+from hush.weights.linear_program import Program, Weights
+from hush.weights.solve import checked_tolerance, solve_program, solve_several
 
-MOST_STEPS = 40
-
-
-class TooLittleNoise(InfeasiblePlan):
-    """No rates reach the batch size at this noise. `most` holds the rates, as weights, of the largest batch."""
-
-    def __init__(self, batch_size: float, most: Weights) -> None:
-        self.most = most
-        self.largest_batch = max(0, math.floor(most.objective * (1 - 2e-3)))  # a little less, so that it surely works
-        holds = f"at most {self.largest_batch} examples; lower batch_size or" if self.largest_batch else "none;"
-        super().__init__(
-            f"batch_size={batch_size:g} is more than this noise allows: with every secret drawn as often as its "
-            f"promise permits a batch holds {holds} raise the noise"
-        )
-
-
-def flattest_weights(
-    program: Program,
-    count_S: Array,
-    batch_size: float,
-    *,
-    tolerance: float = 1e-4,
-    warm_start: Weights | None = None,
-) -> Weights:
-    """Weights of the largest sum whose rates draw secret j an expected count_S[j] times a round, or less.
-
-    warm_start: the answer for larger counts, if there is one; it also tells where to begin.
-    """
-    total = float(program.num_columns) if warm_start is None else warm_start.bound
-    scale = max(total / batch_size, 1.0)
-    found = warm_start
-    for _ in range(MOST_STEPS):
-        found = solve_program(program.with_capacity(scale * count_S), tolerance=tolerance, warm_start=found)
-        if found.objective >= batch_size * max(1.0, scale * (1 - 2 * tolerance)):
-            return found
-        if scale == 1.0:  # rates are the weights themselves, and still too few
-            raise TooLittleNoise(batch_size, found)
-        slope = float(count_S @ found.dual)
-        level = found.bound - scale * slope  # V(k) <= k * slope + level for every k, by duality
-        crossing = level / (batch_size - slope) if slope < batch_size else found.bound / batch_size
-        scale = max(1.0, min(crossing, found.bound / batch_size))
-    if found is None or found.objective < batch_size:
-        raise InfeasiblePlan(f"no weights for batch_size={batch_size:g} were found in {MOST_STEPS} steps; lower it")
-    return found  # nearly there: these rates need a little more noise, which the accountant will say
-
+__all__ = [
+    "BatchTooLarge",
+    "Capacity",
+    "Choice",
+    "Chooser",
+    "TooLittleNoise",
+    "checked_batch_size",
+    "flattest_weights",
+    "make_chooser",
+    "rates_of",
+]
 
 Capacity = Literal["accounted", "paper", "none"]
 
-Progress = Callable[[int, int], None]
+KEPT_WEIGHT = 1e-6  # an example whose weight is above this counts as kept
+MAX_SCALE_STEPS = 40  # of Newton's method for the scale between counts and capacities; a few are enough
+MIN_NOISE = 1e-3  # noise multiplier below which the searches for the least noise stop
+NOISE_TOLERANCE = 5e-3  # relative width at which the search for the noise that keeps a given share stops
+MAX_NOISE_TRIALS = 24  # of that search
+MAX_SECANT_TRIALS = 10  # of those follow the secant, which can converge slowly; the others bisect
+MAX_DISTINCT_PRIORS = 64  # for which the accountant computes counts
+MAX_COUNT_REDUCTIONS = 4  # until the noise that was asked for is proven
+COUNT_MARGIN = 1e-3  # relative margin of each such reduction
+BATCH_MARGIN = 2e-3  # by which a suggested batch size stays below the largest one, so that it works
 
-KEPT = 1e-6  # an example whose weight is above this counts as kept
-NOISE_TOLERANCE = 5e-3  # how closely the noise that keeps a given share is searched for
-MOST_TRIES = 24
-SECANTS = 10  # of them follow the secant; it may creep, so the others halve what is left
-MOST_PRIORS = 64  # distinct priors that the accountant is asked about when counts are chosen
-LEAST_NOISE = 1e-3  # below this the search for the noise stops
-SHRINKS = 4  # how often counts are reduced until the noise that was asked for is proven
+
+class BatchTooLarge(InfeasiblePlan, InvalidInput):
+    """The batch size exceeds the number of examples: no plan can meet it, and no other setting can help."""
+
+
+class TooLittleNoise(InfeasiblePlan):
+    """No rates reach the batch size at this noise. ``weights`` holds the rates of the largest possible batch."""
+
+    def __init__(self, batch_size: float, weights: Weights) -> None:
+        self.weights = weights
+        self.largest_batch = max(0, math.floor(weights.objective * (1 - BATCH_MARGIN)))
+        possible = f"holds at most {self.largest_batch} examples" if self.largest_batch else "is empty"
+        super().__init__(
+            Setting("batch_size"),
+            f"={batch_size:g} is more than this noise allows: with every secret drawn as often as its promise permits, "
+            f"a batch {possible}; lower ",
+            Setting("batch_size"),
+            " or raise the noise",
+            setting="batch_size",
+        )
+
+
+def checked_batch_size(batch_size: float, num_examples: int, *, held_out: int = 0) -> float:
+    """The expected number of examples in a round: above 0, and at most the examples that are not held out."""
+    number = checked_number("batch_size", batch_size)
+    if not 0 < number < math.inf:  # NaN fails
+        raise InvalidInput(
+            Setting("batch_size"),
+            f"={number:g}; pass a number above 0, the expected number of examples in a round",
+            setting="batch_size",
+        )
+    available = num_examples - held_out
+    if number > available:
+        of_all = f" that are not held out, of {num_examples:,}" if held_out else ""
+        raise BatchTooLarge(
+            Setting("batch_size"),
+            f"={number:g} is more than the {counted(available, 'example')}{of_all}; lower it to at most {available}",
+            setting="batch_size",
+        )
+    return number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Weights, the rates they mean, and the least noise that keeps every promise at these rates."""
+    """Weights, the rates they give, and the least noise that keeps every promise at these rates.
+
+    ``setting`` is the strength or the noise multiplier for which the weights were chosen; infinite if all are 1.
+    """
 
     setting: float
     weight_N: Array
@@ -104,7 +119,7 @@ class Choice:
     @property
     def kept_fraction(self) -> float:
         """Share of the examples that are ever used."""
-        return float(np.mean(self.weight_N > KEPT))
+        return float(np.mean(self.weight_N > KEPT_WEIGHT))
 
     @property
     def total_weight(self) -> float:
@@ -113,7 +128,7 @@ class Choice:
 
     @property
     def effective_size(self) -> float:
-        """(sum w)^2 / sum w^2: how many equally used examples would be as diverse."""
+        """(sum w)^2 / sum w^2: the number of equally used examples that would be as diverse."""
         return self.total_weight**2 / float(self.weight_N @ self.weight_N)
 
     @property
@@ -122,9 +137,34 @@ class Choice:
         return self.calibration.noise_multiplier
 
 
+def make_chooser(
+    incidence: Incidence,
+    prior: ArrayLike,
+    ceiling: ArrayLike,
+    batch_size: float,
+    rounds: SupportsIndex,
+    bound: Bound,
+    tolerance: float,
+) -> "Chooser":
+    """A Chooser from unchecked arguments."""
+    if incidence.num_examples == 0:
+        raise InvalidInput("the incidence has no examples; there is nothing to train on")
+    checked_choice("bound", bound, Bound)
+    prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
+    return Chooser(
+        incidence=incidence,
+        prior_SQ=prior_SQ,
+        ceiling_SQ=ceiling_SQ,
+        batch_size=checked_batch_size(batch_size, incidence.num_examples),
+        rounds=checked_rounds(rounds),
+        bound=bound,
+        tolerance=checked_tolerance(tolerance),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Chooser:
-    """One data set with its promises, batch size and rounds; answers for any capacity."""
+    """One data set with its promises, batch size and rounds; chooses weights under any capacity."""
 
     incidence: Incidence
     prior_SQ: Array
@@ -133,15 +173,6 @@ class Chooser:
     rounds: int
     bound: Bound
     tolerance: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.batch_size < np.inf:  # NaN fails
-            raise InvalidInput(f"batch_size={self.batch_size}; pass the expected number of examples per round, above 0")
-        if self.batch_size > self.incidence.num_examples:
-            raise InfeasiblePlan(
-                f"batch_size={self.batch_size:g} needs sampling probabilities above 1; lower it to at most "
-                f"{self.incidence.num_examples}, the number of examples"
-            )
 
     @cached_property
     def program(self) -> Program:
@@ -162,100 +193,118 @@ class Chooser:
         return float(need_S.max(initial=0.0)) or 1.0
 
     @cached_property
-    def everything(self) -> Choice:
+    def all_examples(self) -> Choice:
         """All weights 1."""
         return self._choice(np.ones(self.incidence.num_examples), 0.0, np.inf, None)
 
     def paper(self, strength: float) -> Choice:
         """Capacities strength * mu_j."""
-        return next(self.paper_sweep([strength]))
+        program = self.program.with_capacity(strength * self.mu_S)
+        return self._solved(solve_program(program, tolerance=self.tolerance), strength)
 
     def paper_sweep(self, strengths: Sequence[float]) -> Iterator[Choice]:
         """As ``paper``, for each strength in turn."""
         capacities = [strength * self.mu_S for strength in strengths]
         answers = solve_several(self.program, capacities, tolerance=self.tolerance)
-        for strength, found in zip(strengths, answers, strict=True):
-            yield self._choice(found.values, found.gap, strength, found)
+        for strength, weights in zip(strengths, answers, strict=True):
+            yield self._solved(weights, strength)
 
-    def accounted(self, noise_multiplier: float, *, share: float = 1.0, warm_start: Choice | None = None) -> Choice:
-        """Capacities from the accountant at this noise, or a share of them.
+    def accounted(self, noise_multiplier: float, *, warm_start: Choice | None = None) -> Choice:
+        """Capacities from the accountant at this noise.
 
-        The noise that the choice needs may be a little less, since the program works to a tolerance, or a hair more,
-        since it takes the count for a Poisson one.
+        The noise that the choice needs may be slightly smaller, since the program is solved to a tolerance, or slightly
+        larger, since the capacities assume Poisson counts.
         """
-        count_S = share * self.counts(noise_multiplier)
-        start = None if warm_start is None else warm_start.solution
-        found = flattest_weights(self.program, count_S, self.batch_size, tolerance=self.tolerance, warm_start=start)
-        return self._choice(found.values, found.gap, noise_multiplier, found)
+        weights = flattest_weights(
+            self.program,
+            self.counts(noise_multiplier),
+            self.batch_size,
+            tolerance=self.tolerance,
+            warm_start=None if warm_start is None else warm_start.solution,
+        )
+        return self._solved(weights, noise_multiplier)
 
     def proven_at(self, noise_multiplier: float) -> Choice:
-        """As ``accounted``, with the counts reduced until the choice is proven to need no more than this noise."""
-        share, choice = 1.0, None
-        for _ in range(SHRINKS):
-            choice = self.accounted(noise_multiplier, share=share, warm_start=choice)
-            need = choice.noise_multiplier
-            if need <= noise_multiplier:
+        """As ``accounted``, with the counts reduced until the choice is proven to need at most this noise."""
+        share, weights = 1.0, None
+        allowed_S = self.counts(noise_multiplier)
+        for _ in range(MAX_COUNT_REDUCTIONS):
+            weights = flattest_weights(
+                self.program, share * allowed_S, self.batch_size, tolerance=self.tolerance, warm_start=weights
+            )
+            choice = self._solved(weights, noise_multiplier)
+            if choice.noise_multiplier <= noise_multiplier:
                 return choice
             binding = choice.calibration.binding
-            allowed, used = self.counts(noise_multiplier)[binding], self.counts(need)[binding]
-            share *= min(float((allowed / used).min(initial=1.0)), 1.0) * (1 - 1e-3)
+            used_S = self.counts(choice.noise_multiplier)
+            excess = float((allowed_S[binding] / used_S[binding]).min(initial=1.0))
+            share *= min(excess, 1.0) * (1 - COUNT_MARGIN)
         raise CannotCertify(
-            f"noise_multiplier={noise_multiplier:.6g} was aimed at, but the weights found still need a little more; "
-            "ask for about 1 % more"
+            "no weights were proven for exactly this noise, the last ones need slightly more; pass about 1 % more",
+            setting="noise_multiplier",
+            value=noise_multiplier,
         )
 
-    def keeping(self, share: float, *, progress: Progress | None = None) -> Choice:
+    def least_noise_keeping(self, share: float, *, progress: Progress | None = None) -> Choice:
         """The least noise at which the examples with secrets keep this share of their weight, capacities accounted.
 
-        The sum of the weights is then known beforehand, and with it the scale between weights and rates, so each noise
-        that is tried costs one linear program. The noise is found to 0.5 %, on the side that keeps enough. A batch of
-        more examples than that share keeps them all the same: rates cannot exceed 1.
+        The sum of the weights is then known in advance, and with it the scale between weights and rates, so each noise
+        that is tried costs one linear program. The noise is found to 0.5 %, on the side that keeps enough. A batch with
+        more examples than that share keeps them all: rates cannot exceed 1.
         """
-        high, best = self.everything.noise_multiplier, None
+        high, best = self.all_examples.noise_multiplier, None
         bearing = int(np.count_nonzero(self.incidence.secrets_per_example))
         target = max(self.incidence.num_examples - (1 - share) * bearing, self.batch_size)
         low, low_missing, high_missing = 0.0, np.inf, target - self.incidence.num_examples
-        start: Weights | None = None
-        for tries in range(MOST_TRIES):
-            if high <= max(low * (1 + NOISE_TOLERANCE), LEAST_NOISE):
+        weights: Weights | None = None
+        for trial in range(MAX_NOISE_TRIALS):
+            if high <= max(low * (1 + NOISE_TOLERANCE), MIN_NOISE):
                 break
-            follow = np.isfinite(low_missing) and tries < SECANTS
-            secant = low_missing / (low_missing - high_missing) if follow else 0.5
+            use_secant = np.isfinite(low_missing) and trial < MAX_SECANT_TRIALS
+            secant = low_missing / (low_missing - high_missing) if use_secant else 0.5
             lowest = max(low, high / 4)
-            tried = lowest * (high / lowest) ** float(np.clip(secant, 0.1, 0.9))
-            program = self.program.with_capacity(target / self.batch_size * self.counts(tried))
-            start = solve_program(program, tolerance=self.tolerance, warm_start=start)
-            missing = target - start.objective
+            noise = lowest * (high / lowest) ** float(np.clip(secant, 0.1, 0.9))
+            program = self.program.with_capacity(target / self.batch_size * self.counts(noise))
+            weights = solve_program(program, tolerance=self.tolerance, warm_start=weights)
+            missing = target - weights.objective
             if missing > 0:
-                low, low_missing = tried, missing
+                low, low_missing = noise, missing
             else:
-                high, high_missing, best = tried, missing, start
+                high, high_missing, best = noise, missing, weights
             if progress is not None:
-                progress(tries + 1, MOST_TRIES)
+                progress(trial + 1, MAX_NOISE_TRIALS)
         if best is None:
-            return self.everything
-        found = self._choice(best.values, best.gap, high, best)
-        return min(self.everything, found, key=lambda choice: choice.noise_multiplier)
+            return self.all_examples
+        return min(self.all_examples, self._solved(best, high), key=lambda choice: choice.noise_multiplier)
 
     def counts(self, noise_multiplier: float) -> Array:
         """Expected count per round that the accountant allows each secret at this noise.
 
-        It ends above the most examples that a secret has: their rates cannot sum to more, so a larger one binds nobody.
+        Counts are capped above the largest number of examples of any secret: rates cannot sum to more, so a larger
+        count never binds.
         """
-        settings: dict[str, Any] = {"noise_multiplier": noise_multiplier, "rounds": self.rounds, "bound": self.bound}
-        most = min(1.0 + self.incidence.examples_per_secret.max(initial=0), MOST_COUNT)
-        return capacity(self._few_prior_SQ, self.ceiling_SQ, most=most, **settings)
+        return capacity(
+            self._rounded_prior_SQ,
+            self.ceiling_SQ,
+            noise_multiplier=noise_multiplier,
+            rounds=self.rounds,
+            bound=self.bound,
+            most=min(1.0 + self.incidence.examples_per_secret.max(initial=0), MAX_COUNT),
+        )
 
     @cached_property
-    def _few_prior_SQ(self) -> Array:
-        """Priors rounded up to a few: each costs time, and counts only guide the choice."""
+    def _rounded_prior_SQ(self) -> Array:
+        """Priors rounded up to MAX_DISTINCT_PRIORS values: each costs time, and counts only guide the choice."""
         distinct: Array = np.unique(self.prior_SQ)
-        if distinct.size <= MOST_PRIORS:
+        if distinct.size <= MAX_DISTINCT_PRIORS:
             return self.prior_SQ
-        grid: Array = np.geomspace(float(distinct[0]), float(distinct[-1]), MOST_PRIORS)
+        grid: Array = np.geomspace(float(distinct[0]), float(distinct[-1]), MAX_DISTINCT_PRIORS)
         grid[-1] = distinct[-1]
         rounded_SQ: Array = grid[np.searchsorted(grid, self.prior_SQ)]
         return np.where(rounded_SQ < self.ceiling_SQ, rounded_SQ, self.prior_SQ)
+
+    def _solved(self, weights: Weights, setting: float) -> Choice:
+        return self._choice(weights.values, weights.gap, setting, weights)
 
     def _choice(self, weight_N: Array, gap: float, setting: float, solution: Weights | None) -> Choice:
         rate_N = rates_of(weight_N, self.batch_size)
@@ -272,14 +321,52 @@ class Chooser:
         )
 
 
+def flattest_weights(
+    program: Program,
+    count_S: Array,
+    batch_size: float,
+    *,
+    tolerance: float = 1e-4,
+    warm_start: Weights | None = None,
+) -> Weights:
+    """Weights of the largest sum whose rates draw secret j at most count_S[j] times a round in expectation.
+
+    warm_start: the answer for larger counts, if there is one; it also determines where to begin.
+    """
+    total = float(program.num_columns) if warm_start is None else warm_start.bound
+    scale = max(total / batch_size, 1.0)
+    weights = warm_start
+    for _ in range(MAX_SCALE_STEPS):
+        weights = solve_program(program.with_capacity(scale * count_S), tolerance=tolerance, warm_start=weights)
+        if weights.objective >= batch_size * max(1.0, scale * (1 - 2 * tolerance)):
+            return weights
+        if scale == 1.0:  # rates are the weights themselves, and their sum is still too small
+            raise TooLittleNoise(batch_size, weights)
+        slope = float(count_S @ weights.dual)
+        level = weights.bound - scale * slope  # V(k) <= k * slope + level for every k, by duality
+        crossing = level / (batch_size - slope) if slope < batch_size else weights.bound / batch_size
+        scale = max(1.0, min(crossing, weights.bound / batch_size))
+    if weights is None or weights.objective < batch_size:
+        raise InfeasiblePlan(
+            "no weights for ",
+            Setting("batch_size"),
+            f"={batch_size:g} were found in {MAX_SCALE_STEPS} steps; lower it",
+            setting="batch_size",
+        )
+    return weights  # nearly there: the accountant computes the slightly larger noise that these rates need
+
+
 def rates_of(weight_N: Array, batch_size: float) -> Array:
     """Sampling probabilities batch_size * w / sum(w); an error if any would exceed 1."""
     total, peak = float(weight_N.sum()), float(weight_N.max(initial=0.0))
     if total <= 0:
-        raise InfeasiblePlan("no example keeps any weight: every one bears a secret without capacity; raise it")
+        raise InfeasiblePlan("no example keeps any weight: every one has a secret without capacity; raise the capacity")
     if batch_size * peak > total * (1 + 1e-12):
         raise InfeasiblePlan(
-            f"batch_size={batch_size:g} needs sampling probabilities up to {batch_size * peak / total:.3g} > 1; lower "
-            f"batch_size to at most {int(total / peak)} or raise the capacity"
+            Setting("batch_size"),
+            f"={batch_size:g} needs sampling probabilities up to {batch_size * peak / total:.3g} > 1; lower ",
+            Setting("batch_size"),
+            f" to at most {int(total / peak)} or raise the capacity",
+            setting="batch_size",
         )
     return np.minimum(batch_size * weight_N / total, 1.0)

@@ -1,16 +1,16 @@
-"""Stage 3: the linear program that chooses weights, as data.
+"""The linear program that chooses the weights, what solvers propose for it, and the certified answer.
 
     maximise  sum of w_i    subject to    sum of w_i over G_j <= c_j for every secret j,    0 <= w_i <= u_i
 
-Columns are examples (or merged groups of them), rows are secrets; the matrix is 0/1 and kept both ways round, since
-solvers walk it by column and certificates by row. Shapes: N columns, S rows.
+Columns are examples (or merged groups of them), rows are secrets. The matrix is 0/1 and is stored by row and by column,
+since solvers walk it by column and certificates by row.
 
-Stage 3, believing nothing: from any two candidates to a feasible answer and a proven bound on the best one.
+Nothing that a solver returns is believed. Weak duality: for every y >= 0 and every feasible w, sum w <= c.y + sum of
+u_i max(0, 1 - price_i), where price_i is the sum of y over the secrets of example i. So ``certify`` makes the proposed
+values feasible and the proposed duals non-negative, and computes the distance between the two sums itself. A solver's
+status is never read. Rounding: the objective is exact to its last digit, the bound is rounded up.
 
-Weak duality: for every y >= 0 and every feasible w,  sum w <= c.y + sum of u_i max(0, 1 - price_i), where price_i is
-the sum of y over the secrets of example i. So whatever a solver returns, its primal candidate is made feasible, its
-dual candidate non-negative, and the distance between the two numbers is computed here. A solver's status is not read.
-Rounding: the objective is exact to its last digit, the bound is rounded up. Shapes: N columns, S rows.
+Shapes: N columns, S rows.
 """
 
 import math
@@ -23,41 +23,43 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hush.accounting.arguments import checked_number
-from hush.errors import CannotCertify, InvalidInput
+from hush.arrays import Array, Progress
+from hush.errors import CannotCertify, InvalidInput, Setting
 from hush.incidence import Incidence
+from hush.numbers import checked_number
 
 __all__ = [
-    "FEASIBILITY",
+    "FEASIBILITY_TOLERANCE",
     "Arrangement",
-    "Array",
-    "Certified",
+    "Candidate",
     "Indices",
     "Program",
-    "Progress",
-    "boxed",
+    "Task",
+    "Weights",
     "certify",
     "checked_capacity",
     "checked_upper",
+    "clipped",
     "dual_bound",
     "feasible",
     "relative_gap",
 ]
 
-
-Array = NDArray[np.float64]
 Indices = NDArray[np.integer]
-Progress = Callable[[int, int], None]  # called with (done, total)
 
-LEAST = 1e-290  # below it products are subnormal, and their rounding is no longer small against themselves
+SMALLEST_POSITIVE = 1e-290  # below it products are subnormal, and their relative rounding error is no longer small
+FEASIBILITY_TOLERANCE = 1e-12  # relative excess over a capacity that the rounding of a sum may leave
+_EPS = float(np.finfo(np.float64).eps)
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Arrangement:
-    """What reductions need of a program under any capacities: columns in a good order, and what rows hold at most.
+    """What presolve needs of a program whatever its capacities are: its columns in a good order, and sums over rows.
 
-    ``order_N`` lists the columns by length and first row, ``offset_N`` and ``row_of_entry`` hold them in this order.
+    ``order_N`` lists the columns by length and first row; ``offset_N`` and ``row_of_entry`` hold them in this order.
+    ``room_S`` is the sum of the upper bounds in a row, ``private_S`` that of the columns that are in no other row.
     """
 
     order_N: Indices
@@ -69,27 +71,27 @@ class Arrangement:
 
 
 @final
-class Shared:
-    """A place for the arrangement of programs that differ in their capacities only; any thread may ask first."""
+class _SharedArrangement:
+    """The arrangement of programs that differ only in their capacities: computed once, by the first thread to ask."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._found: Arrangement | None = None
+        self._arrangement: Arrangement | None = None
 
-    def arrangement(self, find: Callable[[], Arrangement]) -> Arrangement:
-        """What ``find`` found when it was first asked."""
+    def get(self, compute: Callable[[], Arrangement]) -> Arrangement:
+        """The arrangement, computed on the first call."""
         with self._lock:
-            if self._found is None:
-                self._found = find()
-            return self._found
+            if self._arrangement is None:
+                self._arrangement = compute()
+            return self._arrangement
 
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Program:
-    """The program with its matrix both ways round. Rows and columns are lists in ascending order.
+    """The program, with its matrix stored by row and by column. Rows and columns are lists in ascending order.
 
-    Row j holds the columns ``column_of_entry[offset_S[j]:offset_S[j + 1]]``, column i the rows
+    Row j holds the columns ``column_of_entry[offset_S[j]:offset_S[j + 1]]``; column i is in the rows
     ``row_of_entry[offset_N[i]:offset_N[i + 1]]``. Capacities may be infinite; upper bounds are finite.
     """
 
@@ -99,7 +101,7 @@ class Program:
     row_of_entry: Indices
     capacity_S: Array
     upper_N: Array
-    _shared: Shared = field(default_factory=Shared, repr=False)
+    _shared: _SharedArrangement = field(default_factory=_SharedArrangement, repr=False)
 
     @classmethod
     def of(cls, incidence: Incidence, capacity: ArrayLike, *, upper: float = 1.0) -> Self:
@@ -124,10 +126,10 @@ class Program:
 
     @property
     def arrangement(self) -> Arrangement:
-        """The columns arranged for reductions; found once for all capacities."""
-        return self._shared.arrangement(self._arranged)
+        """The columns arranged for presolve; computed once for all capacities."""
+        return self._shared.get(self._compute_arrangement)
 
-    def _arranged(self) -> Arrangement:
+    def _compute_arrangement(self) -> Arrangement:
         from hush.weights.presolve_kernels import arranged, private_sums
 
         order_N, offset_N, row_of_entry = arranged(self.offset_N, self.row_of_entry, self.num_rows)
@@ -156,13 +158,13 @@ class Program:
         return len(self.column_of_entry)
 
     def loads(self, value_N: Array) -> Array:
-        """What each row holds at these values, summed in order in double precision."""
+        """The sum of these values in each row, added in order in double precision."""
         from hush.weights.sparse_kernels import spread_sums
 
         return spread_sums(self.offset_N, self.row_of_entry, value_N, self.num_rows)
 
     def prices(self, dual_S: Array) -> Array:
-        """What each column's rows cost at these duals."""
+        """The price of each column: the sum of these duals over its rows."""
         from hush.weights.sparse_kernels import list_sums
 
         return list_sums(self.offset_N, self.row_of_entry, dual_S)
@@ -171,7 +173,7 @@ class Program:
 def checked_capacity(capacity: ArrayLike, num_secrets: int) -> Array:
     """One capacity per secret, each at least 0; infinite ones never bind.
 
-    Those below 1e-290 count as 0, the safe side: whatever keeps a capacity of 0 keeps them, too.
+    Capacities below 1e-290 count as 0, which is the safe side: weights that respect 0 respect them too.
     """
     try:
         array = np.asarray(capacity, dtype=np.float64)
@@ -181,71 +183,135 @@ def checked_capacity(capacity: ArrayLike, num_secrets: int) -> Array:
         array = np.full(num_secrets, float(array))
     if array.shape != (num_secrets,):
         raise InvalidInput(f"capacity has shape {array.shape}; pass one number or {num_secrets}, one for each secret")
-    wrong = ~(array >= 0)  # written so that NaN is wrong
+    wrong = ~(array >= 0)  # NaN is wrong
     if wrong.any():
-        where = int(wrong.argmax())
-        raise InvalidInput(f"capacity[{where}]={array[where]} is not a capacity; every one must be at least 0")
-    return np.where(array < LEAST, 0.0, array)
+        position = int(wrong.argmax())
+        raise InvalidInput(f"capacity[{position}]={array[position]} is not a capacity; every one must be at least 0")
+    return np.where(array < SMALLEST_POSITIVE, 0.0, array)
 
 
 def checked_upper(upper: float) -> float:
     """The common upper bound of all weights: finite, and large enough to compute with."""
     bound = checked_number("upper", upper)
-    if not (LEAST <= bound < math.inf):
-        raise InvalidInput(f"upper={bound}; the weights need a finite upper bound of at least {LEAST:g}")
+    if not (SMALLEST_POSITIVE <= bound < math.inf):
+        raise InvalidInput(
+            Setting("upper"),
+            f"={bound}; the weights need a finite upper bound of at least {SMALLEST_POSITIVE:g}",
+            setting="upper",
+        )
     return bound
 
 
-FEASIBILITY = 1e-12  # relative excess over a capacity that rounding in a sum may leave
-_EPS = float(np.finfo(np.float64).eps)
-_TINY = float(np.finfo(np.float64).tiny)
+# What a solver is asked, what it proposes, and the certified answer.
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """Unproven values of the columns and duals of the rows: what a solver proposes, or starts from."""
+
+    primal_N: Array
+    dual_S: Array
 
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Certified:
-    """A feasible point, a dual, and the proof of how far the point can be from the best: objective <= best <= bound."""
+class Task:
+    """A program for a solver, which may stop as soon as ``accept`` returns true for a candidate.
 
-    value_N: Array
-    dual_S: Array
+    tolerance is the gap to aim for, relative to the objective plus ``decided``, the sum of what presolve has fixed.
+    start: values and duals of a similar program. threads is how many a solver may use; its answer does not depend on
+    it.
+    """
+
+    program: Program
+    tolerance: float = 1e-4
+    decided: float = 0.0
+    start: Candidate | None = None
+    accept: Callable[[Candidate], bool] = lambda candidate: True
+    progress: Progress | None = None
+    threads: int = 1
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Weights:
+    """The answer to a linear program: weights that respect every capacity, with a proof of how good they are.
+
+    Invariant: 0 <= values <= upper, objective = sum of values <= best possible sum <= bound, and gap = (bound -
+    objective) / bound. dual has one entry per secret: how much one more unit of its capacity would add to the sum.
+    start holds the duals from which a warm-started solve begins; nothing is proven about them.
+    """
+
+    values: Array
+    dual: Array
     objective: float
     bound: float
+    gap: float
+    upper: float
+    start: Array
+    solver: str = ""
+    seconds: float = 0.0
 
-    @property
-    def gap(self) -> float:
-        """The share of the bound that the objective may be missing; 0 is optimal."""
-        return relative_gap(self.objective, self.bound)
+    def __post_init__(self) -> None:
+        if not (0 <= self.gap <= 1 and self.objective <= self.bound * (1 + 1e-12)):  # NaN fails
+            raise CannotCertify(
+                f"objective {self.objective} and bound {self.bound} contradict each other or are not finite"
+            )
+        if self.values.size and not (self.values.min() >= 0 and self.values.max() <= self.upper):
+            raise CannotCertify(f"weights leave [0, {self.upper}]; they are void")
+        for array in (self.values, self.dual, self.start):
+            array.flags.writeable = False
+
+    def __repr__(self) -> str:
+        return (
+            f"Weights({len(self.values)} examples, objective={self.objective:.6g}, gap={self.gap:.2g}, "
+            f"solver={self.solver!r})"
+        )
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """(bound - objective) / bound, never negative, 0 where both are 0; infinite where either is no finite number."""
+    """(bound - objective) / bound, never negative, 0 where both are 0; infinite where either is not finite."""
     if not (math.isfinite(objective) and math.isfinite(bound)):
-        return math.inf  # nothing is proven, and NaN would pass for small in a comparison
+        return math.inf  # nothing is proven, and NaN would count as small in a comparison
     return max(bound - objective, 0.0) / max(bound, _TINY)
 
 
-def certify(program: Program, primal_N: object, dual_S: object, *, tolerance: float = 0.0) -> Certified:
-    """The best certified pair from two candidates, which may be anything at all.
+def certify(
+    program: Program, primal_N: object, dual_S: object, *, start_S: Array | None = None, tolerance: float = 0.0
+) -> Weights:
+    """The best certified answer from any values and duals, whatever they are.
 
-    The dual is polished by coordinate minimisation only where the gap is above ``tolerance`` without it.
+    The dual is polished by coordinate minimisation only where the gap without that is above ``tolerance``.
+
+    Guarantee: the values are feasible up to FEASIBILITY_TOLERANCE, and no feasible values have a sum above the bound.
+    CannotCertify where rounding or overflow leaves no such answer.
     """
     from hush.weights.sparse_kernels import exact_sum
 
-    dual = boxed(dual_S, program.num_rows, 1.0)  # at 1 a row covers all its columns: more would only cost
+    dual = clipped(dual_S, program.num_rows, 1.0)  # at 1 a row covers all its columns: more would only cost
     dual[np.isinf(program.capacity_S)] = 0.0  # any other value would make the bound infinite
     price_N = program.prices(dual)
     bound = dual_bound(program, dual, price_N)
-    value_N = feasible(program, boxed(primal_N, program.num_columns, program.upper_N), price_N)
+    value_N = feasible(program, clipped(primal_N, program.num_columns, program.upper_N), price_N)
     objective = exact_sum(value_N)
     if relative_gap(objective, bound) > tolerance:
         dual, bound = _polished(program, dual, price_N, bound)
-    return Certified(value_N=value_N, dual_S=dual, objective=objective, bound=bound)
+    return Weights(
+        values=value_N,
+        dual=dual,
+        objective=objective,
+        bound=bound,
+        gap=relative_gap(objective, bound),
+        upper=float(program.upper_N.max(initial=0.0)),
+        start=dual if start_S is None else start_S,
+    )
 
 
 def dual_bound(program: Program, dual_S: Array, price_N: Array) -> float:
-    """The dual's value, rounded up: no feasible point has a larger objective.
+    """The dual objective, rounded up: no feasible point has a larger objective.
 
-    Terms are rounded up one by one; the sums carry their own rounding errors, and the last factor covers the rest.
+    Each term is rounded up; the sums carry their own rounding errors, and the last factor covers the rest.
     """
     from hush.weights.sparse_kernels import exact_sum, uncovered_sum
 
@@ -256,10 +322,10 @@ def dual_bound(program: Program, dual_S: Array, price_N: Array) -> float:
 
 
 def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
-    """A point of the program near ``value_N`` (which lies in the box), and no worse for having slack.
+    """A feasible point near ``value_N`` (which lies in the box), without slack that some column could use.
 
-    Overfull rows are shrunk, then the columns that are worth their price are raised, then all others. A column that
-    found no room in its turn finds none later, so each has one turn.
+    Overfull rows are shrunk, then the columns that are worth their price are raised, then all others. A column without
+    room in its turn has none later, so each column has one turn.
     """
     from hush.weights.sparse_kernels import fill_slack, scale_rows, shrink_rows
 
@@ -273,35 +339,35 @@ def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
     load_S = program.loads(value_N)
     for lowest, highest in pairwise((-np.inf, 1.0, 1.0 + 1e-3, np.inf)):
         fill_slack(*by_column, capacity_S, upper_N, price_N, lowest, highest, 16 * _EPS, load_S, value_N)
-    for _ in range(8):  # running loads drift by rounding; what counts are the loads summed afresh
+    for _ in range(8):  # running loads drift by rounding; loads that are summed again decide
         load_S = program.loads(value_N)
         if scale_rows(*by_row, capacity_S, load_S, _EPS, value_N) == 0:
             return value_N
     load_S = program.loads(value_N)
     excess = float(np.max(load_S / np.maximum(capacity_S, _TINY)))
-    if excess > 1 + FEASIBILITY:
+    if excess > 1 + FEASIBILITY_TOLERANCE:
         raise CannotCertify(
-            f"a load stays {excess - 1:.3g} above its capacity after repair; raise capacities below {_TINY:.3g} or set "
-            "them to 0"
+            f"the weights of a secret exceed its capacity by {excess - 1:.3g} of it after repair; raise capacities "
+            f"below {_TINY:.3g} or set them to 0"
         )
     return value_N
 
 
 def _polished(program: Program, dual_S: Array, price_N: Array, bound: float) -> tuple[Array, float]:
-    """One pass of exact coordinate minimisation over the rows, kept only where the recomputed bound is lower."""
+    """One pass of exact coordinate minimisation over the rows, kept only if the recomputed bound is lower."""
     from hush.weights.sparse_kernels import polish_dual
 
     dual, price = dual_S.copy(), price_N.copy()
     polish_dual(program.offset_S, program.column_of_entry, program.capacity_S, program.upper_N, price, dual)
-    # Inflated a little, it covers columns whose price is 1 up to rounding, so that their error terms vanish; these grow
-    # with a column's rows.
+    # Inflated slightly, it covers columns whose price is 1 up to rounding, so that their error terms vanish. These
+    # terms grow with the number of a column's rows.
     dual *= 1 + 4 * (int(np.diff(program.offset_N).max(initial=0)) + 16) * _EPS
     value = dual_bound(program, dual, program.prices(dual))
     return (dual, value) if value < bound else (dual_S, bound)
 
 
-def boxed(values: object, size: int, upper: Array | float) -> Array:
-    """What a solver returned, made into numbers in [0, upper]; what cannot be read as such counts as 0."""
+def clipped(values: object, size: int, upper: Array | float) -> Array:
+    """Whatever a solver returned as numbers in [0, upper]; what is not a finite number counts as 0."""
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
 """Inner loops of the proximal Newton method, compiled by Numba on first use; import only inside functions.
 
-Nothing here is believed: candidates are certified elsewhere. Shapes: N columns, S rows.
+Nothing here needs to be trusted: candidates are certified in ``linear_program``. Shapes: N columns, S rows.
 """
 
 from typing import Any
@@ -14,13 +14,13 @@ from hush.weights.sparse_kernels import compiled
 
 
 def regrouped(function: Any) -> Any:
-    """As ``compiled``, with sums in whichever order is fastest: only for steps, which are checked by their effect."""
+    """As ``compiled``, with sums in the fastest order: only for steps, whose effect is checked."""
     return njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})(function)
 
 
 @compiled
 def respond(begin, end, offset, row, upper, centre, dual, width, share, gain, load):
-    """The best response to the duals in the smoothed program, for the columns begin..end, and what it adds up to.
+    """The best response to the duals in the smoothed program, for the columns begin..end, and its sums.
 
     Column i takes the share f of its upper bound that maximises u_i (gain_i f - width / 2 (f - centre_i)^2) over
     [0, 1], where gain_i = 1 - price_i. Writes share, gain and this range's load of each row; returns the smoothed and
@@ -75,8 +75,8 @@ def newton_step(offset, row, curvature, slope, free, damping, tolerance, most):
     """Solve (sum of curvature_i a_i a_i' + diag(damping)) d = -slope over the free rows, roughly.
 
     Conjugate gradients with a diagonal preconditioner, at most ``most`` steps, down to ``tolerance`` of the slope.
-    Columns a_i are those inside their bounds, the only ones with curvature. What they are multiplied with is in single
-    precision, which is plenty for a rough solve: twice as much of it fits into the fast cache.
+    Columns a_i are those inside their bounds, the only ones with curvature. They are multiplied in single precision,
+    which is enough for a rough solve: twice as much of it fits into the fast cache.
     """
     size = slope.size
     inverse = damping.copy()

@@ -1,8 +1,8 @@
-"""Stage 3, before solving: decide exactly what can be decided, and keep the way back to all examples.
+"""Presolve: exact reductions of the linear program before a solver runs, and the map back to all examples.
 
-Rows that cannot bind go, columns in no row take their upper bound, equal columns become one, and columns that some
-optimum leaves at 0 go; again while that changes something. The optimum of what is left, plus what was decided, is the
-optimum of the whole. Shapes: N columns and S rows of the original program.
+Rows that cannot bind are dropped, columns in no row take their upper bound, equal columns are merged, and columns that
+some optimum leaves at 0 are dropped; this repeats while it changes something. The optimum of the reduced program plus
+what was decided is the optimum of the original program. Shapes: N columns and S rows of the original program.
 """
 
 from dataclasses import dataclass
@@ -11,23 +11,25 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from hush.weights.linear_program import Array, Indices, Program
+from hush.arrays import Array
+from hush.weights.linear_program import Candidate, Indices, Program, Weights, certify, clipped
 
 __all__ = ["Reduction", "reduced", "unreduced"]
 
 
-ROUNDS = 20  # each round is exact, so stopping early is too
-FEW = 0.05  # share of the rows that are decided at once, up to which it pays to note what each decision touches
-PAYS = 0.01  # share of the columns that a round must decide for the next one to be worth its time
+MAX_ROUNDS = 20  # each round is exact, so stopping early is exact too
+MAX_TRACKED_SHARE = 0.05  # of the rows decided at once: up to this it pays to track which rows a decision touches
+MIN_DECIDED_SHARE = 0.01  # of the columns: a round that decides fewer is not followed by another
+MAX_COMPARISONS_PER_ENTRY = 40  # in the search for dominated columns
 
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reduction:
-    """A smaller program and the way back.
+    """A smaller program and the map back to the original.
 
     Column i of the original is the share ``upper_N[i] / total[k]`` of column k = ``column_N[i]`` of the smaller one, or
-    ``fixed_N[i]`` where that is -1; ``row_S`` lists the rows that are left. ``bounding`` (smaller) and ``bounding_N``
+    ``fixed_N[i]`` where that is -1; ``row_S`` lists the rows that remain. ``bounding`` (smaller) and ``bounding_N``
     (original) name the row whose capacity is a column's upper bound, or -1.
     """
 
@@ -48,20 +50,20 @@ class Reduction:
 
         return split(value, self.total, self.upper_N, self.column_N, self.fixed_N)
 
-    def inward(self, value_N: Array) -> Array:
-        """Values of the smaller program's columns from values of all original ones."""
+    def reduced_primal(self, value_N: Array) -> Array:
+        """Values of the smaller program's columns from values of all original columns."""
         from hush.weights.presolve_kernels import joined
 
         return joined(value_N, self.column_N, self.program.num_columns)
 
     def start(self, start: Array) -> Array:
-        """Duals of all original rows to start from, with nothing repaired."""
+        """Duals of all original rows to start from; unlike those of ``dual`` they are not repaired."""
         full_S = self.dual_S.copy()
         full_S[self.row_S] = start
         return full_S
 
     def dual(self, dual: Array) -> Array:
-        """Duals of all original rows."""
+        """Duals of all original rows, raised so that they cover bounds which the original columns do not have."""
         from hush.weights.presolve_kernels import cover_columns
 
         small, covered = self.program, np.array(dual, dtype=np.float64)
@@ -71,9 +73,18 @@ class Reduction:
         cover_columns(self.original.offset_N, self.original.row_of_entry, self.bounding_N, full_S)
         return full_S
 
+    def certify(self, candidate: Candidate, *, tolerance: float) -> Weights:
+        """A candidate for the smaller program, mapped back and certified for the original program."""
+        small = self.program
+        primal = clipped(candidate.primal_N, small.num_columns, small.upper_N)
+        dual = clipped(candidate.dual_S, small.num_rows, 1.0)
+        return certify(
+            self.original, self.primal(primal), self.dual(dual), start_S=self.start(dual), tolerance=tolerance
+        )
+
 
 @final
-class _Work:
+class _Presolve:
     """The original program with the decisions so far."""
 
     def __init__(self, program: Program) -> None:
@@ -91,12 +102,13 @@ class _Work:
         self.lost_S, self.gained_S = np.zeros_like(self.count_S), np.zeros_like(self.count_S)
         self.highest = float(self.upper_N.max(initial=0.0))
         at_once_S = (program.capacity_S >= self.room_S) | (program.capacity_S <= self.private_S)
-        self.note = np.count_nonzero(at_once_S) <= FEW * program.num_rows
+        self.tracking = np.count_nonzero(at_once_S) <= MAX_TRACKED_SHARE * program.num_rows
 
     def settle(self) -> None:
+        """Rounds of decisions about rows and columns, while they decide enough."""
         from hush.weights.presolve_kernels import settle
 
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             decided = settle(
                 *_lists(self.program),
                 self.program.capacity_S,
@@ -113,20 +125,20 @@ class _Work:
                 self.lost_S,
                 self.gained_S,
                 self.highest,
-                self.note,
+                self.tracking,
             )
-            if not self.note:
-                self._look_again()
-            elif decided <= PAYS * self.program.num_columns:
+            if not self.tracking:
+                self._revisit_all_rows()
+            elif decided <= MIN_DECIDED_SHARE * self.program.num_columns:
                 return
 
-    def _look_again(self) -> None:
-        """Make the next round look at every row."""
+    def _revisit_all_rows(self) -> None:
+        """Make the next round visit every row."""
         self.lost_S[:] = self.gained_S[:] = np.diff(self.program.offset_S)
-        self.note = True
+        self.tracking = True
 
     def merged(self) -> Reduction:
-        """What is open, with equal columns merged into one of their joint upper bound."""
+        """The undecided rest, with equal columns merged into one that has the sum of their upper bounds."""
         from hush.weights.presolve_kernels import compacted, least_rows, merged
         from hush.weights.sparse_kernels import transposed
 
@@ -139,7 +151,7 @@ class _Work:
         offset, row, total = merged(source, offset, row, self.upper_N, column_N)
         offset_S, column = transposed(offset, row, len(row_S))
         capacity_S = self.program.capacity_S[row_S]
-        # A column cannot exceed the least capacity of its rows; solvers do better when they are told.
+        # A column cannot exceed the least capacity of its rows; solvers do better with this as an explicit bound.
         bounding = least_rows(offset, row, capacity_S, total)
         bounded = bounding >= 0
         upper = total.copy()
@@ -166,26 +178,26 @@ class _Work:
         )
 
     def drop(self, reduction: Reduction) -> bool:
-        """Decide what domination decides in the merged program, if it is enough to pay for another round."""
+        """Drop what domination decides in the merged program, if that is enough to pay for another round."""
         from hush.weights.presolve_kernels import dominated_columns, implied_rows
 
         small = reduction.program
-        most = 40 * small.num_entries
+        most = MAX_COMPARISONS_PER_ENTRY * small.num_entries
         columns: NDArray[np.bool_] = dominated_columns(*_lists(small), small.capacity_S, small.upper_N, most)
         rows: NDArray[np.bool_] = implied_rows(*_lists(small), small.capacity_S)
-        if int(columns.sum()) + int(rows.sum()) <= PAYS * small.num_columns:
+        if int(columns.sum()) + int(rows.sum()) <= MIN_DECIDED_SHARE * small.num_columns:
             return False
         self.open_N[self.open_N] = ~columns[reduction.column_N[self.open_N]]
         for j in reduction.row_S[rows]:
             self.open_S[j] = False
             begin, end = self.program.offset_S[j], self.program.offset_S[j + 1]
             self.degree_N[self.program.column_of_entry[begin:end]] -= 1
-        self._look_again()
+        self._revisit_all_rows()
         return True
 
 
 def unreduced(program: Program) -> Reduction:
-    """The program itself, for when the way back from a smaller one has cost too much."""
+    """The program itself as its own reduction: the map back from a smaller one can cost accuracy."""
     n, m = program.num_columns, program.num_rows
     return Reduction(
         program=program,
@@ -202,9 +214,9 @@ def unreduced(program: Program) -> Reduction:
 
 
 def reduced(program: Program) -> Reduction:
-    """The program that is left after all exact reductions that pay."""
-    work = _Work(program)
-    for _ in range(ROUNDS):
+    """The program that remains after all exact reductions that pay."""
+    work = _Presolve(program)
+    for _ in range(MAX_ROUNDS):
         work.settle()
         reduction = work.merged()
         if not work.drop(reduction):

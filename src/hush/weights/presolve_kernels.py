@@ -1,12 +1,11 @@
-"""Inner loops that decide rows and columns exactly, compiled by Numba on first use; import only inside functions.
+"""Inner loops of presolve, compiled by Numba on first use; import only inside functions.
 
-Each changes the program only where an optimal point survives; the argument stands with the loop. Shapes: N columns,
-S rows; ``open_N`` and ``open_S`` mark columns not decided yet and rows not dropped yet.
+The first group decides rows and columns. Each loop changes the program only where an optimal point survives; its
+docstring gives the argument. The second group merges equal columns and maps values between the two programs: columns
+with equal row lists may be one column with the sum of their upper bounds, since however its value is split among them,
+every row has the same load.
 
-Inner loops that make equal columns one, and take values both ways, compiled by Numba on first use.
-
-Import only inside functions. Columns of equal row lists may be one column of their joint upper bound: however its value
-is split among them, every row holds the same. Shapes: N columns, S rows; ``open_N`` marks columns not decided yet.
+Shapes: N columns, S rows; ``open_N`` and ``open_S`` mark columns not decided yet and rows not dropped yet.
 """
 
 import numpy as np
@@ -31,9 +30,9 @@ def private_sums(offset_S, column, offset_N, upper_N):
 @compiled
 def settle(
     offset_S, column, offset_N, row, capacity_S, upper_N, open_N, open_S, degree_N, fixed_N, dual_S, bounding_N,
-    room_S, private_S, count_S, lost_S, gained_S, highest, note,
+    room_S, private_S, count_S, lost_S, gained_S, highest, tracking,
 ):  # fmt: skip
-    """One round over all open rows and columns, in place; returns how many decisions could lead to others.
+    """One round over all open rows and columns, in place; returns the number of decisions that could lead to others.
 
     A row, with the open columns in it:
     - whose upper bounds fit into its capacity cannot bind: drop it;
@@ -44,10 +43,11 @@ def settle(
       bounds, and only lowers other loads. Its dual is then 1.
     A column in no row takes its upper bound.
 
-    room_S, private_S and count_S hold what the open columns of a row added up to when it was last looked at; since then
-    it lost at most lost_S of them, or parts of them, and at most gained_S became private. No upper bound is above
-    ``highest``, so most rows need no second look; 1e-9 is for rounding, a row looked at in vain does no harm. Without
-    ``note``, which pays where many rows are decided, losses and gains are not counted: the next round must look at all.
+    room_S, private_S and count_S hold the sums over the open columns of a row at its last visit; since then the row
+    lost at most lost_S of them, or parts of them, and at most gained_S became private. No upper bound is above
+    ``highest``, so most rows need no second visit; 1e-9 is for rounding, and a visit in vain does no harm. Without
+    ``tracking``, which pays only where few rows are decided, losses and gains are not counted: the next round must
+    visit all rows.
     """
     decided = 0
     for j in range(capacity_S.size):
@@ -77,7 +77,7 @@ def settle(
                         open_N[i] = False
                         decided += 1
                         if degree_N[i] > 1:
-                            for other in range(offset_N[i], offset_N[i + 1] if note else 0):
+                            for other in range(offset_N[i], offset_N[i + 1] if tracking else 0):
                                 lost_S[row[other]] += 1
                         elif capacity_S[j] > 0.0:
                             fixed_N[i] = upper_N[i] * (capacity_S[j] / private_S[j])
@@ -96,7 +96,7 @@ def settle(
         for entry in range(offset_S[j], offset_S[j + 1]):
             i = column[entry]
             degree_N[i] -= 1
-            if note and degree_N[i] == 1 and open_N[i]:  # private now, to a row that does not know yet
+            if tracking and degree_N[i] == 1 and open_N[i]:  # private now, to a row that has not counted it yet
                 for other in range(offset_N[i], offset_N[i + 1]):
                     gained_S[row[other]] += 1
     for i in range(upper_N.size):
@@ -113,7 +113,7 @@ def dominated_columns(offset_S, column, offset_N, row, capacity_S, upper_N, most
     Let D be a column with upper bound at least the least capacity among its rows, and i one whose rows include D's
     and more. From any optimum move all of w_i to D: the sum stays, D's rows keep their loads, i's other rows lose
     load, and w_D stays within its bound because a row of D caps it below that. Repeat along the proper subset order,
-    which has no cycles, so all marked columns can be 0 at once. Stops looking after ``most`` comparisons.
+    which has no cycles, so all marked columns can be 0 at once. The search stops after ``most`` comparisons.
     """
     size = upper_N.size
     mask = np.zeros(size, np.uint64)
@@ -150,9 +150,10 @@ def dominated_columns(offset_S, column, offset_N, row, capacity_S, upper_N, most
 
 @compiled
 def implied_rows(offset_S, column, offset_N, row, capacity_S):
-    """Rows whose columns all lie in another kept row of no larger capacity: that row holds them down already.
+    """Rows whose columns all lie in another kept row of no larger capacity: that row implies them.
 
-    Such a row is in the list of any of their columns; of the first, which is the shortest where columns go by length.
+    Such a row is in the list of any of their columns; the first column is the shortest where columns are sorted by
+    length.
     """
     gone = np.zeros(capacity_S.size, np.bool_)
     for j in range(capacity_S.size):
@@ -192,7 +193,7 @@ def cover_columns(offset_N, row, bounding_N, dual_S):
     """Raise duals, in place, until every column that a row bounds costs at least 1.
 
     A column whose upper bound is the capacity c of a row adds c g to the dual while a gain g is left; raising that
-    row's dual by g costs the same, and does not count on a bound that the original column does not have.
+    row's dual by g costs the same, and does not rely on a bound that the original column does not have.
     """
     for i in range(bounding_N.size):
         if bounding_N[i] < 0:
@@ -204,10 +205,9 @@ def cover_columns(offset_N, row, bounding_N, dual_S):
             dual_S[bounding_N[i]] += 1.0 - price
 
 
-# pyright: basic
+# Merging equal columns.
 
-
-LENGTHS = 64  # columns are kept apart by length up to this
+LENGTHS = 64  # columns are sorted by length up to this one
 
 
 @compiled
@@ -286,10 +286,10 @@ def compacted(order, offset_N, row, open_N, number_S):
 
 @compiled
 def merged(source, offset, row, upper_N, column_N):
-    """Columns of equal row lists become one, with their upper bounds added up; ``offset`` and ``row`` are spoilt.
+    """Merge columns with equal row lists and add up their upper bounds; ``offset`` and ``row`` are overwritten.
 
-    Returns the lists and upper bounds of what is left, and writes for each column which of these it is. Lists count as
-    equal only when compared entry by entry; a hash says which to compare.
+    Returns the lists and upper bounds of the merged columns, and writes for each column which of these it belongs to.
+    Lists are compared entry by entry; a hash selects which to compare.
     """
     bits = 4
     while (1 << bits) < 2 * source.size:
@@ -342,7 +342,7 @@ def split(value, total, upper_N, column_N, fixed_N):
 
 @compiled
 def joined(value_N, column_N, size):
-    """The other way round: for each of ``size`` merged columns the sum over those that were merged into it."""
+    """The inverse of ``split``: for each of ``size`` merged columns the sum over those that were merged into it."""
     value = np.zeros(size)
     for i in range(value_N.size):
         if column_N[i] >= 0:

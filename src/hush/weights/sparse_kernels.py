@@ -1,4 +1,4 @@
-"""Inner loops of the program's reduction and certification, compiled by Numba on first use.
+"""Inner loops of certification and sums over sparse lists, compiled by Numba on first use.
 
 Import only inside functions: loading the compiler is slow. Every loop releases the interpreter lock and none uses
 Numba's own threads. Columns are examples (or merged groups of them), rows are secrets. Shapes: N columns, S rows.
@@ -13,13 +13,13 @@ from numba import njit
 
 
 def compiled(function: Any) -> Any:
-    """Compiled once per machine and kept beside the source; IEEE arithmetic, since certificates rest on it."""
+    """Compiled once per machine and cached next to the source; IEEE arithmetic, which certificates rely on."""
     return njit(cache=True, nogil=True)(function)
 
 
 @compiled
 def transposed(offset, index, size):
-    """The lists of a sparse 0/1 matrix turned around: who is in list k becomes in which lists is k; ascending."""
+    """The transpose of a sparse 0/1 matrix in compressed lists: columns of rows become rows of columns, ascending."""
     start = np.zeros(size + 1, np.int64)
     for entry in range(index.size):
         start[index[entry] + 1] += 1
@@ -50,7 +50,7 @@ def list_sums(offset, index, value):
 def spread_sums(offset, index, value, size):
     """For each k below ``size`` the sum of ``value`` over the lists that k is in, added in the order of the lists.
 
-    The same sums, to the last bit, as ``list_sums`` of the lists turned around, and faster where they are the longer.
+    The same sums, to the last bit, as ``list_sums`` of the transpose, and faster where the transpose has longer lists.
     """
     total = np.zeros(size)
     for i in range(offset.size - 1):
@@ -65,8 +65,9 @@ def spread_sums(offset, index, value, size):
 def shrink_rows(offset_S, column, offset_N, row, capacity_S, upper_N, load_S, value_N):
     """Lower the columns of each overfull row until it holds its capacity, in place.
 
-    One row after another on the loads as they are by then, so that a column in two overfull rows pays once where once
-    is enough. Columns strictly inside their bounds pay first: those at their bound are usually worth more.
+    Rows are processed in order with their current loads, so that a column in two overfull rows is lowered only once
+    where that is enough. Columns strictly inside their bounds are lowered first: those at their bound are usually worth
+    more.
     """
     for j in range(capacity_S.size):
         excess = load_S[j] - capacity_S[j]
@@ -94,7 +95,7 @@ def shrink_rows(offset_S, column, offset_N, row, capacity_S, upper_N, load_S, va
 def fill_slack(offset_N, row, capacity_S, upper_N, price_N, lowest, highest, margin, load_S, value_N):
     """Raise each column of price in (lowest, highest] as far as its rows and its bound leave room, in place.
 
-    A share ``margin`` of each capacity is left: running loads differ from fresh ones by rounding.
+    A share ``margin`` of each capacity stays unused: running loads differ from recomputed ones by rounding.
     """
     for i in range(upper_N.size):
         if not (price_N[i] > lowest and price_N[i] <= highest):
@@ -114,7 +115,7 @@ def fill_slack(offset_N, row, capacity_S, upper_N, price_N, lowest, highest, mar
 
 @compiled
 def scale_rows(offset_S, column, capacity_S, load_S, eps, value_N):
-    """Scale the columns of each row that holds more than its capacity, in place; returns how many rows did."""
+    """Scale the columns of each row whose load exceeds its capacity, in place; returns the number of such rows."""
     count = 0
     for j in range(capacity_S.size):
         if load_S[j] > capacity_S[j]:
@@ -173,7 +174,7 @@ def polish_dual(offset_S, column, capacity_S, upper_N, price_N, dual_S):
 
 @compiled
 def exact_sum(value):
-    """The sum with its rounding errors carried along: as good as twice the digits (Neumaier)."""
+    """The sum with its rounding errors carried along (Neumaier): as accurate as with twice the digits."""
     total, lost = 0.0, 0.0
     for k in range(value.size):
         new = total + value[k]
@@ -195,7 +196,7 @@ def uncovered_sum(offset_N, price_N, upper_N, eps):
     for i in range(upper_N.size):
         error = (offset_N[i + 1] - offset_N[i] + 2) * eps * (1.0 + price_N[i])
         term = upper_N[i] * (1.0 - price_N[i] + error)
-        if not term <= 0.0:  # a price that is no number makes the sum none
+        if not term <= 0.0:  # a NaN price makes the sum NaN
             new = total + term
             if total >= term:
                 lost += (total - new) + term

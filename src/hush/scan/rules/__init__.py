@@ -11,8 +11,9 @@ from pydantic import Field, ValidationError
 from hush.errors import InvalidInput
 from hush.protection import Protection
 from hush.scan.rules.promises import Promise, protection_of
-from hush.scan.rules.reading import Document, Model, Problems, kind_of_value, read_yaml
+from hush.scan.rules.reading import Document, Problems, kind_of_value, read_yaml
 from hush.scan.rules.schema import ChunksRule, CodeRule, CopiesRule, LiteralsRule, Rule
+from hush.settings import Model
 
 __all__ = ["Rules", "RulesFile", "listed", "load_rules"]
 

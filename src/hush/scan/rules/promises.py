@@ -19,7 +19,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from hush.errors import InvalidInput
 from hush.protection import Protection
-from hush.scan.rules.reading import Model, Probability, Whole, nearest, wrong
+from hush.scan.rules.reading import nearest
+from hush.settings import Model, Probability, Whole, wrong
 
 __all__ = ["ALPHABETS", "GENERATORS", "LEAST_PRIOR", "Format", "Promise", "prior_among", "protection_of"]
 

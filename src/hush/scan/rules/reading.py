@@ -20,54 +20,27 @@ from pathlib import Path
 from typing import Annotated, Any, final, get_args
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
 from hush.errors import InvalidInput
+from hush.settings import wrong
 
 __all__ = [
     "PROMISE",
-    "YES_OR_NO",
     "Day",
     "Document",
-    "Model",
     "Name",
-    "Probability",
     "Problems",
-    "Real",
-    "Texts",
-    "Whole",
     "kind_of_value",
     "nearest",
     "read_yaml",
-    "wrong",
 ]
 
 
 PROMISE = "a mapping with prior or format, and ceiling; or with points"
-YES_OR_NO = "true or false"
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-
-
-class Model(BaseModel):
-    """A mapping of the rules file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    def __repr_args__(self) -> list[tuple[str | None, Any]]:
-        return []  # values may be the text of secrets
-
-
-def wrong(said: str) -> PydanticCustomError:
-    """An error whose sentence is shown as it is, so it must hold no value that could be text."""
-    return PydanticCustomError("hush", "{said}", {"said": said})  # pyright: ignore[reportArgumentType]
-
-
-def _no_boolean(value: object) -> object:
-    if isinstance(value, bool):  # which Python counts as a whole number
-        raise PydanticCustomError("float_type", "not a number")
-    return value
 
 
 def _name(value: str) -> str:
@@ -85,18 +58,8 @@ def _day(value: object) -> object:
     return value
 
 
-def _full(value: str) -> str:
-    if not value.strip():
-        raise wrong("it is empty text; remove the entry, or write what is meant")
-    return value
-
-
 Name = Annotated[str, AfterValidator(_name)]
-Real = Annotated[float, BeforeValidator(_no_boolean)]
-Probability = Annotated[float, BeforeValidator(_no_boolean), Field(gt=0.0, lt=1.0)]
-Whole = Annotated[int, BeforeValidator(_no_boolean)]
 Day = Annotated[date, BeforeValidator(_day)]
-Texts = Annotated[tuple[Annotated[str, AfterValidator(_full)], ...], Field(min_length=1)]
 
 
 Place = tuple[str | int, ...]

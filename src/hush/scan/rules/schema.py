@@ -9,7 +9,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hush.scan.rules.promises import Promise
-from hush.scan.rules.reading import PROMISE, YES_OR_NO, Day, Model, Name, Probability, Real, Texts, Whole, wrong
+from hush.scan.rules.reading import PROMISE, Day, Name
+from hush.settings import YES_OR_NO, Model, Probability, Real, Texts, Whole, wrong
 
 __all__ = [
     "ChunksRule",

@@ -1,0 +1,66 @@
+"""The settings of a plan, stated once: arguments of ``make_plan``, options of ``hush plan``, ``plan:`` in a config."""
+
+from typing import Any, Literal, Self, final
+
+from pydantic import Field, model_validator
+
+from hush.accounting.arguments import MAX_ROUNDS
+from hush.errors import Setting
+from hush.settings import Count, Positive, Real, Settings, wrong
+
+__all__ = ["PlanSettings"]
+
+MAX_SCALE = 1e9  # of noise and clip norm: float32 sums can hold both, and their product
+
+
+@final
+class PlanSettings(Settings):
+    """How often examples are used, how much noise is added, and which examples are held out for evaluation."""
+
+    batch_size: Positive = Field(description="the expected number of examples in a round, a number above 0")
+    rounds: Count = Field(
+        le=MAX_ROUNDS, description=f"the number of training rounds, a whole number from 1 to {MAX_ROUNDS:,}"
+    )
+    bound: Literal["blowup", "renyi", "kl"] = "blowup"
+    capacity: Literal["accounted", "paper", "none"] = "accounted"
+    noise_multiplier: Positive | None = Field(
+        default=None, le=MAX_SCALE, description="a number above 0 and up to 1e9, or leave it out to have it found"
+    )
+    keep: Real | None = Field(
+        default=None,
+        gt=0.0,
+        le=1.0,
+        description="the share of their weight that examples with secrets keep, above 0 and up to 1, such as 0.9",
+    )
+    strength: Positive | None = Field(default=None, description="the paper's c, a number above 0")
+    hold_out: Real | None = Field(
+        default=None,
+        ge=0.0,
+        le=0.5,
+        description="the share of the examples without secrets to evaluate on, from 0 for none to 0.5, such as 0.05",
+    )
+    clip_norm: Positive = Field(
+        default=1.0, ge=1 / MAX_SCALE, le=MAX_SCALE, description="a number from 1e-9 to 1e9, such as 1.0"
+    )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What ``make_plan`` is given; ``keep`` only if it is stated, since it has a default there."""
+        unstated = {"keep"} if self.keep is None else set[str]()
+        return self.model_dump(exclude={"hold_out"} | unstated)
+
+    @model_validator(mode="after")
+    def _one_goal(self) -> Self:
+        if self.keep is not None and (self.noise_multiplier is not None or self.capacity != "accounted"):
+            raise wrong(
+                Setting("keep"),
+                " looks for a noise, for accounted capacities; drop it, or drop ",
+                Setting("noise_multiplier"),
+                " and ",
+                Setting("capacity"),
+            )
+        if (self.strength is not None) != (self.capacity == "paper"):
+            raise wrong(
+                Setting("strength"), " belongs to ", Setting("capacity"), " paper, which needs it; give both or neither"
+            )
+        return self
