@@ -142,7 +142,7 @@ def test_options_have_the_defaults_choices_and_limits_of_their_settings(command:
             if limit is not None:
                 stated_limits = [getattr(mark, marks[1]) for mark in limits(field) if isinstance(mark, marks[0])]
                 assert stated_limits[-1:] == [limit], (setting, limit)
-        choices = [kind for kind in kinds if isinstance(kind, EnumType)]
+        choices: list[Any] = [kind for kind in kinds if isinstance(kind, EnumType)]
         if choices:
             assert {one.value for one in choices[0]} == words(field.annotation), setting
 

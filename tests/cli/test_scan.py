@@ -119,7 +119,7 @@ def test_processes_change_nothing(mail: Path, monkeypatch: pytest.MonkeyPatch) -
     for number in range(4):
         Path(f"notes/{number}.txt").write_text(f"{TOKEN} and machine {number % 2} at Acme")
     Path("rules.yaml").write_text(RULES[: RULES.index("  - {name: team")])
-    monkeypatch.setattr(shards, "SMALL", 1)  # so that every file is a shard
+    monkeypatch.setattr(shards, "GROUPED_FILE_BYTES", 1)  # so that every file is a shard
     assert len(read_corpus("notes").shards()) == 4
     arguments = ("scan", "notes", *SCAN[2:-2])
     run_json(*arguments, "--workers", "1")
@@ -183,7 +183,7 @@ def test_what_is_there_already_is_kept(mail: Path) -> None:
     [
         (("--column", "txt"), "no column 'txt'"),
         (("--id-column", "ident"), "ident"),
-        (("--id-column", "text"), "'text' is the column of the texts"),
+        (("--id-column", "text"), "this is the column of the texts"),
         (("--unit", "line"), "is not plain text"),
         (("--ray-address", "auto"), "--ray-address names a cluster, but the engine is local"),
         (("--rules", "missing.yaml"), "missing.yaml: No such file or directory"),
@@ -197,7 +197,7 @@ def test_options_that_do_not_fit_are_refused(mail: Path, arguments: tuple[str, .
 def test_wrong_rules_are_listed_before_anything_is_read(mail: Path) -> None:
     Path("rules.yaml").write_text(f"rules:\n  - {{name: a, find: word}}\n  - {{name: b, find: fields, {TOKEN}: 1}}\n")
     said = refused(2, "scan", "no-such-data.jsonl", *SCAN[2:])
-    assert said.startswith("Error: rules.yaml has 3 problems: line 2: rules[0] (rule a): find is no known kind")
+    assert said.startswith("Error: rules.yaml has 3 problems: line 2: rules[0] (rule a): find is not a known kind")
     assert TOKEN not in said
 
 

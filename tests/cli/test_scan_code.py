@@ -90,5 +90,5 @@ def test_a_repository_goes_on_into_a_plan_for_its_chunks(repository: Path) -> No
 
 
 def test_rules_for_code_want_a_folder_of_code(repository: Path) -> None:
-    assert "code.yaml is no folder, but these rules are about code" in refused(2, "scan", "code.yaml", *CODE[2:])
-    assert "column is about tables, but these rules are about code" in refused(2, *CODE, "--column", "text")
+    assert "code.yaml is not a folder, but these rules are about code" in refused(2, "scan", "code.yaml", *CODE[2:])
+    assert "column is for tables, but these rules are about code" in refused(2, *CODE, "--column", "text")

@@ -1,4 +1,4 @@
-"""Reading the owner's data: every form of the same examples is the same corpus, in order, and no message shows them."""
+"""Reading a corpus: the same examples in any format give the same corpus, in order, and no message shows them."""
 
 import bz2
 import csv
@@ -139,28 +139,29 @@ def test_broken_rows_are_named_by_line_and_none_is_shown(tmp_path: Path) -> None
              b'["%s"]' % SECRET.encode(), b'{"text": "\xff"}', b'{"text": "\\ud800"}']  # fmt: skip
     path.write_bytes(b"\n".join(lines[:4]))
     assert (
-        f"rows without a readable text in column 'text': {path}, line 2: not a JSON object; {path}, line 4: empty; mend"
+        f"rows without readable text in column 'text': {path}, line 2: not a JSON object; {path}, line 4: empty; "
+        "correct"
     ) in refused(path)
     path.write_bytes(b"\n".join(lines[:1] + lines[4:]))
     message = refused(path)
     assert f": {path}, line 2: a int; {path}, line 3: not a JSON object; {path}, line 4: not UTF-8; " in message
-    assert f"{path}, line 5: not UTF-8; mend" in message
+    assert f"{path}, line 5: not UTF-8; correct" in message
     path.write_bytes(b'{"text": "good"}\n' + b"{\n" * 9)
     message = refused(path)
-    assert f"{path}, line 6: not a JSON object; and more; mend" in message
+    assert f"{path}, line 6: not a JSON object; and more; correct" in message
     assert "line 7" not in message
 
 
 def test_broken_csv_is_named_by_line_and_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text(f"id,text\n1,good\n2,{SECRET},more\n\n3,fine\n")
-    assert f"{path}, line 3: 3 cells under 2 columns; mend" in refused(path)
+    assert f"{path}, line 3: 3 cells under 2 columns; correct" in refused(path)
     path.write_text(f'text\n"{SECRET}" and more\n')
     assert "line 2: quotes do not close" in refused(path)
     path.write_bytes(b"text\n\xff\xfe\n")
     assert f"{path}, line 2: not UTF-8" in refused(path)
     path.write_text("a,a\n1,2\n")
-    assert "two columns have one name" in refused(path)
+    assert "two columns have the same name" in refused(path)
     path.write_text("\ufefftext\ngood\n", encoding="utf-8")  # a byte-order mark, as spreadsheets write it
     assert list(read_corpus(path).texts()) == ["good"]
 
@@ -259,14 +260,14 @@ def test_huge_rows_are_read(tmp_path: Path) -> None:
 
 def test_empty_cells_of_parquet_are_broken_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "data.parquet")
-    assert f"column 'text': {tmp_path / 'data.parquet'}, row 1: empty; mend" in refused(tmp_path / "data.parquet")
+    assert f"column 'text': {tmp_path / 'data.parquet'}, row 1: empty; correct" in refused(tmp_path / "data.parquet")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("data.parquet", SECRET.encode(), "is not a readable Parquet file"),
-        ("data.json", b"[" + SECRET.encode(), "begins as a JSON list but is none"),
+        ("data.json", b"[" + SECRET.encode(), "begins as a JSON list but is not valid JSON"),
         ("data.jsonl", b"", "holds no row that can be read"),
         ("data.csv", b"", "holds no row that can be read"),
         ("data.jsonl.gz", SECRET.encode(), "cannot be decompressed"),
@@ -281,13 +282,13 @@ def test_files_that_are_no_data_are_refused(tmp_path: Path, name: str, content: 
 
 def test_folders_that_are_no_data_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.doc").write_text(SECRET)
-    assert "holds 1 files but none that is Parquet" in refused(tmp_path)
+    assert "holds 1 files, but none in a known format; pass Parquet" in refused(tmp_path)
     write(tmp_path / "a.csv", ["a"])
     write(tmp_path / "a.txt", ["a"])
     assert "holds csv and text files; pass a folder with one kind" in refused(tmp_path)
     assert "does not exist" in refused(tmp_path / "missing.jsonl")
     assert "does not exist" in refused(tmp_path / "missing")
-    assert "drop unit='line'" in refused(tmp_path / "a.csv", unit="line")
+    assert f"unit='line'; {tmp_path / 'a.csv'} is not plain text" in refused(tmp_path / "a.csv", unit="line")
 
 
 def test_a_loop_of_links_ends(tmp_path: Path) -> None:
@@ -298,7 +299,7 @@ def test_a_loop_of_links_ends(tmp_path: Path) -> None:
 
 def test_a_name_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert 'install the library that loads those with pip install "hush[hf]"' in refused("stanfordnlp/imdb")
+    assert 'install the library that loads it: pip install "hush[hf]"' in refused("stanfordnlp/imdb")
 
 
 def test_data_sets_are_read_from_a_folder_that_the_library_saved(
@@ -339,5 +340,5 @@ def test_a_time_that_no_calendar_has_is_refused_by_its_column(tmp_path: Path) ->
     path = tmp_path / "data.parquet"
     times = pa.array([0, 2**62], pa.timestamp("us"))
     pq.write_table(pa.table({"text": ["a", "b"], "when": times}), path)
-    with pytest.raises(hush.InvalidInput, match=r"a time that no calendar has, in one of \['text', 'when'\]"):
+    with pytest.raises(hush.InvalidInput, match=r"a date out of range in one of the columns \['text', 'when'\]"):
         list(read_corpus(path).rows("text", "when"))

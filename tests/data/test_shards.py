@@ -1,4 +1,4 @@
-"""Shards: whatever a corpus is cut into, they are its examples, each once and in order, readable by any process."""
+"""Shards: for any cut, they are the corpus's examples, each once and in order, readable by any process."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ def small(span: int, block: int = 3) -> Iterator[None]:
     """Spans, shards and blocks of these sizes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_readers, "SPAN_BYTES", span)
-        patch.setattr(shards, "SMALL", span)
+        patch.setattr(shards, "GROUPED_FILE_BYTES", span)
         patch.setattr(arrow_readers, "SHARD_ROWS", span)
         for module in (filling, arrow_readers):
             patch.setattr(module, "BLOCK_ROWS", block)
@@ -182,7 +182,7 @@ def test_parquet_with_fewer_rows_than_it_was_cut_for_is_refused(tmp_path: Path) 
     pq.write_table(pa.table({"text": ["a"] * 9}), path)
     assert sum(len(block) for shard in cut[:-1] for block in shard.blocks()) > 0
     with pytest.raises(
-        hush.InvalidInput, match="has 9 rows, fewer than when it was opened first: it changed meanwhile"
+        hush.InvalidInput, match="has 9 rows, fewer than when it was opened first: it was changed since"
     ):
         list(cut[-1].blocks())
 

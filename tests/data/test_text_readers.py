@@ -1,4 +1,4 @@
-"""A misspelt path is refused at once; a name goes to the hub."""
+"""A misspelt path is refused at once; a name is looked up on the hub."""
 
 from pathlib import Path
 

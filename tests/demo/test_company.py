@@ -63,7 +63,7 @@ def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
     assert left.root == company.folder.resolve()  # a repository of its own, wherever it lies
     assert len(left.files) == company.files
     after = containment(left, RULE)
-    assert len(after.reasons) == company.secret_files > company.project_files == sum(after.own)
+    assert len(after.reasons) == company.secret_files > company.project_files == sum(after.num_own_files)
 
 
 def test_a_library_that_is_not_there_is_said(tmp_path: Path) -> None:

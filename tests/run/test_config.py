@@ -112,8 +112,8 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(desk: Path) -> None:
     [
         ("", "the file is empty; it takes a mapping with data, rules, plan and model"),
         (f"- {TOKEN}", "the file is a list; it takes a mapping"),
-        (f"a: [{TOKEN}", "this is not YAML; check indentation and quotes"),
-        (f"data: 1\ndata: {TOKEN}", "line 2: a key stands twice in one mapping, first on line 1"),
+        (f"a: [{TOKEN}", "this is not valid YAML; check indentation and quotes"),
+        (f"data: 1\ndata: {TOKEN}", "line 2: a key occurs twice in one mapping, first on line 1"),
     ],
 )
 def test_what_is_no_config_at_all_is_said_so(desk: Path, content: str, words: str) -> None:

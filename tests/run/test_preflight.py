@@ -36,7 +36,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "no such reference": ({"audit": {"reference": "no-such-model"}}, "no-such-model: its configuration cannot be load"),
     "another tokenizer": (
         {"audit": {"reference": "other"}},
-        "other has another tokenizer, of 257 tokens and not the 258",
+        "other'; it has another tokenizer, of 257 tokens and not the 258",
     ),
     "held-out texts in no column": ({"audit": {"held_out": "odd.csv"}}, "odd.csv has the columns"),
     "no such modules": ({"training": {"lora": {"targets": ["nothing"]}}}, "its modules with training.lora.targets"),

@@ -1,4 +1,4 @@
-"""What somebody would try who wants a pair to be missed, a number to be wrong, or a text to get out."""
+"""Adversarial inputs: no pair is missed, no count is wrong, and no secret text leaks."""
 
 import gzip
 import json
@@ -24,13 +24,13 @@ from typer.testing import CliRunner
 import hush
 from hush.cli import app
 from hush.data import read_corpus, text_readers
-from hush.data.shards import Gathering
+from hush.data.shards import BlockBuilder
 from hush.incidence import Incidence
 from hush.keys import DataKey
 from hush.protection import Protection
 from hush.scan import scan
 from hush.scan.assemble import run_scan
-from hush.scan.collect import Unordered, public_order, secret_table
+from hush.scan.collect import UnorderedSecret, public_order, secret_table
 from hush.scan.engines import LocalEngine
 from hush.scan.finders.literals import Literals
 from hush.scan.finders.unicode import caseless
@@ -76,7 +76,7 @@ def test_a_bad_value_in_a_list_breaks_its_own_row_alone(tmp_path: Path) -> None:
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["hidden"])], ["text", "text"])
     pq.write_table(table, tmp_path / "data.parquet")
-    with pytest.raises(hush.InvalidInput, match="two columns have one name"):
+    with pytest.raises(hush.InvalidInput, match="two columns have the same name"):
         read_corpus(tmp_path / "data.parquet")
 
 
@@ -248,13 +248,13 @@ def test_the_owner_finds_the_same_text_behind_each_id_in_whatever_order_the_list
 def test_the_order_of_secrets_is_that_of_their_examples_then_promises_then_names() -> None:
     strong, weak = Protection(1e-6, 1e-3), Protection(1e-6, 1e-2)
     listed = [
-        Unordered(rule="b", name=None, protection=strong, key="nowhere"),
-        Unordered(rule="b", name=None, protection=weak, key="second"),
-        Unordered(rule="b", name=None, protection=strong, key="a second"),
-        Unordered(rule="b", name=None, protection=strong, key="first of one"),
-        Unordered(rule="b", name=None, protection=strong, key="first of two"),
-        Unordered(rule="a", name="z", protection=strong, key="1"),
-        Unordered(rule="a", name="y", protection=strong, key="2"),
+        UnorderedSecret(rule="b", name=None, protection=strong, key="nowhere"),
+        UnorderedSecret(rule="b", name=None, protection=weak, key="second"),
+        UnorderedSecret(rule="b", name=None, protection=strong, key="a second"),
+        UnorderedSecret(rule="b", name=None, protection=strong, key="first of one"),
+        UnorderedSecret(rule="b", name=None, protection=strong, key="first of two"),
+        UnorderedSecret(rule="a", name="z", protection=strong, key="1"),
+        UnorderedSecret(rule="a", name="y", protection=strong, key="2"),
     ]
     incidence = Incidence.from_pairs(
         [1, 1, 0, 0, 300, 2, 2], [1, 2, 3, 4, 4, 5, 6], num_examples=301, num_secrets=len(listed)
@@ -265,9 +265,9 @@ def test_the_order_of_secrets_is_that_of_their_examples_then_promises_then_names
 
 
 def test_rows_on_their_way_into_a_block_do_not_show() -> None:
-    gathering = Gathering(columns=("text",))
+    gathering = BlockBuilder(columns=("text",))
     gathering.add(("hidden",), 0, 0)
-    assert repr(gathering) == "Gathering(1 examples)"
+    assert repr(gathering) == "BlockBuilder(1 examples)"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The scan: cuts, order and engine change nothing, every pair has its reason, and copies share their secrets."""
+"""Running and assembling a scan: cuts, order and engine change nothing, every pair has a reason, copies inherit."""
 
 import random
 from itertools import pairwise
@@ -17,8 +17,8 @@ from hush.data import read_corpus
 from hush.keys import DataKey
 from hush.scan.assemble import run_scan
 from hush.scan.engines import LocalEngine
-from hush.scan.hits import Declared, Prepared
-from hush.scan.shard_tasks import Total
+from hush.scan.hits import DeclaredSecret, PreparedRule
+from hush.scan.shard_tasks import MergedCounts
 
 KEY = DataKey(bytes(range(32)))
 HERE = LocalEngine(workers=1)
@@ -146,7 +146,7 @@ def test_counts_merge_to_the_same_total_in_any_order(counts: list[int], order: r
     order.shuffle(shuffled)
     totals = []
     for some in (counts, shuffled):
-        total = Total(rare)
+        total = MergedCounts(rare)
         for number in some:
             total.add(Counter(a=1, b=number + 1))
             total.add(None)
@@ -200,7 +200,7 @@ def test_ids_say_file_and_row_and_count_broken_rows(tmp_path: Path, monkeypatch:
     expected = None
     for size in (10**6, 5):
         monkeypatch.setattr(text_readers, "SPAN_BYTES", size)
-        monkeypatch.setattr(shards, "SMALL", size)
+        monkeypatch.setattr(shards, "GROUPED_FILE_BYTES", size)
         scan = run_scan(corpus, prepared(Capitals()), engine=HERE, skip_bad=True, key=KEY)
         assert [row["id"] for row in content(scan)["examples"]] == [
             "a.jsonl:0",
@@ -226,10 +226,12 @@ def test_nothing_to_find_and_nothing_to_read_are_scans_too() -> None:
 
 
 def test_rules_that_cannot_be_told_apart_are_refused() -> None:
-    rule = Prepared(name="one", finder=Capitals(), protection=PROMISE)
+    rule = PreparedRule(name="one", finder=Capitals(), protection=PROMISE)
     with pytest.raises(hush.InvalidInput, match="two rules are called one"):
         run_scan(Memory([]), [rule, rule], engine=HERE)
-    twice = Prepared(name="two", finder=Teams(declared=(Declared(key="x"), Declared(key="x"))), protection=PROMISE)
+    twice = PreparedRule(
+        name="two", finder=Teams(declared=(DeclaredSecret(key="x"), DeclaredSecret(key="x"))), protection=PROMISE
+    )
     with pytest.raises(hush.InvalidInput, match="declared twice"):
         run_scan(Memory([]), [twice], engine=HERE)
 

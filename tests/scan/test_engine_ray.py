@@ -64,7 +64,7 @@ def test_results_are_those_of_one_process_in_the_order_of_the_shards(
     blocks: int, from_afar: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether a unit of Ray's work is one shard or several, and whether this process or a deputy is in charge."""
-    monkeypatch.setattr(ray_engine, "MOST_BLOCKS", blocks)
+    monkeypatch.setattr(ray_engine, "MAX_BLOCKS", blocks)
     monkeypatch.setattr("ray.util.client.ray.is_connected", lambda: from_afar)
     task = functools.partial(pow, random.randrange(3, 99))
     shards = [random.randrange(200_000) >> (2 * place) for place in range(12)]  # the first ones take longest
@@ -110,7 +110,7 @@ def test_closing_the_iterator_stops_the_work_and_leaves_the_cluster() -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_a_scan_finds_the_same_on_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hush.data.shards.TOGETHER", 1)  # a shard for each file, however small
+    monkeypatch.setattr("hush.data.shards.MAX_FILES_PER_SHARD", 1)  # a shard for each file, however small
     rng = random.Random(0)
     words = [f"{a}{b}" for a in "bcdfghklmnpr" for b in ("ane", "ilo", "urt", "ess")]
     texts = [" ".join(rng.choices(words, k=40)) + f" key-{rng.randrange(30):04d}" for _ in range(60)]
@@ -138,7 +138,7 @@ def test_a_scan_finds_the_same_on_the_cluster(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.usefixtures("cluster")
 def test_a_shard_that_kills_its_process_is_named_after_a_few_tries() -> None:
-    with pytest.raises(HushError, match="shard 0 of the scan ended its process 3 times"):
+    with pytest.raises(HushError, match="the process of shard 0 of the scan died 3 times"):
         list(RayEngine(workers=1).map(os._exit, [1]))
 
 

@@ -1,4 +1,4 @@
-"""This machine as an engine: results in order, errors as they were raised, and no process left behind."""
+"""The local engine: results in order, errors as the task raised them, and no process left behind."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ def test_the_first_error_in_order_comes_through_unchanged(workers: int) -> None:
 
 
 def test_a_process_that_dies_is_a_clear_error() -> None:
-    with pytest.raises(hush.HushError, match=r"one of the 2 processes of the scan died.*workers=1"):
+    with pytest.raises(hush.HushError, match=r"one of the 2 processes of the scan died.*set workers to 1"):
         list(LocalEngine(workers=2).map(killed_on_text, shards("a", "kill", "b", "c")))
     assert not children()
 
@@ -88,7 +88,8 @@ def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
         "    threading.Timer(0.3, os.killpg, (0, signal.SIGINT)).start()\n"
         "    for _ in results: pass\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    search_path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(search_path)}
     done = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, env=environment, start_new_session=True, timeout=60
     )
@@ -182,5 +183,5 @@ def test_a_ctrl_c_that_is_ignored_stays_ignored_while_processes_start() -> None:
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True])
 def test_workers_are_counted(workers: Any) -> None:
-    with pytest.raises(hush.InvalidInput, match="is not a number of processes"):
+    with pytest.raises(hush.InvalidInput, match="pass a number of processes, 1 or more"):
         LocalEngine(workers=workers)

@@ -1,4 +1,4 @@
-"""What one example gives away by its surroundings is found in every example that holds it."""
+"""The literal pass: a secret that its context reveals in one example is found in every example that contains it."""
 
 import re
 from typing import Any
@@ -17,9 +17,9 @@ from hush.scan.result import Scan
 CALLED = r"pw=(\w+)"
 
 
-def searched(texts: list[str], *, cuts: tuple[int, ...] = (), again: Any = "text") -> Scan:
+def searched(texts: list[str], *, cuts: tuple[int, ...] = (), literal_pass: Any = "text") -> Scan:
     corpus = Memory([(text, None) for text in texts], cuts=cuts, size=2)
-    rules = prepared(Patterns(patterns=[CALLED], group=1), again=again)
+    rules = prepared(Patterns(patterns=[CALLED], group=1), literal_pass=literal_pass)
     return run_scan(corpus, rules, engine=LocalEngine(workers=1))
 
 
@@ -51,8 +51,8 @@ def test_every_occurrence_of_what_any_example_calls_a_secret_is_found_once(texts
 def test_whole_words_are_asked_for_where_names_are() -> None:
     texts = ["pw=al", "also", "al so"]
     assert searched(texts).incidence.examples_of(0).tolist() == [0, 1, 2]
-    assert searched(texts, again="words").incidence.examples_of(0).tolist() == [0, 2]
-    assert searched(texts, again=None).incidence.examples_of(0).tolist() == [0]
+    assert searched(texts, literal_pass="words").incidence.examples_of(0).tolist() == [0, 2]
+    assert searched(texts, literal_pass=None).incidence.examples_of(0).tolist() == [0]
 
 
 class Changing:
@@ -73,6 +73,6 @@ class Unstable(Memory):
 
 
 def test_data_that_grow_between_the_searches_are_refused() -> None:
-    rules = prepared(Patterns(patterns=[CALLED], group=1), again="text")
-    with pytest.raises(InvalidInput, match="1 examples at first and 2 later"):
+    rules = prepared(Patterns(patterns=[CALLED], group=1), literal_pass="text")
+    with pytest.raises(InvalidInput, match="1 examples in the first pass and 2 in the second"):
         run_scan(Unstable([]), rules, engine=LocalEngine(workers=1))

@@ -1,4 +1,4 @@
-"""Near copies: what is joined agrees with exact set similarity, whatever the order and the blocks."""
+"""Near copies: joined pairs agree with exact set similarity, for any order and any blocks."""
 
 import hashlib
 import itertools

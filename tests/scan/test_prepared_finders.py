@@ -1,4 +1,4 @@
-"""Rules become finders that say the same; lists of literals are read whole, or refused by row and never quoted."""
+"""Rules become finders with the same settings; a list of literals is read completely, or refused by row, unquoted."""
 
 import csv
 import pickle
@@ -26,7 +26,7 @@ from hush.scan.scanner import chunks_of_rules, code_settings, prepare
 
 TOKEN = "hunter2-Zq81x"
 COLUMNS = "a table of literals has the column text, and may have name, prior, ceiling, each once"
-NO_NUMBER = "is no number from 1e-300 to less than 1; write one there"
+NO_NUMBER = "is not a number from 1e-300 to less than 1; write one there"
 DEFAULTS = {"prior": 1e-10, "ceiling": 1e-3}
 
 
@@ -137,7 +137,7 @@ def test_a_table_names_and_promises_its_secrets(tmp_path: Path) -> None:
     [
         (f"text,{TOKEN}\na,b\n", f"FILE: {COLUMNS}; column 2 of 2 is none of them"),
         (f"{TOKEN}\nb\n", f"FILE: {COLUMNS}; column 1 of 1 is none of them"),
-        (f"text\n{TOKEN},b\n", "FILE, line 2: 2 cells under 1 columns; mend the row"),
+        (f"text\n{TOKEN},b\n", "FILE, line 2: 2 cells under 1 columns; correct the row"),
         (f'text\na\n"{TOKEN}', "FILE, line 3: this is not CSV; check its quotes"),
         (f"text,prior\na,1e-10\nb,{TOKEN}\n", f"FILE, line 3: the prior {NO_NUMBER}"),
         ("text,ceiling\na,1\n", f"FILE, line 2: the ceiling {NO_NUMBER}"),
@@ -151,19 +151,19 @@ def test_a_table_names_and_promises_its_secrets(tmp_path: Path) -> None:
         ("text,name\n ,b\n", "FILE, line 2: there is no text; write the literal there, or remove the row"),
         (
             f"text,name\n{TOKEN},the {TOKEN.upper()} one\n",
-            "FILE, line 2: the name holds the text, and names are public; choose one that does not",
+            "FILE, line 2: the name contains the text, and names are public; choose another name",
         ),
         (
             f"text,name\n{TOKEN},one\nc,by {TOKEN.upper()}\n",
-            "FILE, line 3: the name holds the text of a literal of this list, and names are public; choose one that "
-            "does not",
+            "FILE, line 3: the name contains the text of a literal of this list, and names are public; choose "
+            "another name",
         ),
         (
             f"text,name\n{TOKEN},one\nc,\n",
             "FILE, line 3: this literal has no name but others do; name all of them, or none",
         ),
         (f"text,name\n{TOKEN},one\nc,one\n", "ids: two different literals have the same name; give each its own"),
-        ("text\n", "FILE holds no literal; write one on each line, or drop the rule"),
+        ("text\n", "FILE contains no literal; write one on each line, or drop the rule"),
     ],
 )
 def test_rows_that_cannot_be_are_refused_by_line(tmp_path: Path, content: str, said: str) -> None:
@@ -187,7 +187,7 @@ def test_a_name_must_not_hold_what_the_scan_would_find(
     for whole_words, held in ((True, words), (False, chars)):
         rule = {"name": "l", "find": "literals", "file": "c.csv", "whole_words": whole_words}
         if held:
-            with pytest.raises(InvalidInput, match="line 2: the name holds the text of a literal of this list"):
+            with pytest.raises(InvalidInput, match="line 2: the name contains the text of a literal of this list"):
                 prepare(rules_of(rule, folder=tmp_path))
         else:
             prepare(rules_of(rule, folder=tmp_path))

@@ -1,4 +1,4 @@
-"""Promises of a rules file: priors from public formats lie on the safe side, and what is left open is completed."""
+"""Promises of a rules file: priors from public formats are rounded up, and partial promises are completed."""
 
 from fractions import Fraction
 from math import inf, nextafter

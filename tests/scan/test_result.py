@@ -1,4 +1,4 @@
-"""What a scan leaves behind: answers why, a folder that comes back the same, and a public side without any text."""
+"""The result of a scan: reasons, a folder that loads unchanged, and a public side without any text."""
 
 import json
 import stat
@@ -16,7 +16,7 @@ import hush
 from hush.data import read_corpus
 from hush.keys import DataKey
 from hush.scan import reasons as owner_files
-from hush.scan.assemble import inherited, run_scan
+from hush.scan.assemble import inherited_pairs, run_scan
 from hush.scan.engines import LocalEngine
 from hush.scan.result import Scan
 
@@ -95,7 +95,7 @@ def test_the_public_side_alone_can_be_loaded_and_says_what_it_lacks(tmp_path: Pa
     assert loaded.secrets.texts is None
     own = {"pairs_from_copies", "skipped", "skipped_by_file"}
     assert loaded.summary() == {name: value for name, value in scan.summary().items() if name not in own}
-    with pytest.raises(hush.InvalidInput, match="owner's side"):
+    with pytest.raises(hush.InvalidInput, match="the reasons are in owner/ of a scan"):
         list(loaded.why(example=0))
     loaded.save(tmp_path / "copy")
     assert not (tmp_path / "copy" / "owner").exists()
@@ -249,7 +249,7 @@ def test_inheritance_is_what_a_loop_over_groups_gives(group: list[int], pairs: l
 
     first_N = np.array([group.index(name) for name in group])
     columns = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    made = inherited(first_N, columns[:, 0], columns[:, 1], num_secrets=4)
+    made = inherited_pairs(first_N, columns[:, 0], columns[:, 1], num_secrets=4)
     expected = []
     for example in range(8):
         for secret in range(4):
@@ -262,7 +262,7 @@ def test_inheritance_is_what_a_loop_over_groups_gives(group: list[int], pairs: l
 
 def test_a_scan_whose_parts_do_not_belong_together_is_refused() -> None:
     incidence = hush.Incidence.from_pairs([0], [0], num_examples=1, num_secrets=1)
-    with pytest.raises(hush.InvalidInput, match="the graph has 1 secrets, the table 0 and the rules 2"):
+    with pytest.raises(hush.InvalidInput, match="the incidence has 1 secrets, the table 0 and the rules 2"):
         Scan(incidence=incidence, secrets=hush.Secrets([]), rules=(("a", 2),))
 
 

@@ -1,4 +1,4 @@
-"""The review page: everything on it is escaped, it loads nothing, and it shows no text of a secret unasked."""
+"""The review page: all content is escaped, it loads nothing, and it shows no secret text unless asked."""
 
 import json
 import re
@@ -138,8 +138,8 @@ def test_tables_agree_with_the_scan(tmp_path: Path) -> None:
 
 def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = scanned(tmp_path, [{"id": f"e{n}", "team": "core", "text": "-"} for n in range(4)])
-    monkeypatch.setattr(review, "PAIRS", 3)
-    monkeypatch.setattr(review, "SECRETS", 2)
+    monkeypatch.setattr(review, "MAX_PAIRS_SHOWN", 3)
+    monkeypatch.setattr(review, "MAX_SECRETS_SHOWN", 2)
     html = review_html(found, source="data")
     assert "The first 3 rows; all of them are in reasons.parquet." in html
     assert "2 of 3, the most widespread; all of them are in public/secrets.parquet." in html

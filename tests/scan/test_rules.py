@@ -1,4 +1,4 @@
-"""The rules file: everything wrong with it is said at once, by line, and nothing that it holds is ever quoted."""
+"""The rules file: one error lists all problems, by line, and never quotes the file."""
 
 import re
 import traceback
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hush.errors import InvalidInput
 from hush.plan.plan import CANARY
 from hush.protection import Protection
-from hush.scan.rules import CANARIES, Rules, load_rules
+from hush.scan.rules import CANARY_RULE_NAME, Rules, load_rules
 from hush.scan.rules.schema import CodeRule
 
 TOKEN = "hunter2-Zq81x"  # stands for a secret; no message may hold it
@@ -122,20 +122,20 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", "FILE: the file is empty; it takes a mapping with version, defaults and rules"),
-        (TOKEN, "FILE: the file is text; it takes a mapping with version, defaults and rules"),
-        (f"- {TOKEN}", "FILE: the file is a list; it takes a mapping with version, defaults and rules"),
-        (f"a: {{{TOKEN}: [1", "FILE, line 1, column 22: this is not YAML"),
-        (f'rules:\n  - "{TOKEN} \\d"', "FILE, line 2, column 21: this is not YAML"),
+        ("", "FILE: the file is empty; write a mapping with version, defaults and rules"),
+        (TOKEN, "FILE: the file is text; write a mapping with version, defaults and rules"),
+        (f"- {TOKEN}", "FILE: the file is a list; write a mapping with version, defaults and rules"),
+        (f"a: {{{TOKEN}: [1", "FILE, line 1, column 22: this is not valid YAML"),
+        (f'rules:\n  - "{TOKEN} \\d"', "FILE, line 2, column 21: this is not valid YAML"),
         (
             f"rules: 1\nother: 2\nrules: {TOKEN}",
-            "FILE, line 3: a key stands twice in one mapping, first on line 1; remove",
+            "FILE, line 3: a key occurs twice in one mapping, first on line 1; remove",
         ),
-        (f"rules: !!python/name:{TOKEN}", "FILE, line 1, column 8: this is not YAML"),
-        (f"a: {TOKEN}\n---\nb: 1", "FILE, line 2, column 1: this is not YAML"),
-        ("a: " + "[" * 5000, "FILE is not YAML that can be read"),
-        ("a: \x01", "FILE is not YAML that can be read"),
-        ("a: 2024-99-99", "FILE is not YAML that can be read"),
+        (f"rules: !!python/name:{TOKEN}", "FILE, line 1, column 8: this is not valid YAML"),
+        (f"a: {TOKEN}\n---\nb: 1", "FILE, line 2, column 1: this is not valid YAML"),
+        ("a: " + "[" * 5000, "FILE is not valid YAML"),
+        ("a: \x01", "FILE is not valid YAML"),
+        ("a: 2024-99-99", "FILE is not valid YAML"),
     ],
 )
 def test_files_that_are_no_yaml_are_located_and_not_quoted(tmp_path: Path, content: str, expected: str) -> None:
@@ -158,9 +158,10 @@ def test_no_rule_gives_its_secrets_the_ids_of_planted_canaries(tmp_path: Path) -
     """A certificate says of those that they protect nothing real."""
     rules = "rules: [{name: %s, find: words, ranks: [1, 2]}]\n"
     assert said_of(written(tmp_path, f"defaults: {DEFAULTS}\n{rules % 'canary'}")) == (
-        "FILE, line 2: rules[0].name (rule canary): the ids of planted canaries begin so; give the rule another name"
+        "FILE, line 2: rules[0].name (rule canary): the ids of planted canaries begin with this name; give the rule "
+        "another name"
     )
-    assert f"{CANARIES}-" == CANARY
+    assert f"{CANARY_RULE_NAME}-" == CANARY
     load_rules(written(tmp_path, f"defaults: {DEFAULTS}\n{rules % 'canary-birds'}"))
 
 

@@ -1,5 +1,5 @@
-"""The one function: every way to name data and rules gives one result, what is planted is found, and the public side
-of a result is the same whatever the secrets' texts are."""
+"""``scan``: every way to name data and rules gives the same result, planted secrets are found, and the public side of a
+result does not depend on the secrets' texts."""
 
 import json
 from pathlib import Path
@@ -70,11 +70,11 @@ def test_a_key_may_be_a_key_or_a_file(tmp_path: Path) -> None:
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     data = written(tmp_path, ["a"])
     rules = {"defaults": DEFAULTS, "rules": [{"name": "w", "find": "literals", "values": ["cat"]}]}
-    with pytest.raises(InvalidInput, match="workers=2 is about this machine, but an engine is given"):
+    with pytest.raises(InvalidInput, match="workers=2; an engine is given"):
         scan(data, rules, workers=2, engine=LocalEngine())
-    with pytest.raises(InvalidInput, match="is no folder, but these rules are about code"):
+    with pytest.raises(InvalidInput, match="is not a folder, but these rules are about code"):
         scan(read_corpus(data), rules | {"chunks": {"lines": 3}})
-    with pytest.raises(InvalidInput, match="unit is about tables, but these rules are about code"):
+    with pytest.raises(InvalidInput, match="unit is for tables, but these rules are about code"):
         scan(tmp_path, rules | {"chunks": {"lines": 3}}, unit="file")
 
 

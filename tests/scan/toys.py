@@ -1,4 +1,4 @@
-"""Small corpora and finders whose results can be written down at once; other processes can import them."""
+"""Small corpora and finders with obvious results; other processes can import them."""
 
 import os
 import re
@@ -15,7 +15,7 @@ import pyarrow as pa
 from hush.data.parts import Block
 from hush.errors import InvalidInput
 from hush.protection import Protection
-from hush.scan.hits import Declared, Hits, Prepared
+from hush.scan.hits import DeclaredSecret, Hits, PreparedRule
 from hush.scan.result import Scan
 
 PROMISE = Protection(1e-10, 1e-3)
@@ -43,8 +43,8 @@ class Capitals:
     columns: tuple[str, ...] = ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
-        return [Declared(key=key, protection=Protection(1e-6, 1e-2)) for key in self.known]
+    def declared(self) -> Sequence[DeclaredSecret]:
+        return [DeclaredSecret(key=key, protection=Protection(1e-6, 1e-2)) for key in self.known]
 
     def find(self, block: Block) -> Hits:
         found = []
@@ -61,7 +61,7 @@ class Teams:
     """The column names the secret."""
 
     columns: tuple[str, ...] = ("team",)
-    declared: tuple[Declared, ...] = ()
+    declared: tuple[DeclaredSecret, ...] = ()
 
     def find(self, block: Block) -> Hits:
         teams = block.columns["team"].to_pylist()
@@ -78,8 +78,8 @@ class Rare:
     def count(self, block: Block) -> Counter[str]:
         return Counter(letter for text in block.strings for letter in set(text))
 
-    def merged(self, one: Counter[str], other: Counter[str]) -> Counter[str]:
-        return one + other
+    def merged(self, first: Counter[str], second: Counter[str], /) -> Counter[str]:
+        return first + second
 
     def finder(self, total: Counter[str] | None) -> "Among":
         return Among(frozenset(letter for letter, count in (total or {}).items() if count <= self.most))
@@ -89,7 +89,7 @@ class Rare:
 class Among:
     letters: frozenset[str]
     columns: tuple[str, ...] = ()
-    declared: tuple[Declared, ...] = ()
+    declared: tuple[DeclaredSecret, ...] = ()
 
     def find(self, block: Block) -> Hits:
         return hits_of(
@@ -107,7 +107,7 @@ class Astray:
     """Points at an example after the block's last."""
 
     columns: tuple[str, ...] = ()
-    declared: tuple[Declared, ...] = ()
+    declared: tuple[DeclaredSecret, ...] = ()
 
     def find(self, block: Block) -> Hits:
         return hits_of([(len(block), "x", -1, -1, "astray")])
@@ -148,9 +148,12 @@ class Memory:
         assert set(names) <= {"team"}
 
 
-def prepared(*finders: Any, **options: Any) -> list[Prepared]:
+def prepared(*finders: Any, **options: Any) -> list[PreparedRule]:
     """Rules named after their finders."""
-    return [Prepared(name=type(one).__name__.lower(), finder=one, protection=PROMISE, **options) for one in finders]
+    return [
+        PreparedRule(name=type(finder).__name__.lower(), finder=finder, protection=PROMISE, **options)
+        for finder in finders
+    ]
 
 
 def content(scan: Scan) -> dict[str, Any]:

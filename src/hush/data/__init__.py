@@ -1,8 +1,8 @@
-"""The owner's data, below every stage that reads it: files, folders and data sets as one ordered table of examples.
+"""The owner's data as one ordered table of examples, below every stage that reads it.
 
-table: the table, and which column holds the text; names: paths told from names of data sets; parts: what every kind
-of data looks like; formats, parquet, hub, lines: readers for each; shards: the table cut for several processes; blocks,
-filling: a few megabytes of it in memory.
+corpus.py: the ``Corpus``, and which column holds the text. parts.py: the interface of a file or data set (``Part``),
+and blocks of examples in memory. text_readers.py: JSON lines, CSV and plain text. arrow_readers.py: Parquet, and data
+sets of the datasets library. shards.py: the corpus cut into shards for several processes.
 """
 
 from hush.data.corpus import Corpus, read_corpus

@@ -1,7 +1,7 @@
-"""The ordered table of examples that a file, a folder or a data set is, and the column that holds their text.
+"""The corpus: the ordered table of examples in a file, a folder or a data set, and the column that holds their text.
 
-Example i of an incidence or a plan is row i of this table. Folders are read in the order of their files' names, so the
-same folder gives the same order on every machine.
+Example i of an incidence or a plan is row i of this table. The files of a folder are read in the order of their names,
+so the same folder gives the same order on every machine.
 """
 
 import os
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import final
 
 from hush.data.arrow_readers import ParquetPart
-from hush.data.parts import Broken, Part, Row, guessed, listed, shown
-from hush.data.shards import Shard, cut_parts
+from hush.data.parts import BrokenRow, Part, Row, default_text_column, shown_columns, shown_name
+from hush.data.shards import Shard, split_into_shards
 from hush.data.text_readers import CsvPart, JsonPart, TextPart, Unit, kind_of, means_path
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 
 __all__ = ["Corpus", "read_corpus"]
 
 
-MAKERS: Mapping[str, Callable[[Path], Part]] = {"parquet": ParquetPart, "json": JsonPart, "csv": CsvPart}
-_FORMS = (
+READERS: Mapping[str, Callable[[Path], Part]] = {"parquet": ParquetPart, "json": JsonPart, "csv": CsvPart}
+_SUPPORTED_FORMATS = (
     "Parquet, JSON lines, CSV or text (.parquet, .jsonl, .json, .csv, .txt; all but Parquet also .gz, .bz2 or .zst)"
 )
 
@@ -29,7 +29,7 @@ _FORMS = (
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Examples in order. Reading streams: a corpus may be larger than memory, and may be read again and again."""
+    """Examples in order. Reading streams: a corpus may be larger than memory, and can be read repeatedly."""
 
     source: str
     column: str
@@ -47,51 +47,53 @@ class Corpus:
         )
 
     def shards(self) -> tuple[Shard, ...]:
-        """The corpus cut for several processes: together, in order, its examples, each once."""
-        return tuple(cut_parts(self.parts, self.column))
+        """The corpus cut into shards: together, in order, they hold each example once."""
+        return tuple(split_into_shards(self.parts, self.column))
 
-    def rows(self, *columns: str) -> Iterator[Row | Broken]:
-        """These columns of every example, the text first; a ``Broken`` stands in for a row that cannot be read."""
+    def rows(self, *columns: str) -> Iterator[Row | BrokenRow]:
+        """These columns of every example, the text first; a ``BrokenRow`` in place of a row that cannot be read."""
         for part in self.parts:
             for item in part.read(columns):
-                if isinstance(item, tuple | Broken):
+                if isinstance(item, tuple | BrokenRow):
                     yield item
                     continue
                 try:
                     yield from zip(*(item.column(name).to_pylist() for name in columns), strict=True)
                 except UnicodeDecodeError:
-                    raise InvalidInput(f"{part.path} holds text that is not UTF-8; write the file again") from None
-                except OverflowError:
-                    names = [shown(name) for name in columns]
                     raise InvalidInput(
-                        f"{part.path} holds a time that no calendar has, in one of {names}; write the column as text"
+                        f"{part.path} contains text that is not UTF-8; write the file as UTF-8"
+                    ) from None
+                except OverflowError:
+                    names = [shown_name(name) for name in columns]
+                    raise InvalidInput(
+                        f"{part.path} contains a date out of range in one of the columns {names}; write it as text"
                     ) from None
 
     def texts(self) -> Iterator[str]:
-        """The text of every example, in order. Rows without one are an error that names them and shows none of them."""
+        """The text of every example, in order. A row without text raises an error that names the row only."""
         for shard in self.shards():
             for block in shard.blocks():
                 yield from block.strings
 
     def check_columns(self, names: Sequence[str]) -> None:
-        """Refuse columns that a part of the corpus lacks."""
+        """Raises InvalidInput for a column that a part of the corpus lacks."""
         for part in self.parts if names else ():
             table = part.columns()
             for name in names:
                 if table and name not in table:
-                    raise InvalidInput(f"{part.path} has no column {shown(name)!r}; it has {_told(part)}")
+                    raise InvalidInput(f"{part.path} has no column {shown_name(name)!r}; it has {_columns_shown(part)}")
 
     def __repr__(self) -> str:
-        return f"Corpus(source={self.source!r}, column={shown(self.column)!r})"
+        return f"Corpus(source={self.source!r}, column={shown_name(self.column)!r})"
 
 
 def read_corpus(source: str | os.PathLike[str], *, column: str | None = None, unit: Unit | None = None) -> Corpus:
     """The examples of a file, a folder of files of one kind, or a data set that the `datasets` library knows by name.
 
-    column: which one holds the text; by default "text", or the only one that holds text, unless its name may be data:
-    that of a CSV file, where a header may be missing, has to be a usual one. unit: whether plain text has
-    an example on each line or in each file; by default lines for a single file and files for a folder. A data set is
-    named as NAME, NAME:SPLIT or NAME:CONFIG:SPLIT; the split is "train" by default.
+    column: the column of the text; by default "text", or the only column with text, unless its name may be data (in a
+    CSV file, whose header may be missing, it must be a common name). unit: whether an example of plain text is a line
+    or a file; by default lines for a single file and files for a folder. A data set is named NAME, NAME:SPLIT or
+    NAME:CONFIG:SPLIT; the default split is "train".
     """
     path, name = Path(source), os.fspath(source).split(":")[0]
     if path.is_dir() and not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
@@ -99,73 +101,89 @@ def read_corpus(source: str | os.PathLike[str], *, column: str | None = None, un
     elif path.is_file():
         parts = (_file(path, unit or "line"),)
     elif not Path(name).is_dir() and (means_path(name) or means_path(os.fspath(source))):
-        raise InvalidInput(f"{path} does not exist; pass a file or a folder with {_FORMS}, or the name of a data set")
+        raise InvalidInput(
+            f"{path} does not exist; pass a file or a folder with {_SUPPORTED_FORMATS}, or the name of a data set"
+        )
     else:
         from hush.data.arrow_readers import load_part
 
         parts = (load_part(os.fspath(source)),)
     if unit is not None and not all(isinstance(part, TextPart) for part in parts):
-        raise InvalidInput(f"{path} is not plain text, so its rows are the examples; drop unit={unit!r}")
+        raise InvalidInput(
+            f"{path} is not plain text, so its rows are the examples; drop this setting", setting="unit", value=unit
+        )
     return Corpus(source=os.fspath(source), column=_column(parts, column, path), parts=parts)
 
 
 def _file(path: Path, unit: Unit) -> Part:
     kind = kind_of(path)
     if kind is None:
-        raise InvalidInput(f"{path} has an unknown ending; pass {_FORMS}, or rename it")
-    return TextPart(path, unit) if kind == "text" else MAKERS[kind](path)
+        raise InvalidInput(f"{path} has an unknown ending; pass {_SUPPORTED_FORMATS}, or rename it")
+    return TextPart(path, unit) if kind == "text" else READERS[kind](path)
 
 
 def _folder(folder: Path, unit: Unit | None) -> tuple[Part, ...]:
-    """All files below a folder whose names have a known ending, by name; hidden ones are passed over."""
-    found: list[Path] = []
+    """All files below a folder whose names have a known ending, by name; hidden files are skipped."""
+    visible: list[Path] = []
     for place, folders, names in os.walk(folder, onerror=_not_listed):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place, name) for name in names if not name.startswith(".")]
-    files = sorted((path for path in found if kind_of(path)), key=lambda path: path.relative_to(folder).as_posix())
+        visible += [Path(place, name) for name in names if not name.startswith(".")]
+    files = sorted((path for path in visible if kind_of(path)), key=lambda path: path.relative_to(folder).as_posix())
     kinds = sorted({str(kind_of(path)) for path in files})
     if not files:
-        raise InvalidInput(f"{folder} holds {len(found)} files but none that is {_FORMS}")
+        raise InvalidInput(
+            f"{folder} holds {len(visible)} files, but none in a known format; pass {_SUPPORTED_FORMATS}"
+        )
     if len(kinds) > 1:
         raise InvalidInput(f"{folder} holds {' and '.join(kinds)} files; pass a folder with one kind")
     return tuple(_file(path, unit or "file") for path in files)
 
 
 def _not_listed(error: OSError) -> None:
-    """A folder that cannot be looked into may hold examples."""
+    """Stops at a folder that cannot be listed: it may hold examples."""
     raise error
 
 
 def _column(parts: Sequence[Part], wanted: str | None, path: Path) -> str:
-    """The column that holds the text in every part."""
+    """The column of the text, checked in every part."""
     tables = [part.columns() for part in parts]
     first = next((table for table in tables if table), {})
     if not first:
         raise InvalidInput(f"{path} holds no row that can be read; pass data with at least one example")
     if wanted is None:
-        wanted = guessed(first)
+        wanted = default_text_column(first)
         if wanted is None:
             part = parts[tables.index(first)]
             raise InvalidInput(
-                f"{path} has the columns {_told(part)}; name the one that holds the text with --column"
-                f"{_or_write_header(part)}"
+                f"{path} has the columns {_columns_shown(part)}; name the one that holds the text as ",
+                Setting("column"),
+                _or_write_header(part),
+                setting="column",
             )
     for part, table in zip(parts, tables, strict=True):
         if table and wanted not in table:
             raise InvalidInput(
-                f"{part.path} has no column {shown(wanted)!r}; it has {_told(part)}; name another one"
-                f"{_or_write_header(part)}"
+                f"{part.path} has no column {shown_name(wanted)!r}; it has {_columns_shown(part)}; name another "
+                "one as ",
+                Setting("column"),
+                _or_write_header(part),
+                setting="column",
             )
         if table and not table[wanted].is_text:
-            raise InvalidInput(f"{part.path}: the column {shown(wanted)!r} holds no text; it has {_told(part)}")
+            raise InvalidInput(
+                f"{part.path}: the column {shown_name(wanted)!r} holds no text; it has {_columns_shown(part)}; name "
+                "another one as ",
+                Setting("column"),
+                setting="column",
+            )
     return wanted
 
 
-def _told(part: Part) -> str:
-    """The columns of a part, for a message; how they seem to be separated if not as they should."""
+def _columns_shown(part: Part) -> str:
+    """The columns of a part, for a message; with the separator that a CSV file seems to use instead of commas."""
     separator = part.separator() if isinstance(part, CsvPart) else None
-    said = "" if separator is None else f", read with commas between them, but the file looks separated by {separator}"
-    return listed(part.columns()) + said
+    hint = "" if separator is None else f", read with commas between them, but the file looks separated by {separator}"
+    return shown_columns(part.columns()) + hint
 
 
 def _or_write_header(part: Part) -> str:
@@ -173,4 +191,4 @@ def _or_write_header(part: Part) -> str:
         return ""
     if part.separator() is not None:
         return ", or write the file with commas"
-    return "; if its first line is data, write the names of the columns above it"
+    return "; if its first line is data, write the column names above it"

@@ -1,15 +1,11 @@
-"""What every kind of data looks like to the corpus: parts that say their columns and read their rows, whole or by span.
+"""The interface between readers of data and the corpus: a ``Part`` states its columns and reads rows; a ``Block`` holds
+a few megabytes of examples in memory.
 
-Every reader streams rows in order and yields a ``Broken`` in place of a row that it cannot read, so that the position
-of an example never depends on its neighbours. What a message says of a broken row is where it is, never what it holds:
-it may be the text of a secret.
-
-A block of examples, between the readers of files and whoever looks at texts: columns in memory, a few megabytes.
-
-Which columns a part of the data has, and which of their names may be shown.
-
-Where a header is missing, a row of data stands in its place; where objects are keyed by customers, a key is a secret.
-So a name is shown, or taken for the column of the text, only if it belongs to the form of the data for certain.
+Readers stream rows in order and yield a ``BrokenRow`` in place of a row that they cannot read, so the position of an
+example does not depend on other rows. Messages state where a broken row is, never what it contains: that may be the
+text of a secret. Column names are treated with the same care: if a header is missing, a row of data stands in its
+place, and the keys of JSON objects may be customers. So a name is shown, or taken as the column of the text, only if
+it is certainly part of the schema.
 """
 
 import re
@@ -26,42 +22,42 @@ from numpy.typing import NDArray
 __all__ = [
     "BLOCK_BYTES",
     "BLOCK_ROWS",
+    "COMMON_COLUMN_NAMES",
     "SHARD_BYTES",
     "SHARD_ROWS",
-    "USUAL",
     "Block",
-    "Broken",
+    "BrokenRow",
     "Column",
     "Part",
     "Row",
     "Span",
-    "guessed",
+    "default_text_column",
     "is_identifier",
-    "listed",
     "row_problem",
-    "shown",
+    "shown_columns",
+    "shown_name",
 ]
 
 
-TEXT = "text"  # the column of this name is the text, whatever others there are
+DEFAULT_TEXT_COLUMN = "text"  # a column of this name holds the text, even if others hold text too
 _ABOUT = ("title", "subject", "author", "name", "id", "number", "index", "date", "time", "label", "category", "url")
 _TEXTS = ("text", "texts", "content", "body", "document", "sentence", "message", "prompt", "completion", "code")
 _NOTES = ("comment", "review", "note", "notes", "description", "summary", "abstract", "source", "language")
-USUAL = frozenset((*_TEXTS, *_NOTES, *_ABOUT))  # names that are no document by themselves, in whatever case
+COMMON_COLUMN_NAMES = frozenset((*_TEXTS, *_NOTES, *_ABOUT))  # in any case; a row of data would hold more than these
 _IDENTIFIER = re.compile(r"[^\W\d][\w.:/-]{0,39}")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """is_text: it holds text. is_form: its name belongs to the form of the data, and is no data itself."""
+    """is_text: it holds text. has_safe_name: its name is certainly part of the schema, and may be shown."""
 
     is_text: bool
-    is_form: bool
+    has_safe_name: bool
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a name looks like one that a program was given.
+    """Whether a name looks like an identifier of a schema rather than like data.
 
     >>> is_identifier("user_id"), is_identifier("Spoke to Ann today"), is_identifier("4711")
     (True, False, False)
@@ -69,43 +65,45 @@ def is_identifier(name: str) -> bool:
     return _IDENTIFIER.fullmatch(name) is not None
 
 
-def shown(name: str) -> str:
-    """A name that the user gave or that belongs to the form of the data, unless it is unlike any."""
+def shown_name(name: str) -> str:
+    """A column name for a message; one that does not look like an identifier is replaced by its length."""
     return name if is_identifier(name) else f"(a name of {len(name)} characters)"
 
 
-def listed(table: Mapping[str, Column]) -> str:
-    """The columns for a message, by name or by place.
+def shown_columns(table: Mapping[str, Column]) -> str:
+    """The columns for a message: safe names as they are, others by position.
 
-    >>> listed({"id": Column(is_text=False, is_form=True), "bluefalcon": Column(is_text=True, is_form=False)})
+    >>> secret_name = Column(is_text=True, has_safe_name=False)
+    >>> shown_columns({"id": Column(is_text=False, has_safe_name=True), "bluefalcon": secret_name})
     'id (no text), (column 2); names that may be data are not shown'
     """
     names = [
-        (shown(name) if column.is_form else f"(column {place})") + ("" if column.is_text else " (no text)")
-        for place, (name, column) in enumerate(table.items(), 1)
+        (shown_name(name) if column.has_safe_name else f"(column {position})")
+        + ("" if column.is_text else " (no text)")
+        for position, (name, column) in enumerate(table.items(), 1)
     ]
-    hidden = "" if all(column.is_form for column in table.values()) else "; names that may be data are not shown"
+    hidden = "" if all(column.has_safe_name for column in table.values()) else "; names that may be data are not shown"
     return ", ".join(names) + hidden
 
 
-def guessed(table: Mapping[str, Column]) -> str | None:
-    """The column of the text where none was named: "text", or the only one with text; None if that may be data."""
+def default_text_column(table: Mapping[str, Column]) -> str | None:
+    """The text column if the user names none: "text", or the only column with text; None if its name may be data."""
     texts = [name for name, column in table.items() if column.is_text]
-    if TEXT in texts:
-        return TEXT
-    return texts[0] if len(texts) == 1 and table[texts[0]].is_form else None
+    if DEFAULT_TEXT_COLUMN in texts:
+        return DEFAULT_TEXT_COLUMN
+    return texts[0] if len(texts) == 1 and table[texts[0]].has_safe_name else None
 
 
 Row = tuple[object, ...]
 
-BLOCK_ROWS, BLOCK_BYTES = 4096, 2**22  # what is in memory at once, whichever is reached first
-SHARD_ROWS, SHARD_BYTES = 25_000, 2**25  # what one process reads at a time
+BLOCK_ROWS, BLOCK_BYTES = 4096, 2**22  # limits of a block in memory; whichever is reached first
+SHARD_ROWS, SHARD_BYTES = 25_000, 2**25  # limits of a shard, which one process reads
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """A row that cannot be read: where, for its owner to look, and why; never what it holds."""
+class BrokenRow:
+    """A row that cannot be read: where it is and what is wrong with it; never its content."""
 
     where: str
     why: str
@@ -118,9 +116,9 @@ class Broken:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A stretch of a part: rows, or bytes from the beginning of a line to the end of one.
+    """A range of a part: of rows, or of bytes from the begin of a line to the end of a line.
 
-    lines_before: how many lines of the file come before it, where somebody counted; None where nobody did.
+    lines_before: the number of lines of the file before it; None if they were not counted.
     """
 
     begin: int
@@ -133,45 +131,45 @@ class Part(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where it is, for messages."""
+        """Its path, for messages."""
         ...
 
     def columns(self) -> dict[str, Column]:
         """Its columns in order."""
         ...
 
-    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | Broken | pa.RecordBatch]:
-        """These columns of every row of the span, in order; the first of them is the text of the example.
+    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | BrokenRow | pa.RecordBatch]:
+        """These columns of every row of the span, in order; the first column is the text of the example.
 
-        Rows come one by one or many at once, whichever the format gives cheaply. Those that come one by one have been
-        checked with ``row_problem``.
+        Rows come one by one or in batches, whichever is cheaper for the format. Single rows have been checked with
+        ``row_problem``.
         """
         ...
 
     def count(self) -> int | None:
-        """How many rows there are, where that is known without reading them."""
+        """The number of rows, or None if only reading them would tell."""
         ...
 
     def spans(self) -> Sequence[Span] | None:
-        """The part in stretches that can be read alone, in order; None where it has to be read whole."""
+        """Spans that can be read independently, in order; None if the part must be read as a whole."""
         ...
 
-    def located(self, span: Span) -> Span:
-        """The same span, knowing what comes before it; this may read the part up to there."""
+    def with_lines_before(self, span: Span) -> Span:
+        """The same span with its ``lines_before``, if the format has lines; this may read the part up to there."""
         ...
 
 
 def row_problem(row: Row) -> str | None:
-    """Why a row whose first value should be a text is none; None if it is one."""
+    """What is wrong with a row, whose first value should be text; None if nothing is."""
     text = row[0]
     if not isinstance(text, str):
         return "empty" if text is None else f"a {type(text).__name__}"
-    return None if all(_encodes(value) for value in row) else "not UTF-8"
+    return None if all(_is_utf8(value) for value in row) else "not UTF-8"
 
 
-def _encodes(value: object) -> bool:
+def _is_utf8(value: object) -> bool:
     if isinstance(value, list):
-        return all(map(_encodes, value))
+        return all(map(_is_utf8, value))
     if not isinstance(value, str) or value.isascii():
         return True
     try:
@@ -186,16 +184,16 @@ def _encodes(value: object) -> bool:
 class Block:
     """Consecutive examples of a shard.
 
-    texts: one for each example, without nulls, as UTF-8 with 64-bit offsets. columns: what else was asked for, by name.
-    rows: each example's number among the rows of its shard, broken ones counted; where a shard reads several files,
-    among the rows of its file. files: which of the shard's files each example is from; None where it has one. broken:
-    rows that were passed over since the block before.
+    texts: one for each example, without nulls, as UTF-8 with 64-bit offsets. columns: the other requested columns, by
+    name. rows: the number of each example among the rows that the shard reads of its file, broken rows included.
+    files: the file of each example, as an index into the shard's files; None if there is only one. broken: the rows
+    that could not be read since the previous block.
     """
 
     texts: pa.LargeStringArray
     columns: Mapping[str, pa.Array]
     rows: NDArray[np.int64]
-    broken: tuple[Broken, ...] = field(default=())
+    broken: tuple[BrokenRow, ...] = field(default=())
     files: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -203,7 +201,7 @@ class Block:
 
     @cached_property
     def strings(self) -> list[str]:
-        """The texts as Python strings, made once however many finders ask."""
+        """The texts as Python strings, converted once for all finders."""
         return self.texts.to_pylist()
 
     def __repr__(self) -> str:

@@ -235,7 +235,7 @@ def write_company(folder: Path, size: Size, *, library: Path | None = None) -> C
         folder=folder,
         files=len(repository.files),
         size=sum(repository.sizes[name] for name in repository.files),
-        project_files=sum(contained.own),
+        project_files=sum(contained.num_own_files),
         secret_files=len(contained.reasons),
     )
 

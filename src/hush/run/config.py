@@ -27,7 +27,7 @@ from hush.errors import HushError, InvalidInput
 from hush.plan.settings import PlanSettings
 from hush.report.settings import ReportSettings
 from hush.run.sections import AuditSection, DataSection, ModelSection, TrainingSection
-from hush.scan.rules import Rules, RulesFile, listed
+from hush.scan.rules import Rules, RulesFile, document_error
 from hush.scan.rules.promises import Promise
 from hush.scan.rules.reading import PROMISE, Document, Problems, kind_of_value, read_yaml
 from hush.scan.rules.schema import ChunksRule, Rule
@@ -145,18 +145,18 @@ def _checked(document: Document, folder: Path, source: str, text: bytes) -> Conf
     try:
         sections = root.model_validate(content)
     except ValidationError as error:
-        raise listed(source, problems.of(error)) from None  # the original quotes what it was given
+        raise document_error(source, problems.of(error)) from None  # the original quotes what it was given
     rules_path = folder / Path(sections.rules).expanduser() if isinstance(sections, _WithRulesFile) else None
     found = [*_rules_misfits(sections, rules_path, problems)]
     if found:
-        raise listed(source, found)
+        raise document_error(source, found)
     if rules_path is None:
         stated = RulesFile.model_construct(
             version=1, defaults=sections.promises, chunks=sections.chunks, rules=sections.rules
         )
         rules, stated_rules = Rules(file=stated, folder=folder), content["rules"]
         # What a rules file calls defaults is called promises here.
-        found += [said.replace("under defaults", "under promises") for said in rules.misfits(problems)]
+        found += [said.replace("under defaults", "under promises") for said in rules.inconsistencies(problems)]
     else:
         rules, stated_rules = _from_file(rules_path, content)
     config = Config(
@@ -178,7 +178,7 @@ def _checked(document: Document, folder: Path, source: str, text: bytes) -> Conf
         for place, said in (*_path_misfits(config), *_misfits(config))
     ]
     if found:
-        raise listed(source, found)
+        raise document_error(source, found)
     return config
 
 

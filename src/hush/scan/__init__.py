@@ -1,11 +1,12 @@
-"""Which secrets there are, and which examples contain them: from a corpus and a rules file to what a plan needs.
+"""Scanning: which secrets a corpus holds, and which examples contain them. How a rule becomes an incidence:
 
-rules, rule_kinds, promises: what to look for and what it is promised; prepare: rules become finders; finders, code,
-copies: ways to find; pipeline and engines: over all data, here or on a cluster; outcome, numbering: public numbers,
-private reasons; result, files: what comes out, and its folder; review: a page to look through; run: the one function
-that does it all.
+1. rules/ reads the rules file (schema.py: the fields of each kind of rule; promises.py: prior and ceiling).
+2. scanner.py turns each rule into a finder of finders/ or code/ (table ``FINDERS``); hits.py is their interface.
+3. shard_tasks.py runs the finders over each shard, through an engine: engines.py here, engine_ray.py on a cluster.
+4. collect.py gathers the shards' hits; assemble.py adds what copies inherit (near_copies.py) and numbers the secrets.
+5. result.py holds the ``Scan`` and its folder; reasons.py the owner's files in it, review.py the page to look through.
 
-Names load on first use, so that importing this is light.
+Names load on first use, so importing this package is fast.
 """
 
 from importlib import import_module

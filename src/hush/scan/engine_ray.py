@@ -1,8 +1,8 @@
-"""A cluster: the work of a scan on Ray Data, with the same results as on one machine.
+"""The engine for a Ray cluster: Ray Data applies the tasks of a scan, with the same results as on one machine.
 
 Needs the extra ``hush[ray]``, here and on every machine of the cluster, and the corpus under the same paths on all of
-them. Task, shards and results pass through Ray's object store, which may spill to the disks of the cluster: a cluster
-that scans is as private as the data. The task's errors and results reach none of Ray's logs.
+them. Task, shards and results pass through Ray's object store, which may spill to the disks of the cluster, so the
+cluster must be as private as the data. Errors and results of tasks do not reach Ray's logs.
 """
 
 import logging
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, final
 from urllib.parse import urlsplit
 
-from hush.errors import HushError, InvalidInput
+from hush.errors import HushError, InvalidInput, Setting
 from hush.scan.engines import available_cores
 
 __all__ = ["RayEngine"]
@@ -24,9 +24,9 @@ __all__ = ["RayEngine"]
 
 Result = TypeVar("Result")
 
-MOST_BLOCKS = 1000  # units of Ray's scheduling; more shards than that go several to a unit
-TRIES = 3  # of a shard whose process dies
-PATIENCE = 5.0  # seconds for a cluster to answer at all
+MAX_BLOCKS = 1000  # units of Ray's scheduling; with more shards, a unit holds several
+MAX_ATTEMPTS = 3  # for a shard whose process dies
+CONNECT_TIMEOUT_SECONDS = 5.0
 
 
 @final
@@ -34,11 +34,10 @@ PATIENCE = 5.0  # seconds for a cluster to answer at all
 class RayEngine:
     """A Ray cluster.
 
-    address: "local" starts one on this machine for as long as it is used; "auto" finds the one that runs on this
-    machine; "HOST:PORT" or "ray://HOST:PORT" name another. By default the one of ``RAY_ADDRESS``, or else a local one.
-    A cluster that the program is connected to already is used whatever the address, and left as it is. The token of
-    a cluster that asks for one is read by Ray, from where it always looks. workers: how many shards at a time; by
-    default as many as there are cores.
+    address: "local" starts a cluster on this machine for the duration of the scan; "auto" connects to the one that runs
+    on this machine; "HOST:PORT" or "ray://HOST:PORT" name another. By default the address in ``RAY_ADDRESS``, otherwise
+    "local". If the program is already connected to a cluster, that one is used and stays connected. If the cluster
+    requires a token, Ray reads it from its usual place. workers: shards processed at a time; by default one per core.
     """
 
     address: str | None = None
@@ -46,40 +45,40 @@ class RayEngine:
 
     def __post_init__(self) -> None:
         if self.workers is not None and (type(self.workers) is not int or self.workers < 1):
-            raise InvalidInput(f"workers={self.workers!r} is not a number of processes; pass 1 or more")
+            raise InvalidInput("pass a number of processes, 1 or more", setting="workers", value=self.workers)
         if self.address is not None:
             _host_and_port(self.address)
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Connected to the cluster for as long as the context lasts; ``map`` does it by itself for as long as it runs.
+        """Connects to the cluster for the duration of the context; without it, ``map`` connects by itself.
 
-        A local cluster takes seconds to start, so enter this once around several maps.
+        A local cluster takes seconds to start, so use one context for several maps.
         """
-        ray = _library()
+        ray = _import_ray()
         if ray.is_initialized():
             yield
             return
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
         place = _host_and_port(address)
-        if place is not None:  # Ray itself would go on trying
+        if place is not None:  # Ray itself would retry for a long time
             try:
-                socket.create_connection(place, timeout=PATIENCE).close()
+                socket.create_connection(place, timeout=CONNECT_TIMEOUT_SECONDS).close()
             except OSError as error:
                 raise InvalidInput(
-                    f"no Ray cluster answers at {address} ({error}); check address, or start one"
+                    f"no Ray cluster answers at {address} ({error}); check the address, or start a cluster"
                 ) from None
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address == "local":
             options |= {"num_cpus": self.workers or available_cores(), "include_dashboard": False}
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what is scanned, and how much, is nobody's business
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports about scans
         try:
             ray.init(address, **options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             ray.shutdown()
             raise InvalidInput(
-                f"Ray could not connect to {address} ({type(error).__name__}); check that a cluster runs there, with "
-                "the same versions of Python and Ray, and that this process has its token if it asks for one"
+                f"Ray could not connect to {address} ({type(error).__name__}); check that a cluster with the same "
+                "versions of Python and Ray runs there, and that this process has its token if it requires one"
             ) from error
         try:
             yield
@@ -87,15 +86,15 @@ class RayEngine:
             ray.shutdown()
 
     def map(self, task: Callable[[Any], Result], shards: Sequence[Any]) -> Iterator[Result]:
-        """See ``Engine.map``. What waits to be taken is bounded by Ray's object store."""
-        ray = _library()
+        """See ``Engine.map``. Ray's object store bounds the number of buffered results."""
+        ray = _import_ray()
         if not shards:
             return
         payload = pickle.dumps((task, tuple(shards)))
         with self.connected(), _quiet("ray.data"):
-            # Ray Data does not run at the far end of a client's connection, so there the cluster does it for us.
-            rows = _outcomes_from_afar if ray.util.client.ray.is_connected() else _outcomes
-            with closing(rows(payload, len(shards), self.workers)) as outcomes:
+            # Ray Data does not run through a Ray client connection, so a process of the cluster runs it instead.
+            run = _outcomes_through_client if ray.util.client.ray.is_connected() else _outcomes
+            with closing(run(payload, len(shards), self.workers)) as outcomes:
                 try:
                     yield from _results(outcomes, len(shards))
                 except (ray.exceptions.RayError, ray.data.exceptions.SystemException) as error:
@@ -106,7 +105,7 @@ class RayEngine:
 
 
 def _results(outcomes: Iterator[dict[str, Any]], count: int) -> Iterator[Any]:
-    """The results in the outcomes; an error is raised as the task raised it."""
+    """The results of the outcomes; an error is raised as the task raised it."""
     for expected in range(count):
         outcome = next(outcomes, None)
         if outcome is None or outcome["shard"] != expected:
@@ -118,36 +117,38 @@ def _results(outcomes: Iterator[dict[str, Any]], count: int) -> Iterator[Any]:
 
 
 def _outcomes(payload: bytes, count: int, workers: int | None) -> Generator[dict[str, Any], None, None]:
-    """Each shard's number and outcome, in order, as the cluster gets on with them."""
-    ray = _library()
-    beginnings = ray.remote(num_cpus=0)(_Beginnings).remote()
-    blocks = min(count, MOST_BLOCKS)
+    """The number and pickled outcome of each shard, in order, as the cluster finishes them."""
+    ray = _import_ray()
+    attempts = ray.remote(num_cpus=0)(_AttemptCounter).remote()
+    blocks = min(count, MAX_BLOCKS)
     numbers = ray.data.from_items([{"shard": k} for k in range(count)], override_num_blocks=blocks)
     numbers.context.execution_options.preserve_order = True
     numbers.context.enable_progress_bars = False
     outcomes = numbers.map_batches(
-        _work,
+        _run_shard,
         batch_size=1,
-        fn_args=(ray.put(payload), beginnings),
+        fn_args=(ray.put(payload), attempts),
         num_cpus=1,
         compute=ray.data.TaskPoolStrategy(size=None if workers is None else min(workers, blocks)),
     )
     yield from outcomes.iter_rows()
 
 
-def _outcomes_from_afar(payload: bytes, count: int, workers: int | None) -> Generator[dict[str, Any], None, None]:
-    """The same, with a process of the cluster in charge; it hands the outcomes over one by one."""
-    ray = _library()
-    deputy = ray.remote(num_cpus=0)(_Deputy).remote(payload, count, workers)
+def _outcomes_through_client(payload: bytes, count: int, workers: int | None) -> Generator[dict[str, Any], None, None]:
+    """The same, run by a process of the cluster that returns the outcomes one by one."""
+    ray = _import_ray()
+    driver = ray.remote(num_cpus=0)(_ClusterDriver).remote(payload, count, workers)
     try:
-        while (outcome := ray.get(deputy.next.remote())) is not None:
+        while (outcome := ray.get(driver.next.remote())) is not None:
             yield outcome
     finally:
-        ray.kill(deputy)
+        ray.kill(driver)
 
 
 @final
-class _Deputy:
+class _ClusterDriver:
+    """Runs Ray Data inside the cluster for a Ray client."""
+
     def __init__(self, payload: bytes, count: int, workers: int | None) -> None:
         self.outcomes = _outcomes(payload, count, workers)
 
@@ -157,34 +158,37 @@ class _Deputy:
 
 
 @final
-class _Beginnings:
-    """Counts how often each shard was begun: Ray Data would try one that kills its process for ever."""
+class _AttemptCounter:
+    """Counts the attempts of each shard: Ray Data would retry a shard that kills its process forever."""
 
     def __init__(self) -> None:
-        self.times: Counter[int] = Counter()
+        self._attempts: Counter[int] = Counter()
 
     def begin(self, number: int) -> int:
-        self.times[number] += 1
-        return self.times[number]
+        """Counts an attempt of this shard, and returns how many there were."""
+        self._attempts[number] += 1
+        return self._attempts[number]
 
 
-_received: dict[Any, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {}  # in a process of the cluster: its last task
+_received: dict[Any, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {}  # of a worker process: its last task
 
 
-def _work(batch: Any, payload: Any, beginnings: Any) -> Any:
-    """One shard, in a process of the cluster; the task comes once to each of them.
+def _run_shard(batch: Any, payload: Any, attempts: Any) -> Any:
+    """Runs the task on one shard, in a worker process of the cluster, which loads the task once.
 
-    The outcome goes back as bytes, an error too: Ray would print its message and its lines of source.
+    The outcome is returned as bytes, also if it is an error: Ray would print its message and source lines.
     """
     import pyarrow as pa
 
-    ray = _library()
+    ray = _import_ray()
     number = int(batch["shard"][0])
     try:
-        if ray.get(beginnings.begin.remote(number)) > TRIES:
+        if ray.get(attempts.begin.remote(number)) > MAX_ATTEMPTS:
             raise HushError(
-                f"shard {number} of the scan ended its process {TRIES} times, for lack of memory perhaps; take fewer "
-                "workers, or machines with more memory"
+                f"the process of shard {number} of the scan died {MAX_ATTEMPTS} times, perhaps because memory ran out; "
+                "lower ",
+                Setting("workers"),
+                ", or use machines with more memory",
             )
         if payload not in _received:
             _received.clear()
@@ -199,14 +203,14 @@ def _work(batch: Any, payload: Any, beginnings: Any) -> Any:
 def _error_as_bytes(error: Exception) -> bytes:
     try:
         written = pickle.dumps((False, error))
-        pickle.loads(written)  # some errors can be written, but not read
+        pickle.loads(written)  # some errors can be pickled but not unpickled
     except Exception:
         kind = type(error).__name__
-        return pickle.dumps((False, HushError(f"the task failed with {kind}, which cannot go between processes")))
+        return pickle.dumps((False, HushError(f"the task failed with {kind}, which cannot be sent between processes")))
     return written
 
 
-def _library() -> Any:
+def _import_ray() -> Any:
     try:
         import ray
         import ray.data
@@ -216,21 +220,25 @@ def _library() -> Any:
 
 
 def _host_and_port(address: str) -> tuple[str, int] | None:
-    """Where the cluster listens; None for one on this machine."""
+    """Host and port of the cluster; None for one on this machine."""
     if address in ("local", "auto"):
         return None
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         if parts.scheme in ("", "ray") and parts.hostname and parts.port:
             return parts.hostname, parts.port
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is not a number
         pass
-    raise InvalidInput(f'address={address!r} is not "local", "auto", "HOST:PORT" or "ray://HOST:PORT"')
+    raise InvalidInput(
+        'pass "local", "auto", "HOST:PORT" or "ray://HOST:PORT" as the address of a cluster',
+        setting="ray_address",
+        value=address,
+    )
 
 
 @contextmanager
 def _quiet(logger: str) -> Iterator[None]:
-    """Without the library's account of every step; what goes wrong is raised."""
+    """Silences a logger; errors are raised anyway."""
     log = logging.getLogger(logger)
     level = log.level
     log.setLevel(logging.CRITICAL)

@@ -1,12 +1,8 @@
-"""What a finder hands over: where the examples of a block contain secrets, column by column.
+"""The interface between finders and the rest of a scan: ``Finder`` and ``Survey``, and the ``Hits`` that they return.
 
+A rule of the rules file becomes a ``PreparedRule`` (scanner.py), whose finder is applied to one block of examples at a
+time (shard_tasks.py). A hit says which example contains which secret, where in its text, and why.
 Shapes: H hits.
-
-What every way of finding secrets looks like to the scan.
-
-What a finder takes along to another process: its settings, and nothing that it built from them.
-
-Hits gathered one by one, for finders that go through Python strings.
 """
 
 from collections.abc import Sequence
@@ -20,17 +16,17 @@ from hush.data.parts import Block
 from hush.errors import InvalidInput
 from hush.protection import Protection
 
-__all__ = ["Declared", "Finder", "Hits", "Prepared", "SpanList", "Survey", "fields_only", "occurrences"]
+__all__ = ["DeclaredSecret", "Finder", "Hits", "PreparedRule", "SpanList", "Survey", "occurrences", "pickled_fields"]
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Hits:
-    """Places where secrets were found.
+    """Occurrences of secrets in the examples of a block, column by column.
 
-    example_H: which row of the block; key_H: which of ``keys``; begin_H, end_H: which characters of its text, -1 where
-    the finder cannot say; reason_H: which of ``reasons``. keys tell the secrets of one rule apart and are private: they
-    may be the secrets' text. reasons are sentences for the owner, and hold no secret text.
+    example_H: the row in the block. key_H: the index into ``keys``. begin_H, end_H: the span of characters in the text,
+    -1 if the finder does not know it. reason_H: the index into ``reasons``. keys identify the secrets of one rule and
+    are private: they may be the secrets' text. reasons are sentences for the owner and never contain secret text.
     """
 
     example_H: NDArray[np.int64]
@@ -53,7 +49,7 @@ class Hits:
         begin: ArrayLike = -1,
         end: ArrayLike = -1,
     ) -> Self:
-        """Hits from one entry each; a single number stands for all of them."""
+        """Hits from columns with one entry per hit; a single number applies to all hits."""
         example_H = np.asarray(example, dtype=np.int64).reshape(-1)
         columns = [
             np.broadcast_to(np.asarray(values, dtype=np.int64), example_H.shape) for values in (key, begin, end, reason)
@@ -63,7 +59,7 @@ class Hits:
             key_H.min() >= 0 and key_H.max() < len(keys) and reason_H.min() >= 0 and reason_H.max() < len(reasons)
         ):
             raise InvalidInput(
-                f"a hit names a key outside [0, {len(keys)}) or a reason outside [0, {len(reasons)}); mend the finder"
+                f"a hit names a key outside [0, {len(keys)}) or a reason outside [0, {len(reasons)}); fix the finder"
             )
         return cls(
             example_H=example_H,
@@ -77,30 +73,30 @@ class Hits:
 
     @classmethod
     def merged(cls, parts: Sequence[tuple[int, "Hits"]]) -> Self:
-        """Hits of consecutive blocks, each with how many examples come before it, as one.
+        """The hits of consecutive blocks as one; each part comes with the number of examples before its block.
 
-        Sorted by example, begin, end, key and reason, each once, with the keys that occur in the order in which they
-        first do (of those at one place, as the finder gave them), and the reasons in their own. That order says nothing
-        about the keys' text; and however the examples were cut into blocks, the result is the same.
+        Sorted by example, begin, end, key and reason, without duplicates. Keys are in the order of their first
+        occurrence (in the finder's order for keys with the same span), reasons in alphabetical order. This order
+        reveals nothing about the text of the keys, and it does not depend on how the examples were cut into blocks.
         """
-        keys, keys_of = _joined([(hits.keys, hits.key_H) for _, hits in parts])
-        reasons, reasons_of = _joined([(hits.reasons, hits.reason_H) for _, hits in parts])
+        keys, key_columns = _shared_table([(hits.keys, hits.key_H) for _, hits in parts])
+        reasons, reason_columns = _shared_table([(hits.reasons, hits.reason_H) for _, hits in parts])
         columns = [
             np.concatenate([np.empty(0, dtype=np.int64), *arrays])
             for arrays in (
                 [hits.example_H + before for before, hits in parts],
                 [hits.begin_H for _, hits in parts],
                 [hits.end_H for _, hits in parts],
-                keys_of,
-                reasons_of,
+                key_columns,
+                reason_columns,
             )
         ]
-        order_H = np.lexsort(columns[2::-1])  # stable: hits at one place stay as they are
+        order_H = np.lexsort(columns[2::-1])  # stable: hits with the same span keep the finder's order
         present, first_K = np.unique(columns[3][order_H], return_index=True)
-        appearing_K = present[np.argsort(first_K)]
-        place_K = np.empty(len(keys), dtype=np.int64)
-        place_K[appearing_K] = np.arange(len(keys))
-        keys, columns[3] = tuple(keys[key] for key in appearing_K), place_K[columns[3]]
+        by_appearance_K = present[np.argsort(first_K)]
+        new_key_K = np.empty(len(keys), dtype=np.int64)
+        new_key_K[by_appearance_K] = np.arange(len(keys))
+        keys, columns[3] = tuple(keys[key] for key in by_appearance_K), new_key_K[columns[3]]
         order_H = np.lexsort(columns[::-1])
         columns = [column[order_H] for column in columns]
         new_H = np.ones(len(order_H), dtype=bool)
@@ -116,8 +112,8 @@ class Hits:
             reasons=reasons,
         )
 
-    def only(self, chosen_H: NDArray[np.bool_]) -> Self:
-        """Some of the hits, of the same keys and reasons."""
+    def select(self, chosen_H: NDArray[np.bool_]) -> Self:
+        """The chosen hits, with the same tables of keys and reasons."""
         columns = ("example_H", "key_H", "begin_H", "end_H", "reason_H")
         return replace(self, **{name: getattr(self, name)[chosen_H] for name in columns})
 
@@ -128,27 +124,27 @@ class Hits:
         return f"Hits({len(self)} hits of {len(self.keys)} secrets)"
 
 
-def _joined(
+def _shared_table(
     parts: Sequence[tuple[tuple[str, ...], NDArray[np.int64]]],
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
-    """One sorted table of the names that occur, and each part's numbers in it."""
+    """One sorted table of all names in use, and the indices of each part in that table."""
     present = [np.unique(index_H) for _, index_H in parts]
     table = sorted({names[index] for (names, _), used in zip(parts, present, strict=True) for index in used})
-    place = {name: number for number, name in enumerate(table)}
-    numbers: list[NDArray[np.int64]] = []
+    index_of = {name: number for number, name in enumerate(table)}
+    columns: list[NDArray[np.int64]] = []
     for (names, index_H), used in zip(parts, present, strict=True):
         new_of_old = np.zeros(len(names), dtype=np.int64)
-        new_of_old[used] = [place[names[index]] for index in used]
-        numbers.append(new_of_old[index_H])
-    return tuple(table), numbers
+        new_of_old[used] = [index_of[names[index]] for index in used]
+        columns.append(new_of_old[index_H])
+    return tuple(table), columns
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """A secret that a rule names before any example is read; it exists even where no example contains it.
+class DeclaredSecret:
+    """A secret that a rule names before any example is read; it exists even if no example contains it.
 
-    key: as in ``Hits.keys``, private. name: for its public id, where the owner says that the name is public.
+    key: as in ``Hits.keys``, private. name: part of its public id, if the owner declared the name public.
     """
 
     key: str = field(repr=False)
@@ -157,72 +153,75 @@ class Declared:
 
 
 class Finder(Protocol):
-    """Finds secrets in one block at a time; the same block gives the same hits, whatever came before it.
+    """Finds secrets in one block at a time. The hits depend on the block alone, not on earlier blocks.
 
-    It is sent to other processes, so it pickles, and what is costly to build is built on first use there.
+    A finder is sent to other processes: it can be pickled, and it builds costly state on first use there.
     """
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the data that it looks at besides the text."""
+        """Columns of the data that it reads besides the text."""
         ...
 
     @property
-    def declared(self) -> Sequence[Declared]:
-        """The secrets that it knows beforehand, in any order: their public one is made later."""
+    def declared(self) -> Sequence[DeclaredSecret]:
+        """The secrets known before any data is read, in any order: collect.py computes the public order."""
         ...
 
     def find(self, block: Block) -> Hits:
-        """Where the block's examples contain secrets."""
+        """The occurrences of secrets in the block."""
         ...
 
 
 @runtime_checkable
 class Survey(Protocol):
-    """A rule that has to see the whole corpus before it can find anything: it counts by block, and merges."""
+    """A rule that must count over the whole corpus before its finder exists, such as word frequencies."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the data that it, or the finder that it makes, looks at besides the text."""
+        """Columns of the data that it, or the finder that it makes, reads besides the text."""
         ...
 
     def count(self, block: Block) -> Any:
-        """What the finder must know of this block."""
+        """The counts of one block."""
         ...
 
-    def merged(self, one: Any, other: Any) -> Any:
-        """Both counts as one; in whatever order and grouping blocks are merged, the result is the same."""
+    def merged(self, first: Any, second: Any, /) -> Any:
+        """The sum of two counts; the order and grouping of merges do not change the result."""
         ...
 
     def finder(self, total: Any) -> Finder:
-        """The finder, once everything is counted (None for a corpus without blocks)."""
+        """The finder for the counts of the whole corpus (None for a corpus without examples)."""
         ...
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A rule ready to run. protection: what its secrets are promised where they do not say so themselves.
+class PreparedRule:
+    """A rule with its finder, ready to run. protection: for secrets that have no protection of their own.
 
-    public_names: the keys of what is found are names that may be shown, and stand in the secrets' public ids. again:
-    keys are the secrets' texts, which the finder may miss in other surroundings; they are looked for everywhere, as any
-    "text" or as whole "words".
+    public_names: the keys of found secrets may be shown and become part of their public ids. literal_pass: the finder
+    recognises secrets by context and may miss the same text in another context, so a second pass searches all examples
+    for the found keys, as any "text" or only as whole "words".
     """
 
     name: str
     finder: Finder | Survey
     protection: Protection
     public_names: bool = False
-    again: Literal["text", "words"] | None = None
+    literal_pass: Literal["text", "words"] | None = None
 
 
-def fields_only(finder: Any) -> dict[str, Any]:
-    """The fields of a dataclass, without what its cached properties keep beside them."""
+# For the authors of finders
+
+
+def pickled_fields(finder: Any) -> dict[str, Any]:
+    """The fields of a dataclass finder without its cached properties: the state that is sent to other processes."""
     return {field.name: getattr(finder, field.name) for field in fields(finder)}
 
 
 class SpanList:
-    """Hits so far; each distinct (example, span, key, reason) once."""
+    """Collects hits one by one, for finders that work on Python strings; each distinct hit is kept once."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, int, int, int, int], None] = {}
@@ -235,7 +234,7 @@ class SpanList:
         self._rows[example, begin, end, key_number, reason_number] = None
 
     def hits(self) -> Hits:
-        """All of them, by example, place, and in the order in which keys and reasons came up."""
+        """All hits, sorted by example and span; keys and reasons in the order of their first use."""
         example, begin, end, key, reason = zip(*sorted(self._rows), strict=True) if self._rows else ((),) * 5
         keys, reasons = tuple(self._keys), tuple(self._reasons)
         return Hits.of(example, key, keys=keys, reasons=reasons, reason=reason, begin=begin, end=end)
@@ -245,10 +244,10 @@ class SpanList:
 
 
 def occurrences(text: str, part: str, begin: int, end: int) -> list[int]:
-    """Where ``part``, which is not empty, stands between two characters of the text, overlaps included."""
-    found: list[int] = []
-    at = text.find(part, begin, end)
-    while at >= 0:
-        found.append(at)
-        at = text.find(part, at + 1, end)
-    return found
+    """The positions of a non-empty ``part`` between two positions of the text, overlapping ones included."""
+    positions: list[int] = []
+    position = text.find(part, begin, end)
+    while position >= 0:
+        positions.append(position)
+        position = text.find(part, position + 1, end)
+    return positions

@@ -1,18 +1,19 @@
-"""Near copies, between the finders and the numbering of secrets: copies of an example inherit its secrets.
+"""Near copies: MinHash signatures of examples, and the groups of similar examples that inherit each other's secrets.
 
-A text is the set of its runs of ``shingle`` consecutive words; two texts are as similar as their sets: shared runs over
-all runs (Jaccard). MinHash (the rensa library) turns a set into K slots, each of which agrees for two texts with
-probability equal to their similarity; one byte of each slot is kept. Texts that agree in all slots of some band are
-compared slot by slot, and those that agree in enough slots are joined; groups are what is connected by joins.
+A text is the set of its runs of ``shingle`` consecutive words (shingles); the similarity of two texts is the Jaccard
+similarity of their sets: shared shingles divided by all shingles. MinHash (the rensa library) turns a set into K slots,
+each of which agrees for two texts with probability equal to their similarity; one byte of each slot is kept. Texts that
+agree in all slots of some band are compared slot by slot, and those that agree in enough slots are joined; groups are
+the connected components.
 
-Words: after Unicode normalisation (NFKC) and lower-casing, what stands between white space, controls and punctuation
-(of ASCII, Latin-1, U+2000 to U+206F and East Asia). A character of a script without spaces (Thai, Lao, Burmese, Khmer,
-and all from U+2E80 on) is a word by itself. A text with fewer words than a shingle has one shingle, all its words, so
-its copies are those that equal it but for case and punctuation; a text without words is a copy of the texts with the
-same characters only. Equal texts are always joined.
+Words: after Unicode normalisation (NFKC) and lower-casing, the text between white space, controls and punctuation (of
+ASCII, Latin-1, U+2000 to U+206F and East Asia). A character of a script without spaces (Thai, Lao, Burmese, Khmer, and
+all from U+2E80 on) is a word by itself. A text with fewer words than a shingle has one shingle, all its words, so its
+copies equal it up to case and punctuation; a text without words is a copy only of texts with the same characters. Equal
+texts are always joined.
 
-Signatures are hashes without a key: they stay in memory and between our own processes, and never go into a file.
-Shapes: N examples, K slots, P pairs of examples, H shingles of a block, M members of buckets.
+Signatures are hashes without a key: they stay in memory and between the processes of a scan, and are never written to a
+file. Shapes: N examples, K slots, P pairs of examples, H shingles of a block, M members of buckets.
 """
 
 from dataclasses import dataclass
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["Copies", "CopyGroups"]
 
 
-SEED = 42  # of the MinHash; any one, but the same in every process
-CHANCE = 1 / 256  # that one kept byte of two different slots agrees
-MOST_ROWS = 8  # bytes in the 64-bit key of a band
+MINHASH_SEED = 42  # any number, but the same in every process
+CHANCE_AGREEMENT = 1 / 256  # probability that the kept bytes of two different slots agree
+MAX_BAND_ROWS = 8  # bytes in the 64-bit key of a band
+PAIRS_AT_ONCE = 65_536  # whose signatures are compared in one array operation
 
 
 @final
@@ -41,12 +43,12 @@ MOST_ROWS = 8  # bytes in the 64-bit key of a band
 class Copies:
     """Which examples count as copies of each other.
 
-    similarity: pairs at least this similar are joined. shingle: words in a run; an edit of one word changes that many.
-    permutations: slots of a signature and bytes kept for each example. missed: the chance, at most, that a pair of
-    exactly that similarity is not joined by its own signatures; more similar pairs are missed less often.
+    similarity: pairs at least this similar are joined. shingle: words in a run; editing one word changes that many
+    runs. permutations: slots of a signature, and bytes kept per example. missed: an upper bound for the probability
+    that a pair of exactly that similarity is not joined by its own signatures; it falls with the similarity.
 
-    Guarantee: equal texts are always joined. The chance is over the hash functions and for slots that agree
-    independently; those of rensa vary less than that (its slots share the shingles out among them).
+    Guarantee: equal texts are always joined. The probability is over the hash functions, for slots that agree
+    independently; slots of rensa vary less than that (each shingle goes to one of them).
 
     >>> copies = Copies()
     >>> copies.bands, copies.rows, copies.needed
@@ -62,42 +64,45 @@ class Copies:
 
     def __post_init__(self) -> None:
         if not 0 < self.similarity <= 1:
-            raise InvalidInput(f"similarity={self.similarity!r} is not in (0, 1]; 0.8 is usual")
+            raise InvalidInput(f"similarity={self.similarity!r} is not in (0, 1]; pass a number such as 0.8")
         if not 1 <= self.shingle <= 1000:
-            raise InvalidInput(f"shingle={self.shingle!r} is not a number of words from 1 to 1,000; 5 is usual")
+            raise InvalidInput(f"shingle={self.shingle!r} is not from 1 to 1,000; pass a number of words such as 5")
         if self.permutations % 8 or not 8 <= self.permutations <= 4096:
-            raise InvalidInput(f"permutations={self.permutations!r} is not a multiple of 8 from 8 to 4,096; take 128")
+            raise InvalidInput(
+                f"permutations={self.permutations!r} is not a multiple of 8 from 8 to 4,096; pass 128, for example"
+            )
         if not 0 < self.missed < 1:
-            raise InvalidInput(f"missed={self.missed!r} is not a probability between 0 and 1; 1e-3 is usual")
+            raise InvalidInput(f"missed={self.missed!r} is not between 0 and 1; pass a probability, such as 1e-3")
         if self._missed_by_bands(self.similarity, rows=1) > self.missed / 2:
             raise InvalidInput(
-                f"permutations={self.permutations} cannot find pairs of similarity {self.similarity} with a chance of "
-                f"{self.missed} to miss one; raise permutations, similarity or missed"
+                f"permutations={self.permutations} cannot find pairs of similarity {self.similarity} and miss one with "
+                f"probability at most {self.missed}; raise permutations, similarity or missed"
             )
 
     @cached_property
     def rows(self) -> int:
-        """Slots in a band: as many as keep the chance of no common band, at the similarity, within half of missed."""
-        fits = [r for r in range(1, MOST_ROWS + 1) if self._missed_by_bands(self.similarity, r) <= self.missed / 2]
+        """Slots in a band: the most with which pairs of the similarity share no band with probability <= missed / 2."""
+        fits = [r for r in range(1, MAX_BAND_ROWS + 1) if self._missed_by_bands(self.similarity, r) <= self.missed / 2]
         return max(fits)
 
     @property
     def bands(self) -> int:
-        """Bands of ``rows`` slots each; the last few slots may be in none."""
+        """The number of bands of ``rows`` slots; the last few slots may be in no band."""
         return self.permutations // self.rows
 
     @cached_property
     def needed(self) -> int:
-        """Slots that must agree to join a pair: as many as a pair of the similarity has but for half of missed."""
+        """Slots that must agree to join a pair: pairs of the similarity have fewer with probability <= missed / 2."""
         from scipy.special import bdtr
 
         below = bdtr(np.arange(self.permutations, dtype=float), self.permutations, self.similarity)
         return max(int(np.count_nonzero(below <= self.missed / 2)), 1)
 
     def missed_at(self, similarity: float) -> float:
-        """The chance, at most, that a pair of this similarity is not joined: no common band, or too few slots agree.
+        """An upper bound for the probability that a pair of this similarity is not joined.
 
-        (1 - s^rows)^bands + P[Binomial(K, s) < needed]; falls as the similarity rises. Rounded to nearest.
+        No common band, or too few slots that agree: (1 - s^rows)^bands + P[Binomial(K, s) < needed], which falls as the
+        similarity rises. Rounded to nearest.
         """
         from scipy.special import bdtr
 
@@ -105,13 +110,13 @@ class Copies:
         return min(self._missed_by_bands(similarity, self.rows) + few, 1.0)
 
     def joined_at(self, similarity: float) -> float:
-        """The chance, at most, that a pair of this lower similarity is joined all the same, by its own signatures.
+        """An upper bound for the probability that a pair of this lower similarity is joined by its own signatures.
 
         min(1 - (1 - p^rows)^bands, P[Binomial(K, p) >= needed]) where p counts bytes that agree by chance.
         """
         from scipy.special import bdtrc
 
-        agree = similarity + (1 - similarity) * CHANCE
+        agree = similarity + (1 - similarity) * CHANCE_AGREEMENT
         enough = float(bdtrc(float(self.needed - 1), self.permutations, agree))
         return min(1 - self._missed_by_bands(agree, self.rows), enough)
 
@@ -119,7 +124,7 @@ class Copies:
         return float((1 - similarity**rows) ** (self.permutations // rows))
 
     def signatures(self, block: Block) -> NDArray[np.uint8]:
-        """One row of K bytes for each example; it depends on that example's text alone."""
+        """One row of K bytes for each example, which depends on the text of that example alone."""
         from hush.scan.near_copies_kernels import shingle_hashes, shingle_offsets
 
         if not len(block):
@@ -127,13 +132,13 @@ class Copies:
         data, offset_N = _normalised(block.texts)
         start_N = shingle_offsets(data, offset_N, self.shingle)
         value_H = shingle_hashes(data, offset_N, self.shingle, start_N)
-        matrix = _minhash().digest_matrix_from_flat_token_hashes(value_H, start_N, self.permutations, SEED)
+        matrix = _minhash().digest_matrix_from_flat_token_hashes(value_H, start_N, self.permutations, MINHASH_SEED)
         slot_NK = np.array(matrix.to_rows(), dtype=np.uint32)
-        # Minima are small numbers: the product spreads them before one byte is kept.
+        # Minima are small numbers: the product mixes their bits before one byte is kept.
         return ((slot_NK * np.uint32(0x9E3779B1)) >> np.uint32(24)).astype(np.uint8)
 
     def groups(self, signature_NK: NDArray[np.uint8]) -> "CopyGroups":
-        """Who is a copy of whom, from the signatures of all examples in order. Needs about K + 32 bytes for each."""
+        """The groups of copies, from the signatures of all examples in order. Needs about K + 32 bytes per example."""
         from hush.scan.near_copies_kernels import flatten, join_buckets
 
         signature_NK = np.ascontiguousarray(signature_NK)
@@ -143,7 +148,7 @@ class Copies:
                 "make them with the same Copies"
             )
         first_N = np.arange(len(signature_NK))
-        # Equal signatures first: what follows sees one of each, so that many equal texts cost no more than one.
+        # Join equal signatures first: the bands then see one of each, so many equal texts cost no more than one.
         digest_N = _digest(signature_NK)
         order_N = np.argsort(digest_N)
         join_buckets(signature_NK, order_N, digest_N[order_N], self.permutations, first_N)
@@ -160,7 +165,7 @@ class Copies:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CopyGroups:
-    """The groups of near copies. first_N: for each example the first example of its group, itself where it is alone."""
+    """The groups of near copies. first_N: the first example of each example's group."""
 
     first_N: NDArray[np.int64]
     signature_NK: NDArray[np.uint8]
@@ -168,34 +173,38 @@ class CopyGroups:
 
     @property
     def num_groups(self) -> int:
-        """Groups of two examples or more."""
+        """The number of groups of two or more examples."""
         return int(np.count_nonzero(np.bincount(self.first_N) > 1)) if len(self.first_N) else 0
 
     @property
     def num_copies(self) -> int:
-        """Examples that are not the first of their group."""
+        """The number of examples that are not the first of their group."""
         return int(np.count_nonzero(self.first_N != np.arange(len(self.first_N))))
 
-    def similarity(self, one: ArrayLike, other: ArrayLike) -> NDArray[np.float64]:
+    def similarity(self, first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
         """Estimated similarity of pairs of examples; its standard error is at most 0.5 / sqrt(K)."""
-        one_P, other_P = np.asarray(one, dtype=np.int64), np.asarray(other, dtype=np.int64)
-        agree_P = self._agreeing(one_P, other_P) / self.signature_NK.shape[1]
-        return np.clip((agree_P - CHANCE) / (1 - CHANCE), 0.0, 1.0)
+        first_P, second_P = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
+        agree_P = self._agreeing(first_P, second_P) / self.signature_NK.shape[1]
+        return np.clip((agree_P - CHANCE_AGREEMENT) / (1 - CHANCE_AGREEMENT), 0.0, 1.0)
 
-    def _agreeing(self, one_P: NDArray[np.int64], other_P: NDArray[np.int64]) -> NDArray[np.int64]:
-        agree_P = np.empty(one_P.shape, dtype=np.int64)
-        for begin in range(0, len(one_P), 65536):  # two copies of that many signatures at a time
-            part = slice(begin, begin + 65536)
-            agree_P[part] = (self.signature_NK[one_P[part]] == self.signature_NK[other_P[part]]).sum(axis=1)
+    def _agreeing(self, first_P: NDArray[np.int64], second_P: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of slots in which each pair agrees."""
+        agree_P = np.empty(first_P.shape, dtype=np.int64)
+        for begin in range(0, len(first_P), PAIRS_AT_ONCE):
+            part = slice(begin, begin + PAIRS_AT_ONCE)
+            agree_P[part] = (self.signature_NK[first_P[part]] == self.signature_NK[second_P[part]]).sum(axis=1)
         return agree_P
 
     def reasons(self, example: ArrayLike, origin: ArrayLike) -> list[str]:
-        """Why each example has what the origin, of its group, contains; sentences without any text of either."""
-        one_P, other_P = np.asarray(example, dtype=np.int64), np.asarray(origin, dtype=np.int64)
-        linked_P = self._agreeing(one_P, other_P) >= self.needed
-        how = ("in a chain of near copies with", "near copy of")  # alike only through others of the group, or directly
-        columns = zip(linked_P.tolist(), other_P.tolist(), self.similarity(one_P, other_P).tolist(), strict=True)
-        return [f"{how[linked]} example {k} (similarity about {similar:.2f})" for linked, k, similar in columns]
+        """Why each example inherits the secrets of its origin, in the same group; sentences without any text."""
+        example_P, origin_P = np.asarray(example, dtype=np.int64), np.asarray(origin, dtype=np.int64)
+        linked_P = self._agreeing(example_P, origin_P) >= self.needed
+        relation = (
+            "in a chain of near copies with",
+            "near copy of",
+        )  # similar through others of the group, or directly
+        columns = zip(linked_P.tolist(), origin_P.tolist(), self.similarity(example_P, origin_P).tolist(), strict=True)
+        return [f"{relation[linked]} example {k} (similarity about {similar:.2f})" for linked, k, similar in columns]
 
     def __repr__(self) -> str:
         return f"CopyGroups({len(self.first_N)} examples, {self.num_groups} groups, {self.num_copies} copies)"
@@ -210,11 +219,11 @@ def _minhash() -> Any:
 
 
 def _normalised(texts: "pa.LargeStringArray") -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The texts' UTF-8 bytes, normalised, and where each begins and ends."""
+    """The normalised UTF-8 bytes of the texts, and their offsets."""
     import pyarrow.compute
 
     pc: Any = pyarrow.compute  # its functions are made at run time
-    if not pc.all(pc.string_is_ascii(texts)).as_py():  # normalising changes nothing in ASCII; the loops lower it
+    if not pc.all(pc.string_is_ascii(texts)).as_py():  # normalising does not change ASCII, and the kernels lower it
         texts = pc.utf8_lower(pc.utf8_normalize(texts, form="NFKC"))
     _, offsets, data = texts.buffers()
     offset_N = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
@@ -222,14 +231,14 @@ def _normalised(texts: "pa.LargeStringArray") -> tuple[NDArray[np.uint8], NDArra
 
 
 def _key(byte_MR: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """The bytes of a band as one number; equal exactly for equal bytes."""
-    padded = np.zeros((len(byte_MR), MOST_ROWS), dtype=np.uint8)
+    """The bytes of a band as one 64-bit number."""
+    padded = np.zeros((len(byte_MR), MAX_BAND_ROWS), dtype=np.uint8)
     padded[:, : byte_MR.shape[1]] = byte_MR
     return padded.view("<u8").reshape(-1)
 
 
 def _digest(signature_NK: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """A number that is equal for equal signatures and almost never for others."""
+    """A 64-bit hash of each signature."""
     digest_N = np.zeros(len(signature_NK), dtype=np.uint64)
     for column in signature_NK.view("<u8").T:
         digest_N ^= column

@@ -1,7 +1,7 @@
-"""Inner loops of the search for near copies, compiled by Numba on first use; ``copies`` states what they mean.
+"""Inner loops of near_copies.py, compiled by Numba on first use.
 
-Import only inside functions: loading the compiler is slow. Every loop releases the interpreter lock and none uses
-Numba's own threads. Shapes: N examples, K slots of a signature.
+Import only inside functions: loading the compiler is slow. Every loop releases the interpreter lock, and none uses
+Numba's own threads. Shapes: N examples, K slots of a signature, M members of buckets, H shingles.
 """
 
 from typing import Any
@@ -14,7 +14,9 @@ from numba import njit
 
 WORD_START = np.uint64(0xCBF29CE484222325)  # FNV-1a, 64 bits
 WORD_STEP = np.uint64(0x100000001B3)
-BYTES_START = np.uint64(0x84222325CBF29CE4)  # apart from words, so that a text without words never equals a word
+BYTES_START = np.uint64(
+    0x84222325CBF29CE4
+)  # another start than for words, so that a text without words never equals a word
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)  # the finaliser of SplitMix64
 MIX_2 = np.uint64(0x94D049BB133111EB)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -23,7 +25,7 @@ SEPARATOR, LETTER, ALONE = 0, 1, 2
 
 
 def compiled(function: Any) -> Any:
-    """Compiled once per machine and kept beside the source."""
+    """Compiled once per machine and cached next to the source."""
     return njit(cache=True, nogil=True)(function)
 
 
@@ -59,7 +61,7 @@ def character(data, position, end):
 
 @compiled
 def next_word(data, position, end):
-    """The hash of the next word at or after ``position`` and where it ends; the end is -1 where no word is left."""
+    """The hash of the next word at or after ``position``, and its end; the end is -1 if no word is left."""
     value = WORD_START
     inside = False
     while position < end:
@@ -81,7 +83,7 @@ def next_word(data, position, end):
 
 @compiled
 def shingle_offsets(data, offset_N, size):
-    """Where each text's shingles begin among those of all texts, and in the end how many there are."""
+    """The index of each text's first shingle among those of all texts; the last entry is the total."""
     start_N = np.zeros(offset_N.size, np.uint64)
     for n in range(offset_N.size - 1):
         words = 0
@@ -95,9 +97,9 @@ def shingle_offsets(data, offset_N, size):
 
 @compiled
 def shingle_hashes(data, offset_N, size, start_N):
-    """A hash of every run of ``size`` words; of all the words where there are fewer, of the bytes where there are none.
+    """A hash of every run of ``size`` words; of all words if there are fewer, of the bytes if there are no words.
 
-    Every text has at least one, so equal texts always have equal, non-empty sets.
+    Every text has at least one shingle, so equal texts always have equal, non-empty sets.
     """
     value_H = np.empty(np.int64(start_N[-1]), np.uint64)
     ring = np.empty(size, np.uint64)  # hashes of the last ``size`` words; word w is at w % size
@@ -131,7 +133,7 @@ def shingle_hashes(data, offset_N, size, start_N):
 
 @compiled
 def root_of(parent_N, n):
-    """The first member of n's group so far; paths are halved on the way."""
+    """The first member of n's group so far (union-find with path halving)."""
     while parent_N[n] != n:
         parent_N[n] = parent_N[parent_N[n]]
         n = parent_N[n]
@@ -139,24 +141,24 @@ def root_of(parent_N, n):
 
 
 @compiled
-def joined_if_alike(signature_NK, one, other, needed, parent_N):
-    """Joins the groups of two examples where at least ``needed`` slots agree; the lower first member leads."""
-    a, b = root_of(parent_N, one), root_of(parent_N, other)
+def join_if_similar(signature_NK, first, second, needed, parent_N):
+    """Joins the groups of two examples if at least ``needed`` slots agree; the lower first member becomes the root."""
+    a, b = root_of(parent_N, first), root_of(parent_N, second)
     if a == b:
         return
     agree = 0
     for k in range(signature_NK.shape[1]):
-        agree += signature_NK[one, k] == signature_NK[other, k]
+        agree += signature_NK[first, k] == signature_NK[second, k]
     if agree >= needed:
         parent_N[max(a, b)] = min(a, b)
 
 
 @compiled
 def join_buckets(signature_NK, member_M, key_M, needed, parent_N):
-    """Joins all pairs that lie in one bucket (equal keys, side by side) and agree in ``needed`` slots.
+    """Joins all pairs in the same bucket (adjacent equal keys) that agree in ``needed`` slots.
 
-    Pairs already in one group are passed over, so a bucket of copies costs one comparison a member; one of strangers
-    costs all pairs. ``member_M`` is reordered within buckets.
+    Pairs that are already in one group are skipped, so a bucket of copies costs one comparison per member, and a bucket
+    of dissimilar texts costs all pairs. ``member_M`` is reordered within buckets.
     """
     start = 0
     while start < member_M.size:
@@ -165,8 +167,8 @@ def join_buckets(signature_NK, member_M, key_M, needed, parent_N):
             end += 1
         pivot = member_M[start]
         for m in range(start + 1, end):
-            joined_if_alike(signature_NK, pivot, member_M[m], needed, parent_N)
-        # Whoever is not with the pivot comes to the front and is compared with everybody behind it.
+            join_if_similar(signature_NK, pivot, member_M[m], needed, parent_N)
+        # Members outside the pivot's group move to the front, and each is compared with all members after it.
         apart = start
         for m in range(start, end):
             if root_of(parent_N, member_M[m]) != root_of(parent_N, pivot):
@@ -174,12 +176,12 @@ def join_buckets(signature_NK, member_M, key_M, needed, parent_N):
                 apart += 1
         for m in range(start, apart):
             for other in range(m + 1, end):
-                joined_if_alike(signature_NK, member_M[m], member_M[other], needed, parent_N)
+                join_if_similar(signature_NK, member_M[m], member_M[other], needed, parent_N)
         start = end
 
 
 @compiled
 def flatten(parent_N):
-    """Every example points at its group's first member; parents are never behind their children."""
+    """Makes every example point at its group's first member; a parent never comes after its children."""
     for n in range(parent_N.size):
         parent_N[n] = parent_N[parent_N[n]]

@@ -1,10 +1,10 @@
-"""The owner's side of a scan, as files: why each pair is there, and which row of which file each example is.
+"""The owner's files of a scan: the reason for each pair, the example index, and counts.
 
 reasons.parquet   example, secret, rule, reason, begin, end: at least one row for every pair
-examples.parquet  id, file, row and, under a key, the row's fingerprint
-counts.json       how many rows of which file were passed over, and how many pairs come from copies alone
+examples.parquet  id, file, row and, with a key, the row's fingerprint
+counts.json       skipped rows of each file, and the number of pairs that only copies add
 
-All of it is read in stretches: a question about one example or one secret reads the row groups that can answer it.
+Files are read in batches; a query about one example reads only the row groups that may contain it.
 """
 
 import json
@@ -28,7 +28,8 @@ from hush.storage import parquet_file
 __all__ = ["ROW_GROUP", "OwnerFiles", "OwnerWriter", "temporary_owner"]
 
 
-ROW_GROUP, HELD_BYTES = 50_000, 2**26  # rows written at once, or fewer if they are large
+ROW_GROUP = 50_000  # rows of a row group, or fewer if they reach the bytes below
+MAX_BUFFERED_BYTES = 2**26
 REASONS = pa.schema(
     {
         "example": pa.int64(),
@@ -44,14 +45,14 @@ REASONS = pa.schema(
 @final
 @dataclass(frozen=True, eq=False)
 class OwnerFiles:
-    """The folder of an owner's side. A temporary one goes away with this object."""
+    """The folder with the owner's files. A temporary folder is deleted together with this object."""
 
     folder: Path
 
     def reasons(
         self, *, examples: NDArray[np.integer] | None = None, secret: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of reasons.parquet, of these examples (ascending) and of this secret only, if they are given."""
+        """Rows of reasons.parquet; only those of these examples (ascending) and of this secret, if given."""
         with self._opened("reasons.parquet") as file:
             for group in _row_groups(file, examples):
                 for batch in file.iter_batches(ROW_GROUP, row_groups=[group], use_threads=False):
@@ -64,7 +65,7 @@ class OwnerFiles:
                         yield batch.filter(pa.array(kept_H))
 
     def examples(self, *columns: str) -> Iterator[pa.RecordBatch]:
-        """These columns of examples.parquet, all of them if none is named; example i is row i."""
+        """These columns of examples.parquet (all if none is named); row i is example i."""
         with self._opened("examples.parquet") as file:
             yield from file.iter_batches(ROW_GROUP, columns=list(columns) or None, use_threads=False)
 
@@ -77,27 +78,27 @@ class OwnerFiles:
                 if number < before + rows:
                     return file.read_row_group(group, use_threads=False).slice(number - before, 1).to_pylist()[0]
                 before += rows
-        raise InvalidInput(f"example {number} is not among the {before} of this scan; examples count from 0")
+        raise InvalidInput(f"example {number} is outside [0, {before}); pass a number that counts from 0")
 
     def numbers_of(self, name: str) -> list[int]:
         """The examples with this id."""
-        found: list[int] = []
+        numbers: list[int] = []
         before = 0
         for batch in self.examples("id"):
-            found += [before + row for row, other in enumerate(batch.column("id").to_pylist()) if other == name]
+            numbers += [before + row for row, other in enumerate(batch.column("id").to_pylist()) if other == name]
             before += len(batch)
-        return found
+        return numbers
 
     def skipped(self) -> dict[str, int]:
-        """How many rows were passed over, by file."""
+        """The number of skipped rows of each file that has any."""
         return self._counts()["skipped"]
 
     def inherited(self) -> int:
-        """How many pairs come from copies alone."""
+        """The number of pairs that only copies add."""
         return self._counts()["pairs_from_copies"]
 
     def write_counts(self, *, skipped: dict[str, int], inherited: int) -> None:
-        """Keep what was counted on the way."""
+        """Writes counts.json."""
         counts = {"skipped": skipped, "pairs_from_copies": inherited}
         (self.folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
 
@@ -113,7 +114,7 @@ class OwnerFiles:
 
 
 def temporary_owner() -> OwnerFiles:
-    """An empty folder that its owner alone can enter, and that goes away with the object."""
+    """An empty folder that only its owner can enter, deleted together with the object."""
     folder = Path(tempfile.mkdtemp(prefix="hush-scan-"))
     owner = OwnerFiles(folder)
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
@@ -122,33 +123,33 @@ def temporary_owner() -> OwnerFiles:
 
 @final
 class OwnerWriter:
-    """A table that is written in stretches, in row groups of bounded size, readable by its owner alone."""
+    """Writes a table batch by batch, in row groups of bounded size, to a file that only its owner can read."""
 
     def __init__(self, path: Path, schema: pa.Schema, *, kind: str) -> None:
         path.touch(mode=0o600, exist_ok=False)
         self._schema = schema.with_metadata({"hush.kind": kind})
-        self._file = path.open("wb")  # not by its name, which Arrow may not know how to spell
+        self._file = path.open("wb")  # not by its name, which Arrow may fail to encode
         self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd", write_page_checksum=True)
-        self._held: list[pa.RecordBatch] = []
+        self._buffered: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 
     def write(self, columns: dict[str, Any]) -> None:
-        """Some rows."""
+        """Adds rows."""
         arrays = [
             column.cast(kind.type) if isinstance(column, pa.Array) else pa.array(column, kind.type)
             for kind, column in ((self._schema.field(name), columns[name]) for name in self._schema.names)
         ]
         batch = pa.record_batch(arrays, schema=self._schema)
-        self._held.append(batch)
+        self._buffered.append(batch)
         self._rows += len(batch)
         self._bytes += batch.nbytes
-        if self._rows >= ROW_GROUP or self._bytes >= HELD_BYTES:
+        if self._rows >= ROW_GROUP or self._bytes >= MAX_BUFFERED_BYTES:
             self._flush()
 
     def _flush(self) -> None:
         if self._rows:
-            self._writer.write_table(pa.Table.from_batches(self._held, self._schema), row_group_size=ROW_GROUP)
-        self._held, self._rows, self._bytes = [], 0, 0
+            self._writer.write_table(pa.Table.from_batches(self._buffered, self._schema), row_group_size=ROW_GROUP)
+        self._buffered, self._rows, self._bytes = [], 0, 0
 
     def __enter__(self) -> "OwnerWriter":
         return self
@@ -163,7 +164,7 @@ class OwnerWriter:
 
 
 def _row_groups(file: pq.ParquetFile, examples: NDArray[np.integer] | None) -> Iterator[int]:
-    """The row groups that may hold any of these examples."""
+    """The row groups that may contain any of these examples."""
     for group in range(file.metadata.num_row_groups):
         statistics = file.metadata.row_group(group).column(0).statistics
         if examples is None or statistics is None or not statistics.has_min_max:

@@ -1,12 +1,8 @@
-"""The review of a scan: what its owner looks through before planning, as one HTML page on the owner's side.
+"""The review of a scan: one HTML page in owner/ that the owner looks through before planning.
 
-The page shows the most widespread secrets and the first pairs; all of them are in reasons.parquet. Texts of secrets are
-on it only where the owner asks for them.
-
-The review table as a page for people: one HTML file that loads nothing, to sort and filter and look through.
-
-Everything is escaped, and the page forbids its own browser to fetch anything. It works without scripts, which only add
-sorting and filtering.
+It shows the secrets in most examples and the first pairs; all pairs are in reasons.parquet. It shows texts of secrets
+only if the owner asks for them. All content is escaped, the page loads nothing, and its content security policy forbids
+the browser to fetch anything. It works without scripts, which only add sorting and filtering.
 """
 
 import os
@@ -30,7 +26,142 @@ if TYPE_CHECKING:
 __all__ = ["Table", "page", "review_html", "write_review"]
 
 
+MAX_SECRETS_SHOWN = 2000  # the secrets in most examples
+MAX_PAIRS_SHOWN = 2000  # the first rows of reasons.parquet
+MAX_EXAMPLES_SHOWN = 50  # the examples with most secrets
+
 Cell = str | int | float | None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Table:
+    """A table of the page. bars: the index of a column that is also drawn as bars."""
+
+    title: str
+    note: str = ""
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    bars: int | None = None
+
+
+def write_review(
+    scan: "Scan", path: Path, *, source: str, notices: Sequence[str] = (), show_text: bool = False
+) -> None:
+    """Writes the page to a new file that only its owner can read. notices: sentences to show first."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+        file.write(review_html(scan, source=source, notices=notices, show_text=show_text))
+
+
+def review_html(scan: "Scan", *, source: str, notices: Sequence[str] = (), show_text: bool = False) -> str:
+    """The HTML of the page. Guarantee: without show_text it contains no text of a secret."""
+    summary = scan.summary()
+    tiles = {
+        "examples": summary["examples"],
+        "of them with secrets": summary["examples_with_secrets"],
+        "secrets": summary["secrets"],
+        "pairs": summary["pairs"],
+        "pairs from copies alone": summary["pairs_from_copies"],
+        "rows skipped": summary["skipped"],
+    }
+    shown = "This page shows the text of secrets." if show_text else "This page shows no text of secrets."
+    return page(
+        f"Scan of {source}",
+        warning=f"{shown} It contains file names and ids, so keep it with the owner of the data.",
+        tiles=tiles.items(),
+        tables=[*_notes(notices), *_tables(scan, show_text=show_text)],
+    )
+
+
+def _tables(scan: "Scan", *, show_text: bool) -> Iterator[Table]:
+    summary = scan.summary()
+    by_secret, by_example = scan.incidence.examples_per_secret, scan.incidence.secrets_per_example
+    yield Table(
+        title="Rules",
+        columns=("rule", "secrets", "of them in some example", "pairs"),
+        rows=[tuple(rule[name] for name in ("rule", "secrets", "secrets_found", "pairs")) for rule in summary["rules"]],
+    )
+    for title, counts, name in (
+        ("Examples per secret", by_secret, "secrets"),
+        ("Secrets per example", by_example, "examples"),
+    ):
+        bins = histogram_of(counts)
+        rows = list(zip(bins.labels, bins.count, strict=True))
+        yield Table(title=title, columns=(title.split()[0].lower(), name), rows=rows, bars=1)
+    yield _secrets(scan, show_text=show_text)
+    fullest = [int(index) for index in np.argsort(-by_example, kind="stable")[:MAX_EXAMPLES_SHOWN] if by_example[index]]
+    ids = _ids(scan, fullest)
+    yield Table(
+        title="Examples with most secrets",
+        columns=("example", "id", "secrets"),
+        rows=[(index, ids.get(index), int(by_example[index])) for index in fullest],
+    )
+    yield _pairs(scan, show_text=show_text)
+
+
+def _secrets(scan: "Scan", *, show_text: bool) -> Table:
+    counts = scan.incidence.examples_per_secret
+    order = np.argsort(-counts, kind="stable")[:MAX_SECRETS_SHOWN].tolist()
+    rules = np.repeat(np.array([name for name, _ in scan.rules]), [count for _, count in scan.rules])
+    rows: list[tuple[Cell, ...]] = [
+        (scan.secrets.ids[index], str(rules[index]), int(counts[index]), _points(scan.secrets.protections[index]))
+        + ((_text(scan, index),) if show_text else ())
+        for index in order
+    ]
+    return Table(
+        title="Secrets",
+        note=_part(len(rows), len(counts), "the most widespread", "public/secrets.parquet"),
+        columns=("id", "rule", "examples", "prior → ceiling", *(("text",) if show_text else ())),
+        rows=rows,
+    )
+
+
+def _pairs(scan: "Scan", *, show_text: bool) -> Table:
+    reasons = list(islice(scan.why(), MAX_PAIRS_SHOWN + 1))
+    ids = _ids(scan, [reason.example for reason in reasons])
+    rows: list[tuple[Cell, ...]] = []
+    for reason in reasons[:MAX_PAIRS_SHOWN]:
+        span = f"{reason.begin} to {reason.end}" if reason.has_span else ""
+        text = (_text(scan, reason.secret),) if show_text else ()
+        rows.append((reason.example, ids.get(reason.example), reason.secret_id, reason.reason, span, *text))
+    more = len(reasons) > MAX_PAIRS_SHOWN
+    return Table(
+        title="Who contains what, and why",
+        note=f"The first {MAX_PAIRS_SHOWN:,} rows; all of them are in reasons.parquet." if more else "",
+        columns=("example", "id", "secret", "reason", "characters", *(("text",) if show_text else ())),
+        rows=rows,
+    )
+
+
+def _notes(notices: Sequence[str]) -> Iterator[Table]:
+    if notices:
+        yield Table(title="Notes", columns=("note",), rows=[(notice,) for notice in notices])
+
+
+def _ids(scan: "Scan", examples: Sequence[int]) -> dict[int, str]:
+    """The ids of these examples, in one pass over the index."""
+    wanted, ids, before = np.unique(examples), dict[int, str](), 0
+    for batch in () if scan.owner is None or not len(wanted) else scan.owner.examples("id"):
+        here = wanted[(wanted >= before) & (wanted < before + len(batch))]
+        ids |= zip(here.tolist(), batch.column("id").take(pa.array(here - before)).to_pylist(), strict=True)
+        before += len(batch)
+    return ids
+
+
+def _text(scan: "Scan", secret: int) -> str:
+    return "" if scan.secrets.texts is None else scan.secrets.texts[secret]
+
+
+def _points(protection: "Protection") -> str:
+    return ", ".join(f"{rounded_down(prior, 3)} → {rounded_up(ceiling, 3)}" for prior, ceiling in protection.points)
+
+
+def _part(shown: int, total: int, which: str, file: str) -> str:
+    return "" if shown == total else f"{shown:,} of {total:,}, {which}; all of them are in {file}."
+
+
+# The page
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --bar: #4878d0; }
@@ -83,20 +214,8 @@ _POLICY = (
 )
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Table:
-    """A table of the page. bars: the number of a column that is also drawn as a bar beside it."""
-
-    title: str
-    note: str = ""
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    bars: int | None = None
-
-
 def page(title: str, *, warning: str, tiles: Iterable[tuple[str, Cell]], tables: Iterable[Table]) -> str:
-    """The whole page."""
+    """The HTML of the page."""
     boxes = "".join(f"<div><b>{_shown(value)}</b>{escape(name)}</div>" for name, value in tiles)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -150,124 +269,3 @@ def _shown(value: Cell) -> str:
 
 def _is_number_column(table: Table, place: int) -> bool:
     return bool(table.rows) and all(isinstance(row[place], int | float) for row in table.rows)
-
-
-SECRETS = 2000  # shown of them, the most widespread ones
-PAIRS = 2000  # rows shown, the first ones
-CROWDED = 50  # examples with most secrets
-
-
-def write_review(
-    scan: "Scan", path: Path, *, source: str, notices: Sequence[str] = (), show_text: bool = False
-) -> None:
-    """Write the page to a new file that its owner alone can read. notices: sentences to show first."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-        file.write(review_html(scan, source=source, notices=notices, show_text=show_text))
-
-
-def review_html(scan: "Scan", *, source: str, notices: Sequence[str] = (), show_text: bool = False) -> str:
-    """The page. Guarantee: unless show_text is given, no text of a secret is on it."""
-    summary = scan.summary()
-    tiles = {
-        "examples": summary["examples"],
-        "of them with secrets": summary["examples_with_secrets"],
-        "secrets": summary["secrets"],
-        "pairs": summary["pairs"],
-        "pairs from copies alone": summary["pairs_from_copies"],
-        "rows skipped": summary["skipped"],
-    }
-    shown = "This page shows the text of secrets." if show_text else "This page shows no text of a secret."
-    return page(
-        f"Scan of {source}",
-        warning=f"{shown} It names files and ids: for the owner of the data only.",
-        tiles=tiles.items(),
-        tables=[*_notes(notices), *_tables(scan, show_text=show_text)],
-    )
-
-
-def _tables(scan: "Scan", *, show_text: bool) -> Iterator[Table]:
-    summary = scan.summary()
-    by_secret, by_example = scan.incidence.examples_per_secret, scan.incidence.secrets_per_example
-    yield Table(
-        title="Rules",
-        columns=("rule", "secrets", "of them in some example", "pairs"),
-        rows=[tuple(rule[name] for name in ("rule", "secrets", "secrets_found", "pairs")) for rule in summary["rules"]],
-    )
-    for title, counts, name in (
-        ("Examples per secret", by_secret, "secrets"),
-        ("Secrets per example", by_example, "examples"),
-    ):
-        bins = histogram_of(counts)
-        rows = list(zip(bins.labels, bins.count, strict=True))
-        yield Table(title=title, columns=(title.split()[0].lower(), name), rows=rows, bars=1)
-    yield _secrets(scan, show_text=show_text)
-    crowded = [int(each) for each in np.argsort(-by_example, kind="stable")[:CROWDED] if by_example[each]]
-    ids = _ids(scan, crowded)
-    yield Table(
-        title="Examples with most secrets",
-        columns=("example", "id", "secrets"),
-        rows=[(each, ids.get(each), int(by_example[each])) for each in crowded],
-    )
-    yield _pairs(scan, show_text=show_text)
-
-
-def _secrets(scan: "Scan", *, show_text: bool) -> Table:
-    counts = scan.incidence.examples_per_secret
-    order = np.argsort(-counts, kind="stable")[:SECRETS].tolist()
-    rules = np.repeat(np.array([name for name, _ in scan.rules]), [count for _, count in scan.rules])
-    rows: list[tuple[Cell, ...]] = [
-        (scan.secrets.ids[each], str(rules[each]), int(counts[each]), _points(scan.secrets.protections[each]))
-        + ((_text(scan, each),) if show_text else ())
-        for each in order
-    ]
-    return Table(
-        title="Secrets",
-        note=_part(len(rows), len(counts), "the most widespread", "public/secrets.parquet"),
-        columns=("id", "rule", "examples", "prior → ceiling", *(("text",) if show_text else ())),
-        rows=rows,
-    )
-
-
-def _pairs(scan: "Scan", *, show_text: bool) -> Table:
-    found = list(islice(scan.why(), PAIRS + 1))
-    ids = _ids(scan, [reason.example for reason in found])
-    rows: list[tuple[Cell, ...]] = []
-    for reason in found[:PAIRS]:
-        span = f"{reason.begin} to {reason.end}" if reason.has_span else ""
-        text = (_text(scan, reason.secret),) if show_text else ()
-        rows.append((reason.example, ids.get(reason.example), reason.secret_id, reason.reason, span, *text))
-    more = len(found) > PAIRS
-    return Table(
-        title="Who contains what, and why",
-        note=f"The first {PAIRS:,} rows; all of them are in reasons.parquet." if more else "",
-        columns=("example", "id", "secret", "reason", "characters", *(("text",) if show_text else ())),
-        rows=rows,
-    )
-
-
-def _notes(notices: Sequence[str]) -> Iterator[Table]:
-    if notices:
-        yield Table(title="Notes", columns=("note",), rows=[(said,) for said in notices])
-
-
-def _ids(scan: "Scan", examples: Sequence[int]) -> dict[int, str]:
-    """The ids of some examples, in one reading."""
-    wanted, found, before = np.unique(examples), dict[int, str](), 0
-    for batch in () if scan.owner is None or not len(wanted) else scan.owner.examples("id"):
-        here = wanted[(wanted >= before) & (wanted < before + len(batch))]
-        found |= zip(here.tolist(), batch.column("id").take(pa.array(here - before)).to_pylist(), strict=True)
-        before += len(batch)
-    return found
-
-
-def _text(scan: "Scan", secret: int) -> str:
-    return "" if scan.secrets.texts is None else scan.secrets.texts[secret]
-
-
-def _points(protection: "Protection") -> str:
-    return ", ".join(f"{rounded_down(prior, 3)} → {rounded_up(ceiling, 3)}" for prior, ceiling in protection.points)
-
-
-def _part(shown: int, total: int, which: str, file: str) -> str:
-    return "" if shown == total else f"{shown:,} of {total:,}, {which}; all of them are in {file}."

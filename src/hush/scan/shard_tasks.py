@@ -1,12 +1,13 @@
-"""What is done to one shard, wherever that is: count for the surveys, or find, and say what was read.
+"""The three tasks that an engine applies to each shard of a corpus: count, find, and search again for found texts.
 
-A task is sent once to each process; its results come back small. Nothing in a result depends on other shards: examples
-are numbered within the shard. Shapes: N examples of the shard, F files of the shard.
+``CountTask`` counts for the surveys (word frequencies). ``FindTask`` runs all finders in one reading.
+``LiteralPassTask`` searches for texts that rules found by context: a pattern with a context or a detector of
+credentials recognises a secret in one example and misses the same text in another, so that text is searched for as a
+literal in all examples.
 
-What was found by its surroundings is looked for everywhere: a password is one, too, where nobody calls it so.
-
-A pattern with a context, a detector of credentials or of names sees a secret in one example and misses the same text in
-another. Once all shards were searched, the texts that such rules found are searched for as literals.
+A task is sent once to each worker process and pickled by reference to this module; its results are small. A result
+depends on one shard alone: examples are numbered within the shard.
+Shapes: N examples of the shard, F files of the shard.
 """
 
 import hashlib
@@ -14,67 +15,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from hush.data.parts import Block
-from hush.data.shards import Readable
+from hush.data.shards import ReadableShard
 from hush.errors import InvalidInput
 from hush.keys import LEAF_BYTES, DataKey
 from hush.scan.finders.literals import Literals
 from hush.scan.hits import Finder, Hits, Survey
+from hush.scan.near_copies import Copies
 
-__all__ = ["Count", "Elsewhere", "Find", "Found", "LookAgain", "Signer", "Total", "keyed_hashes"]
+__all__ = [
+    "CountTask",
+    "FindTask",
+    "LiteralPassResult",
+    "LiteralPassTask",
+    "MergedCounts",
+    "ShardResult",
+    "keyed_hashes",
+]
 
 
-class Signer(Protocol):
-    """What the rule of near copies needs of an example's text."""
-
-    def signatures(self, block: Block) -> NDArray[Any]:
-        """A row of numbers for each example of the block."""
-        ...
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Found:
-    """What was found in a shard.
-
-    hits: for each rule, sorted. file_N, row_N: which file of the shard each example is from, and its row among those
-    of the shard. skipped_F: broken rows of each file; rows_F: all its rows that the shard read. same_N: equal for equal
-    texts. leaf_N: the rows' keyed fingerprints, if there is a key. ids: of the examples, if a column holds them.
-    """
-
-    hits: tuple[Hits, ...]
-    file_N: NDArray[np.int64]
-    row_N: NDArray[np.int64]
-    rows_F: NDArray[np.int64]
-    skipped_F: NDArray[np.int64]
-    same_N: NDArray[np.uint64]
-    leaf_N: NDArray[np.uint8] | None
-    ids: pa.LargeStringArray | None
-    signatures: NDArray[Any] | None
-
-    def __repr__(self) -> str:
-        return f"Found({len(self.same_N)} examples, {sum(map(len, self.hits))} hits)"
+LITERAL_PASS_REASON = "the same text as one that this rule found elsewhere"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Count:
-    """Counts a shard for each survey; None for a shard without examples.
+class CountTask:
+    """Counts a shard for each survey; the count is None for a shard without examples.
 
-    columns: all that the scan reads, here or later: which rows are broken must not depend on who asks.
+    columns: all columns that any task of the scan reads, so that every task skips the same broken rows.
     """
 
     surveys: tuple[Survey, ...]
     columns: tuple[str, ...]
     skip_bad: bool = False
 
-    def __call__(self, shard: Readable) -> tuple[Any, ...]:
+    def __call__(self, shard: ReadableShard) -> tuple[Any, ...]:
         totals: list[Any] = [None] * len(self.surveys)
         for block in shard.blocks(self.columns, skip_bad=self.skip_bad):
             if len(block):
@@ -87,67 +68,12 @@ class Count:
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Find:
-    """Runs all finders over a shard in one reading.
-
-    columns: all that the scan reads. copy_key: drawn for one scan, so that no hash means anything after it. id_column:
-    which column holds the examples' ids. signer: makes the signatures of near copies.
-    """
-
-    finders: tuple[Finder, ...]
-    columns: tuple[str, ...]
-    copy_key: bytes = field(repr=False)
-    key: DataKey | None = None
-    id_column: str | None = None
-    signer: Signer | None = None
-    skip_bad: bool = False
-
-    def __call__(self, shard: Readable) -> Found:
-        hits: list[list[tuple[int, Hits]]] = [[] for _ in self.finders]
-        files, rows, same, leaves, signatures = [], [], [], [], []
-        ids: list[pa.Array] = []
-        place = {name: index for index, name in enumerate(shard.files)}
-        skipped_F = np.zeros(len(shard.files), dtype=np.int64)
-        before = 0
-        for block in shard.blocks(self.columns, skip_bad=self.skip_bad):
-            for broken in block.broken:
-                skipped_F[place.get(broken.file, 0)] += 1
-            if not len(block):
-                continue
-            for finder, found in zip(self.finders, hits, strict=True):
-                found.append((before, _checked(finder.find(block), block)))
-            files.append(np.zeros(len(block), dtype=np.int64) if block.files is None else block.files)
-            rows.append(block.rows)
-            same.append(keyed_hashes(block.texts, self.copy_key))
-            if self.key is not None:
-                leaves.append(_leaves(block, self.key))
-            if self.id_column is not None:
-                ids.append(_as_text(block.columns[self.id_column]))
-            if self.signer is not None:
-                signatures.append(self.signer.signatures(block))
-            before += len(block)
-        file_N = _concatenated(files, np.int64)
-        return Found(
-            hits=tuple(Hits.merged(found) for found in hits),
-            file_N=file_N,
-            row_N=_concatenated(rows, np.int64),
-            rows_F=np.bincount(file_N, minlength=len(skipped_F)) + skipped_F,
-            skipped_F=skipped_F,
-            same_N=_concatenated(same, np.uint64),
-            leaf_N=None if self.key is None else _concatenated(leaves, np.uint8).reshape(-1, LEAF_BYTES),
-            ids=None if self.id_column is None else pa.concat_arrays([pa.array([], pa.large_string()), *ids]),
-            signatures=np.concatenate(signatures) if signatures else None,
-        )
-
-
-@final
-class Total:
-    """All counts of a survey as one, merged in pairs of like size: no large one is copied for every small one.
+class MergedCounts:
+    """The sum of a survey's counts over all shards, merged in pairs of similar size to avoid copying large counts.
 
     >>> class Sum:
-    ...     def merged(self, one, other): return one + other
-    >>> total = Total(Sum())
+    ...     def merged(self, first, second): return first + second
+    >>> total = MergedCounts(Sum())
     >>> for count in range(10): total.add(count)
     >>> total.value()
     45
@@ -155,35 +81,145 @@ class Total:
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
-        self._held: list[tuple[int, Any]] = []  # how many were merged into each: falling powers of two
+        self._partial: list[tuple[int, Any]] = []  # number of merged counts (falling powers of two) and their sum
 
     def add(self, count: Any) -> None:
-        """One more count; None counts nothing."""
+        """Adds the count of one shard; None adds nothing."""
         size = 1
-        while count is not None and self._held and self._held[-1][0] == size:
-            count, size = self._survey.merged(self._held.pop()[1], count), 2 * size
+        while count is not None and self._partial and self._partial[-1][0] == size:
+            count, size = self._survey.merged(self._partial.pop()[1], count), 2 * size
         if count is not None:
-            self._held.append((size, count))
+            self._partial.append((size, count))
 
     def value(self) -> Any:
-        """Everything so far; None if nothing was counted."""
-        counts = [count for _, count in reversed(self._held)]
-        return reduce(lambda one, other: self._survey.merged(other, one), counts) if counts else None
+        """The sum so far; None if nothing was counted."""
+        counts = [count for _, count in reversed(self._partial)]
+        return reduce(lambda later, earlier: self._survey.merged(earlier, later), counts) if counts else None
 
 
-def _checked(hits: Hits, block: Block) -> Hits:
-    """The hits, unless they are in no example of the block: the fault would show far from here, as another example."""
-    if len(hits) and not 0 <= hits.example_H.min() <= hits.example_H.max() < len(block):
-        raise InvalidInput(f"a finder has hits outside the {len(block)} examples of its block; mend the finder")
-    return hits
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ShardResult:
+    """The hits in one shard, and what the example index needs to know about its examples.
+
+    hits: for each rule, sorted. file_N, row_N: the file of each example, as an index into the shard's files, and its
+    row among the rows that the shard reads of that file. rows_F: rows read of each file, broken ones included;
+    skipped_F: broken rows of each file. text_hash_N: equal for equal texts. fingerprint_N: keyed fingerprints of the
+    rows, if there is a key. ids: of the examples, if a column holds them. signatures: for near copies, if asked for.
+    """
+
+    hits: tuple[Hits, ...]
+    file_N: NDArray[np.int64]
+    row_N: NDArray[np.int64]
+    rows_F: NDArray[np.int64]
+    skipped_F: NDArray[np.int64]
+    text_hash_N: NDArray[np.uint64]
+    fingerprint_N: NDArray[np.uint8] | None
+    ids: pa.LargeStringArray | None
+    signatures: NDArray[Any] | None
+
+    @property
+    def num_examples(self) -> int:
+        return len(self.text_hash_N)
+
+    def __repr__(self) -> str:
+        return f"ShardResult({self.num_examples} examples, {sum(map(len, self.hits))} hits)"
 
 
-def _concatenated(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
-    return np.concatenate([np.empty((0, *(arrays[0].shape[1:] if arrays else ())), dtype=dtype), *arrays])
+@final
+@dataclass(frozen=True, kw_only=True)
+class FindTask:
+    """Runs all finders over a shard in one reading.
+
+    columns: all columns that any task of the scan reads. copy_key: drawn for one scan, so that its hashes are useless
+    afterwards. id_column: the column with the examples' ids. copies: computes the signatures for near copies.
+    """
+
+    finders: tuple[Finder, ...]
+    columns: tuple[str, ...]
+    copy_key: bytes = field(repr=False)
+    key: DataKey | None = None
+    id_column: str | None = None
+    copies: Copies | None = None
+    skip_bad: bool = False
+
+    def __call__(self, shard: ReadableShard) -> ShardResult:
+        hits: list[list[tuple[int, Hits]]] = [[] for _ in self.finders]
+        files, rows, hashes, fingerprints, signatures = [], [], [], [], []
+        ids: list[pa.Array] = []
+        index_of_file = {name: index for index, name in enumerate(shard.files)}
+        skipped_F = np.zeros(len(shard.files), dtype=np.int64)
+        examples_before = 0
+        for block in shard.blocks(self.columns, skip_bad=self.skip_bad):
+            for broken in block.broken:
+                skipped_F[index_of_file.get(broken.file, 0)] += 1
+            if not len(block):
+                continue
+            for finder, hits_of_blocks in zip(self.finders, hits, strict=True):
+                hits_of_blocks.append((examples_before, _checked(finder.find(block), block)))
+            files.append(np.zeros(len(block), dtype=np.int64) if block.files is None else block.files)
+            rows.append(block.rows)
+            hashes.append(keyed_hashes(block.texts, self.copy_key))
+            if self.key is not None:
+                fingerprints.append(_fingerprints(block, self.key))
+            if self.id_column is not None:
+                ids.append(_as_text(block.columns[self.id_column]))
+            if self.copies is not None:
+                signatures.append(self.copies.signatures(block))
+            examples_before += len(block)
+        file_N = _concatenated(files, np.int64)
+        return ShardResult(
+            hits=tuple(Hits.merged(hits_of_blocks) for hits_of_blocks in hits),
+            file_N=file_N,
+            row_N=_concatenated(rows, np.int64),
+            rows_F=np.bincount(file_N, minlength=len(skipped_F)) + skipped_F,
+            skipped_F=skipped_F,
+            text_hash_N=_concatenated(hashes, np.uint64),
+            fingerprint_N=None if self.key is None else _concatenated(fingerprints, np.uint8).reshape(-1, LEAF_BYTES),
+            ids=None if self.id_column is None else pa.concat_arrays([pa.array([], pa.large_string()), *ids]),
+            signatures=np.concatenate(signatures) if signatures else None,
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class LiteralPassResult:
+    """Hits of the second pass in one shard, for each rule that takes part, and the number of examples read."""
+
+    hits: tuple[Hits, ...]
+    num_examples: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LiteralPassTask:
+    """Searches a shard for the texts that rules found in any shard: one list of literals for each rule.
+
+    columns: all columns that any task of the scan reads, so that every task skips the same broken rows.
+    """
+
+    literals: Sequence[Literals]
+    columns: tuple[str, ...]
+    skip_bad: bool = False
+
+    def __call__(self, shard: ReadableShard) -> LiteralPassResult:
+        hits: list[list[tuple[int, Hits]]] = [[] for _ in self.literals]
+        examples_before = 0
+        for block in shard.blocks(self.columns, skip_bad=self.skip_bad):
+            if len(block):
+                for literals, hits_of_blocks in zip(self.literals, hits, strict=True):
+                    if literals.values:
+                        hits_of_blocks.append((examples_before, _with_literal_reason(literals.find(block))))
+                examples_before += len(block)
+        merged = tuple(Hits.merged(hits_of_blocks) for hits_of_blocks in hits)
+        return LiteralPassResult(hits=merged, num_examples=examples_before)
+
+    def __repr__(self) -> str:
+        return f"LiteralPassTask({len(self.literals)} rules)"
 
 
 def keyed_hashes(texts: pa.LargeStringArray, key: bytes) -> NDArray[np.uint64]:
-    """A 64-bit keyed hash of each text. Two different ones that share it would only make more be protected."""
+    """A 64-bit keyed hash of each text. A collision is safe: it only makes one more example inherit a secret."""
     _, offsets, data = texts.buffers()
     content = memoryview(data) if data is not None else memoryview(b"")
     edges = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1].tolist()
@@ -191,56 +227,28 @@ def keyed_hashes(texts: pa.LargeStringArray, key: bytes) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), dtype="<u8")
 
 
-def _leaves(block: Block, key: DataKey) -> NDArray[np.uint8]:
+def _checked(hits: Hits, block: Block) -> Hits:
+    """The hits, if all lie in examples of the block; otherwise they would count for examples of another block."""
+    if len(hits) and not 0 <= hits.example_H.min() <= hits.example_H.max() < len(block):
+        raise InvalidInput(f"a finder has hits outside the {len(block)} examples of its block; fix the finder")
+    return hits
+
+
+def _with_literal_reason(hits: Hits) -> Hits:
+    return replace(hits, reason_H=np.zeros(len(hits), dtype=np.int64), reasons=(LITERAL_PASS_REASON,))
+
+
+def _fingerprints(block: Block, key: DataKey) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(map(key.fingerprint_row, block.strings)), dtype=np.uint8).reshape(-1, LEAF_BYTES)
 
 
 def _as_text(array: Any) -> pa.LargeStringArray:
-    """A column of ids as text; null where there is none."""
+    """A column of ids as text; null for an example without an id."""
     try:
         return array.cast(pa.large_string())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return pa.array([None if value is None else str(value) for value in array.to_pylist()], pa.large_string())
 
 
-REASON = "the same text as one that this rule found elsewhere"
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Elsewhere:
-    """What a shard holds of texts that were found before: hits for each rule, and how many examples were read."""
-
-    hits: tuple[Hits, ...]
-    examples: int
-
-
-@final
-@dataclass(frozen=True, kw_only=True, repr=False)
-class LookAgain:
-    """Searches a shard for the texts that rules found, one list of literals for each rule.
-
-    columns: all that the scan reads, since which rows are broken must not depend on who asks.
-    """
-
-    literals: Sequence[Literals]
-    columns: tuple[str, ...]
-    skip_bad: bool = False
-
-    def __call__(self, shard: Readable) -> Elsewhere:
-        hits: list[list[tuple[int, Hits]]] = [[] for _ in self.literals]
-        before = 0
-        for block in shard.blocks(self.columns, skip_bad=self.skip_bad):
-            if len(block):
-                for one, found in zip(self.literals, hits, strict=True):
-                    if one.values:
-                        found.append((before, _with_reason(one.find(block))))
-                before += len(block)
-        return Elsewhere(hits=tuple(Hits.merged(found) for found in hits), examples=before)
-
-    def __repr__(self) -> str:
-        return f"LookAgain({len(self.literals)} rules)"
-
-
-def _with_reason(hits: Hits) -> Hits:
-    return replace(hits, reason_H=np.zeros(len(hits), dtype=np.int64), reasons=(REASON,))
+def _concatenated(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate([np.empty((0, *(arrays[0].shape[1:] if arrays else ())), dtype=dtype), *arrays])

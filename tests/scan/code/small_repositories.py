@@ -1,4 +1,4 @@
-"""Repositories made on the spot: the same people, days and files on every machine."""
+"""Generated repositories: the same people, days and files on every machine."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Chunks lose nothing: joined they are the file, each keeps to its size, and any process reads the same."""
+"""Chunks lose nothing: joined they are the file, each keeps its size limit, and every process reads the same ones."""
 
 import pickle
 import re
@@ -118,7 +118,7 @@ def test_shards_of_a_code_corpus_read_the_same_after_a_journey(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"lines": 80, "tokens": 5}, "give one of the two"),
+        ({"lines": 80, "tokens": 5}, "pass one of the two"),
         ({"lines": 0}, "pass 1 or more"),
         ({"tokens": 5, "overlap": 5}, "below the 5 tokens"),
         ({"overlap": -1}, "below the 80 lines"),

@@ -1,4 +1,4 @@
-"""Patterns of the rules mean what git means by the same lines in .gitignore."""
+"""Patterns for paths match what git matches with the same lines in .gitignore."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Contributors are those that git names: commits agree with git shortlog, changes of each file with its git log."""
+"""Contributors agree with git: commits with git shortlog, changes of each file with its git log."""
 
 import re
 from collections import Counter

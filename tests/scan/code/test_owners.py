@@ -1,4 +1,4 @@
-"""CODEOWNERS as GitHub documents it; where patterns mean the same as in .gitignore, git agrees."""
+"""CODEOWNERS as GitHub documents it; for patterns with the same meaning in .gitignore, git agrees."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every file of a repository is an example or is passed over by kind; none goes missing, and nothing foreign runs."""
+"""Every file of a repository is an example or listed by kind; none is lost, and no program of the repository runs."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_each_tracked_file_is_an_example_or_is_passed_over_by_kind(tmp_path: Pat
     commit(top, {})
     (top / "gone.py").unlink()
     write(top, {"untracked.py": "never added"})
-    repository = Repository.open(top, largest=1000)
+    repository = Repository.open(top, max_bytes=1000)
     assert repository.files == (
         ".gitmodules",
         "dir with space/ünïcode – name.py",
@@ -141,7 +141,7 @@ def test_a_broken_git_folder_and_a_missing_folder_are_refused(tmp_path: Path) ->
     write(tmp_path, {".git/HEAD": "nonsense", "a.py": "1"})
     with pytest.raises(InvalidInput, match=r"a \.git that git cannot read"):
         Repository.open(tmp_path)
-    with pytest.raises(InvalidInput, match="no folder"):
+    with pytest.raises(InvalidInput, match="is not a folder"):
         Repository.open(tmp_path / "nowhere")
 
 

@@ -1,4 +1,4 @@
-"""A secret is in its own files and in those that imports and contributors add: more rules never remove a file."""
+"""A secret is in its own files and in those that imports and contributors add; more rules never remove a file."""
 
 import pickle
 import re
@@ -133,7 +133,7 @@ def test_paths_and_imports_give_reasons_with_the_way(shop: Repository) -> None:
         "web/cart.py": ((0, "file web/cart.py imports billing/core.py of billing (1 step)"),),
         "web/page.py": ((0, "file web/page.py imports billing/core.py of billing through web/cart.py (2 steps)"),),
     }
-    assert contained.own == (1,)
+    assert contained.num_own_files == (1,)
     assert "web/site.py" in containment(shop, settings(BILLING, imports=Imports(depth=None))).reasons
 
 
@@ -188,7 +188,7 @@ def test_a_group_spreads_from_a_contributor_to_all_its_members(shop: Repository)
 
 def test_entries_that_mean_nothing_here_are_told(shop: Repository) -> None:
     secret = CodeSecret(name="s", paths=("biling/**", "web/**"), owners=("@acme/none",), authors=("dee@acme.com",))
-    assert containment(shop, settings(secret)).slips == (
+    assert containment(shop, settings(secret)).unmatched == (
         "pattern 1 of the paths of s matches no file",
         "owner @acme/none of s is not in CODEOWNERS",
         "author dee@acme.com of s has no commit",
@@ -215,7 +215,7 @@ UNREAD = {
 
 def test_a_secret_file_that_is_no_text_still_spreads_to_those_who_import_it(tmp_path: Path) -> None:
     plain_folder(tmp_path, {**UNREAD, "big/b.py": b"\xff", "use_b.py": "import big.b"})
-    repository = Repository.open(tmp_path, use_git=False, largest=1000)
+    repository = Repository.open(tmp_path, use_git=False, max_bytes=1000)
     assert set(repository.passed_over) == {"not UTF-8", "too large"}
     secret = CodeSecret(name="s", paths=("big/?.*",))
     contained = containment(repository, settings(secret, imports=Imports(depth=1)))
@@ -280,7 +280,7 @@ def test_chunks_of_another_repository_are_refused(shop: Repository, tmp_path: Pa
         (lambda: CodeSecret(name=" ", paths=("a",)), "empty name"),
         (lambda: CodeSecret(name="s"), "has no files"),
         (lambda: CodeSecret(name="s", paths=("",)), "empty path"),
-        (lambda: Imports(depth=-1), "below 0"),
+        (lambda: Imports(depth=-1), "is negative"),
         (lambda: Contributors(share=float("nan")), "from 0 to 1"),
         (
             lambda: Contributors(of="hours"),  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""Blocks and texts for the tests of the finders, and hits in a form that can be compared."""
+"""Blocks and texts for the tests of the finders, and hits in a comparable form."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The credentials rule: what detect-secrets detects, cut out of its lines, without logs and without a network."""
+"""The credentials rule: finds what detect-secrets detects, with exact spans, without logs and without network."""
 
 import logging
 import re
@@ -166,7 +166,7 @@ def test_detectors_go_by_the_name_of_the_class_or_of_what_they_detect() -> None:
 def test_an_unknown_detector_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(hush.InvalidInput, match=re.escape("does not exist; did you mean 'AWSKeyDetector'?")):
         Credentials(detectors=["AWSKeyDetecter"])
-    with pytest.raises(hush.InvalidInput, match="one string"):
+    with pytest.raises(hush.InvalidInput, match="is a string"):
         Credentials(detectors="AWSKeyDetector")
 
 

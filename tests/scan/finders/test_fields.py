@@ -56,7 +56,7 @@ def test_public_names_are_an_attribute_that_the_scan_can_ask_for() -> None:
 
 def test_a_column_that_cannot_name_secrets_is_refused_without_its_values() -> None:
     for values in (pa.array([{"hidden": 1}]), pa.array([b"hidden"])):
-        with pytest.raises(hush.InvalidInput, match="column 'team' holds a") as caught:
+        with pytest.raises(hush.InvalidInput, match="column 'team' contains a") as caught:
             keys_of(values)
         assert "hidden" not in str(caught.value)
     with pytest.raises(hush.InvalidInput, match="no column 'missing', only: team"):

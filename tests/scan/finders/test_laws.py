@@ -1,4 +1,4 @@
-"""What every finder keeps: examples do not see each other, spans cut out the key, pickles are light, no text shows."""
+"""Laws of every finder: examples are independent, spans cut out the key, pickles are small, and no text shows."""
 
 import pickle
 import re

@@ -1,4 +1,4 @@
-"""The literals rule: every occurrence of every literal is found, as a search for one after another finds them."""
+"""The literals rule: finds every occurrence of every literal, like a search for one literal after another."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import hush
 from hush.scan.finders import Literals
-from hush.scan.finders.unicode import PLANES, caseless, is_word
+from hush.scan.finders.unicode import NUM_CODE_POINTS, caseless, is_word
 from hush.scan.hits import occurrences
 
 corpora = st.lists(texts, max_size=5)
@@ -46,7 +46,7 @@ def test_a_planted_literal_is_found_also_inside_and_beside_others(before, one, o
 
 
 def test_case_is_ignored_as_regular_expressions_ignore_it() -> None:
-    points = [chr(point) for point in range(PLANES) if chr(point).isalpha()]
+    points = [chr(point) for point in range(NUM_CODE_POINTS) if chr(point).isalpha()]
     assert all(len(caseless(point)) == 1 and caseless(caseless(point)) == caseless(point) for point in points)
     assert all(is_word()[ord(caseless(point))] for point in points)  # or whole_words would see other neighbours
     cased, letters = [point for point in points if len({point, point.upper(), point.lower()}) > 1], "".join(points)
@@ -83,13 +83,13 @@ def test_no_literals_and_no_texts_give_no_hits() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"values": "hidden"}, "one string"),
+        ({"values": "hidden"}, "is a string"),
         ({"values": ["hidden", ""]}, "literal 2 of the list is empty"),
         ({"values": ["hidden", 5]}, "literal 2 of the list is a int"),
         ({"values": ["hidden\ud800"]}, "half a surrogate"),
         ({"values": ["hidden"], "ids": []}, "ids has 0 entries for 1 literals"),
         ({"values": ["hidden"], "protections": []}, "protections has 0 entries"),
-        ({"values": ["hidden", "hidden"], "ids": ["a", "b"]}, "literals 1 and 2 of the list are the same"),
+        ({"values": ["hidden", "hidden"], "ids": ["a", "b"]}, "literals 1 and 2 of the list are equal"),
         ({"values": ["hidden", "other"], "ids": ["a", "a"]}, "the same name"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The patterns rule: matches of ``re``, each a secret of its own or all of one pattern one secret."""
+"""The patterns rule: finds the matches of ``re``; each match is a secret, or each pattern is one."""
 
 import re
 
@@ -58,10 +58,10 @@ def test_matches_do_not_overlap_and_empty_ones_count_as_none() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"patterns": "hidden"}, "one string"),
-        ({"patterns": ["a", "(hidden"]}, r"pattern 2 is no regular expression at character 1;"),
-        ({"patterns": ["(?P<hidden>a)(?P<hidden>b)"]}, "pattern 1 is no regular expression at character"),
-        ({"patterns": ["hidden{99999999999999999999}"]}, "pattern 1 is no regular expression"),
+        ({"patterns": "hidden"}, "is a string"),
+        ({"patterns": ["a", "(hidden"]}, r"pattern 2 is not a regular expression at character 1;"),
+        ({"patterns": ["(?P<hidden>a)(?P<hidden>b)"]}, "pattern 1 is not a regular expression at character"),
+        ({"patterns": ["hidden{99999999999999999999}"]}, "pattern 1 is not a regular expression"),
         ({"patterns": ["(hidden)*"]}, "pattern 1 matches the empty string"),
         ({"patterns": [b"hidden"]}, "pattern 1 is a bytes"),
         ({"patterns": ["hidden"], "group": 1}, "pattern 1 has no group 1"),

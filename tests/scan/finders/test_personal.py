@@ -1,4 +1,4 @@
-"""The personal data rule: what Presidio recognises, without logs, downloads or limits of length."""
+"""The personal data rule: finds what Presidio recognises, without logs, downloads or limits of length."""
 
 import logging
 import re
@@ -13,7 +13,7 @@ import hush
 pytest.importorskip("presidio_analyzer")
 
 from hush.scan.finders import PersonalData
-from hush.scan.finders.personal import OVERLAP, WINDOW
+from hush.scan.finders.personal import OVERLAP_CHARACTERS, WINDOW_CHARACTERS
 
 ENTITIES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD")
 
@@ -55,12 +55,21 @@ def test_planted_addresses_and_numbers_are_found_at_their_characters(finder: Per
 
 
 @pytest.mark.parametrize(
-    "at", [0, WINDOW - OVERLAP, WINDOW - OVERLAP // 2 - 5, WINDOW - 8, WINDOW, WINDOW + 5, 2 * WINDOW]
+    "at",
+    [
+        0,
+        WINDOW_CHARACTERS - OVERLAP_CHARACTERS,
+        WINDOW_CHARACTERS - OVERLAP_CHARACTERS // 2 - 5,
+        WINDOW_CHARACTERS - 8,
+        WINDOW_CHARACTERS,
+        WINDOW_CHARACTERS + 5,
+        2 * WINDOW_CHARACTERS,
+    ],
 )
 def test_long_texts_hide_nothing_at_the_edges_of_windows(model: str, at: int) -> None:
     address = "ana@example.org"
     finder = PersonalData(entities=["EMAIL_ADDRESS"], score=0.4, model=model)
-    text = ("- " * WINDOW)[:at] + f" {address} " + "- " * (WINDOW // 2)
+    text = ("- " * WINDOW_CHARACTERS)[:at] + f" {address} " + "- " * (WINDOW_CHARACTERS // 2)
     assert [row[:4] for row in rows_of(finder.find(block_of([text])))] == [(0, at + 1, at + 1 + len(address), address)]
 
 
@@ -86,7 +95,7 @@ def test_an_unknown_entity_is_refused_with_the_nearest_name(model: str) -> None:
 
 @pytest.mark.parametrize("settings", [{"entities": []}, {"entities": "PERSON"}, {"entities": ["PERSON"], "score": 2.0}])
 def test_settings_that_cannot_be_meant_are_refused(settings, model: str) -> None:
-    with pytest.raises(hush.InvalidInput, match=r"entities is empty or one string|score=2.0"):
+    with pytest.raises(hush.InvalidInput, match=r"entities is empty or a string|score=2.0"):
         PersonalData(model=model, **settings)
 
 

@@ -1,4 +1,4 @@
-"""Private keys: whole or cut anywhere, no piece of one goes unseen, and little else passes for a piece."""
+"""Private keys: whole or cut anywhere, every piece is found, and little else is taken for a piece."""
 
 import base64
 import textwrap
@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hush.scan.finders.credentials import FEWEST, LONGEST, private_keys
+from hush.scan.finders.credentials import MAX_KEY_CHARACTERS, MIN_MIDDLE_LINES, private_keys
 
-KINDS = ["RSA PRIVATE KEY", "PRIVATE KEY", "ENCRYPTED PRIVATE KEY", "OPENSSH PRIVATE KEY", "PGP PRIVATE KEY BLOCK"]
+KINDS = [
+    "RSA PRIVATE KEY",
+    "PRIVATE KEY",
+    "ENCRYPTED PRIVATE KEY",
+    "OPENSSH PRIVATE KEY",
+    "PGP PRIVATE KEY BLOCK",
+]
 
 
 def key_of(kind: str, content: bytes, width: int, *, indent: str = "", end: str = "\n") -> list[str]:
@@ -32,7 +38,7 @@ keys = st.builds(
 
 @given(keys, st.data())
 def test_a_key_cut_anywhere_is_found_in_every_piece(lines: list[str], data: st.DataObject) -> None:
-    least = FEWEST + 1  # of PGP, one may be the checksum
+    least = MIN_MIDDLE_LINES + 1  # of PGP, one may be the checksum
     first = data.draw(st.integers(1, len(lines) - 1 - least))
     last = data.draw(st.integers(first + least, len(lines) - 1))
     pieces = ["".join(lines[begin:end]) for begin, end in ((0, first), (first, last), (last, None))]
@@ -56,7 +62,7 @@ def test_a_key_without_its_end_does_not_swallow_the_next_one(cut: list[str], lin
 
 
 def test_ends_that_are_far_apart_are_of_two_keys() -> None:
-    for between, found in ((LONGEST // 2, 1), (LONGEST, 2)):
+    for between, found in ((MAX_KEY_CHARACTERS // 2, 1), (MAX_KEY_CHARACTERS, 2)):
         text = f"-----BEGIN PRIVATE KEY-----{'x' * between}-----END PRIVATE KEY-----"
         assert len(list(private_keys(text))) == found
 

@@ -1,4 +1,4 @@
-"""Words are cut exactly as documented: the compiled loops agree with regular expressions on every text."""
+"""Tokenisation is exactly as documented: the compiled loops agree with regular expressions on every text."""
 
 from typing import Literal
 from unicodedata import normalize
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import hush
 from hush.scan.finders import Tokens
-from hush.scan.finders.unicode import PLANES, folded
+from hush.scan.finders.unicode import NUM_CODE_POINTS, folded
 
 settings = st.builds(
     Tokens,
@@ -76,7 +76,7 @@ def test_a_mark_by_itself_is_no_word() -> None:
 
 
 def test_no_letter_and_no_lower_case_lies_beyond_the_tables() -> None:
-    beyond = [chr(point) for point in range(PLANES, 0x110000)]
+    beyond = [chr(point) for point in range(NUM_CODE_POINTS, 0x110000)]
     assert not any(point.isalnum() or point.lower() != point for point in beyond)
 
 

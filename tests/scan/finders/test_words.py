@@ -1,4 +1,4 @@
-"""The words rule: counts and places are those of a plain loop, however blocks are merged."""
+"""The words rule: counts and spans are those of a plain loop, for any merging of blocks."""
 
 import pickle
 import random
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hush
 from hush.scan.finders import Tokens, Words
-from hush.scan.finders.text_kernels import located
+from hush.scan.finders.text_kernels import find_slot
 from hush.scan.finders.words import ChosenWords, WordCounts
 
 corpora = st.lists(texts, max_size=8)
@@ -109,7 +109,7 @@ def test_equal_hashes_are_told_apart_by_the_bytes() -> None:
     slots, hashes = np.array([0, 1, -1, -1], np.int32), np.zeros(2, np.uint64)
     for word, number in ((b"cat", 0), (b"dog", 1), (b"cow", -1), (b"ca", -1)):
         source = np.frombuffer(word, np.uint8)
-        assert located(slots, hashes, letters, offset, source, 0, len(word), np.uint64(0))[1] == number
+        assert find_slot(slots, hashes, letters, offset, source, 0, len(word), np.uint64(0))[1] == number
 
 
 def test_reasons_give_rank_and_number_of_examples() -> None:

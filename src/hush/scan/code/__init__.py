@@ -1,7 +1,8 @@
 """Secrets in code: from a repository's files, history, owners and imports to the chunks that contain each secret.
 
-settings: what the owner declares; repository: the files; chunks: files as examples; history, owners, imports: what the
-repository says; containment and spread: which file contains which secret, and why; finder: the same for chunks.
+settings.py: what the owner declares. repository.py: the files of a repository, and how git is called. chunks.py: files
+cut into examples. history.py: git history and CODEOWNERS. imports/: the import graph, by language. spread.py: which
+file contains which secret, and the finder ``CodeSecrets`` that applies this to chunks.
 """
 
 from hush.scan.code.chunks import code_corpus

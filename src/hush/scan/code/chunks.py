@@ -1,7 +1,7 @@
-r"""Files become examples: text cut into chunks of so many lines or tokens, and the chunks of a repository as a corpus.
+r"""Files of code as examples: text cut into chunks of lines or tokens, and the chunks of a repository as a corpus.
 
-No character is lost: without overlap, the chunks of a file joined in order are its text. A line ends after "\n", and
-only there. Chunks end where lines end; only a line with more tokens than a chunk may hold is cut, before a token.
+No character is lost: without overlap, the chunks of a file joined in order are its text. A line ends after "\n" only.
+Chunks end at line ends; only a line with more tokens than a chunk may hold is cut, before a token.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import final
 
 from hush.data.corpus import Corpus
-from hush.data.parts import Broken, Column, Row, Span
+from hush.data.parts import BrokenRow, Column, Row, Span
 from hush.errors import InvalidInput
 from hush.scan.code.repository import Repository, text_or_problem
 from hush.scan.code.settings import Chunks
@@ -27,7 +27,7 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Characters ``begin`` to ``end`` of a file. place: which lines, as in L1-L80; with columns where lines are cut."""
+    """Characters ``begin`` to ``end`` of a file. place: its lines, as in L1-L80; with columns if a line is cut."""
 
     begin: int
     end: int
@@ -37,7 +37,7 @@ class Chunk:
 @final
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What is never cut: a whole line, or part of a long one. It weighs what a chunk counts: a line, or its tokens."""
+    """A unit that is never cut: a line, or a part of a long one. weight: 1 for lines, otherwise its tokens."""
 
     begin: int
     end: int
@@ -47,7 +47,7 @@ class _Piece:
 
 
 def chunks_of(text: str, settings: Chunks) -> Iterator[Chunk]:
-    """Cuts a text; an empty one has no chunks.
+    """The chunks of a text; an empty text has none.
 
     >>> [chunk.place for chunk in chunks_of("a = 1\\nb = 2\\nc = 3\\n", Chunks(lines=2))]
     ['L1-L2', 'L3-L3']
@@ -56,10 +56,10 @@ def chunks_of(text: str, settings: Chunks) -> Iterator[Chunk]:
     """
     pieces = list(_pieces(text, settings))
     weight_before = [0, *accumulate(piece.weight for piece in pieces)]
-    begin = end = 0  # the pieces of a chunk; before ``end``, every piece is in one
+    begin = end = 0  # pieces of the current chunk; all pieces before ``end`` are in some chunk
     while end < len(pieces):
         while begin < end and weight_before[end + 1] - weight_before[begin] > settings.size:
-            begin += 1  # what is repeated leaves room for something new
+            begin += 1  # repeat less, so that a new piece fits
         end += 1
         while end < len(pieces) and weight_before[end + 1] - weight_before[begin] <= settings.size:
             end += 1
@@ -69,7 +69,7 @@ def chunks_of(text: str, settings: Chunks) -> Iterator[Chunk]:
 
 
 def _repeated_from(weight_before: Sequence[int], begin: int, end: int, overlap: int) -> int:
-    """Where the chunk after pieces ``begin`` to ``end`` begins: it repeats as much as the overlap allows, not all."""
+    """The first piece of the next chunk: it repeats as much as the overlap allows, but not the whole chunk."""
     start = end
     while overlap and start - 1 > begin and weight_before[end] - weight_before[start - 1] <= overlap:
         start -= 1
@@ -92,7 +92,7 @@ def _pieces(text: str, settings: Chunks) -> Iterator[_Piece]:
 
 
 def _place(text: str, first: _Piece, last: _Piece) -> str:
-    """Lines from and to; with columns, counted from 1, if the first or the last of them is not there as a whole."""
+    """First and last line; with columns, counted from 1, if either of them is cut."""
     last_line_ends = last.end == len(text) or text[last.end - 1] == "\n"
     if first.begin == first.line_begin and last_line_ends:
         return f"L{first.line}-L{last.line}"
@@ -102,7 +102,7 @@ def _place(text: str, first: _Piece, last: _Piece) -> str:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePart:
-    """One file of a repository as rows of text, path (from the root, with slashes) and id; any process can read it."""
+    """One file of a repository as rows of text, path (from the root, with slashes) and id."""
 
     root: Path
     file: str
@@ -113,12 +113,12 @@ class CodePart:
         return self.root / self.file
 
     def columns(self) -> dict[str, Column]:
-        return dict.fromkeys(COLUMNS, Column(is_text=True, is_form=True))
+        return dict.fromkeys(COLUMNS, Column(is_text=True, has_safe_name=True))
 
-    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | Broken]:
+    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | BrokenRow]:
         text, problem = text_or_problem(self.root, self.file)
         if text is None:
-            yield Broken(where=str(self.path), why=f"it was text and is now {problem}", file=str(self.path))
+            yield BrokenRow(where=str(self.path), why=f"it was text and is now {problem}", file=str(self.path))
             return
         for chunk in chunks_of(text, self.chunks):
             row = {"text": text[chunk.begin : chunk.end], "path": self.file, "id": f"{self.file}#{chunk.place}"}
@@ -130,20 +130,19 @@ class CodePart:
     def spans(self) -> None:
         return None
 
-    def located(self, span: Span) -> Span:
+    def with_lines_before(self, span: Span) -> Span:
         return span
 
 
 def code_corpus(repository: Repository, chunks: Chunks | None = None) -> Corpus:
-    """The chunks of a repository's examples, in the order of their files' paths; an empty file has none."""
+    """The chunks of a repository as a corpus, in the order of the files' paths; an empty file has no chunk."""
     files = [file for file in repository.examples if repository.sizes[file]]
     if not files:
-        passed = sum(len(paths) for paths in repository.passed_over.values())
-        add = "pass a folder with source files"
+        num_skipped = sum(len(paths) for paths in repository.passed_over.values())
+        remedy = "pass a folder with source files"
         if repository.tracked:
-            add = "add files with git add, or copy the folder out of its repository to scan it as plain files"
-        raise InvalidInput(
-            f"{repository.root / repository.below} has no text file to make examples of ({passed} passed over); {add}"
-        )
+            remedy = "add files with git add, or copy the folder out of its repository to scan it as plain files"
+        folder = repository.root / repository.below
+        raise InvalidInput(f"{folder} has no text file to make examples of ({num_skipped} passed over); {remedy}")
     parts = tuple(CodePart(root=repository.root, file=file, chunks=chunks or Chunks()) for file in files)
     return Corpus(source=str(repository.root / repository.below), column="text", parts=parts)

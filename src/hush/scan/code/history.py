@@ -1,15 +1,12 @@
-"""Who changed which file, from one reading of git's history: the ground of rules by authors and contributors.
+"""Who changed a file (git history, for rules by authors and contributors) and who owns it (CODEOWNERS).
 
-Names and addresses are those of .mailmap, as for ``git shortlog``. A file's history is that of its path and of every
-path that it was moved from, as git recognises moves. Merges count as commits of their author; of files they change only
-those that are in none of the merged branches.
+History: names and addresses are those of .mailmap, as in ``git shortlog``. A file's history is that of its path and of
+all paths from which it was moved, as git detects moves. Merges count as commits of their author; of files, a merge
+changes only those that are in none of the merged branches. Shapes: E changes (one commit, one file), A authors.
 
-Shapes: E changes (one commit, one file), A authors, P paths.
-
-CODEOWNERS: who owns a path, as GitHub reads the file.
-
-Patterns look like those of .gitignore with these differences: the last line that matches wins as a whole, "!" and "[ ]"
-mean nothing special, so lines with them are left out, and a last segment "*" does not reach into folders below.
+CODEOWNERS is read as GitHub reads it: patterns are those of .gitignore with these differences: the last line that
+matches applies as a whole, "!" and "[ ]" have no special meaning, so lines with them are skipped, and a last segment
+"*" does not match below subfolders.
 """
 
 import re
@@ -38,14 +35,19 @@ _LOG = (
     *("--no-show-signature", "--no-color", "--no-decorate", "--no-notes"),
 )
 _CHANGES = ("--no-merges", "--find-renames", "--no-rename-empty")
-_MERGES = ("--merges", "--diff-merges=combined", "--no-renames", "--diff-filter=A", "--raw")  # added for all parents
-_LATEST = 1 << 62  # the time of a commit whose date cannot be read: it counts as recent, so that none slips out
+# Of a merge: the files that none of its parents has.
+_MERGES = ("--merges", "--diff-merges=combined", "--no-renames", "--diff-filter=A", "--raw")
+_LATEST = 1 << 62  # the time of a commit with an unreadable date: it counts as recent, so no author is lost
+
+CODEOWNERS_PATHS = (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS")  # the first that exists is used
+_WORD = re.compile(r"(?:\\.|[^\s\\])+")
+_OWNER = re.compile(r"@[\w.-]+(?:/[\w.-]+)?|[^@\s]+@[^@\s]+")
 
 
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class Author:
-    """A person as git knows them after .mailmap."""
+    """A person in git's history, after .mailmap."""
 
     name: str
     email: str
@@ -54,9 +56,9 @@ class Author:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class History:
-    """Every change of every file, those under its earlier paths included.
+    """Every change of every file, also under its earlier paths.
 
-    commit_A: commits by author, merges included. lines_E: lines added, None where they were not asked for.
+    commit_A: commits by author, merges included. lines_E: added lines, None if they were not read.
     """
 
     authors: tuple[Author, ...]
@@ -72,59 +74,59 @@ class History:
         return dict(zip(self.authors, self.commit_A.tolist(), strict=True))
 
     def shares(self, *, since: date | None, of: Literal["commits", "lines"]) -> Mapping[str, Mapping[int, float]]:
-        """For every file changed since a day (in UTC): the part of its changes that each author made.
+        """For every file changed since a day (in UTC): each author's share of its changes.
 
-        Authors are numbers into ``authors``. A file whose changes added no line at all counts by commits.
+        Authors are indices into ``authors``. For a file whose changes added no line, shares count commits.
         """
         if of == "lines" and self.lines_E is None:
-            raise InvalidInput("this history was read without lines; read it with lines=True, or share by commits")
+            raise InvalidInput("this history was read without lines; read it with lines=True, or count commits")
         begin = -_LATEST if since is None else int(datetime(since.year, since.month, since.day, tzinfo=UTC).timestamp())
         recent = self.second_E >= begin
         pair_E = self.path_E[recent] * max(1, len(self.authors)) + self.author_E[recent]
-        pairs, place_E = np.unique(pair_E, return_inverse=True)
+        pairs, pair_index_E = np.unique(pair_E, return_inverse=True)
         path, author = np.divmod(pairs, max(1, len(self.authors)))
-        amount = np.bincount(place_E, minlength=pairs.size).astype(np.float64)
+        amount = np.bincount(pair_index_E, minlength=pairs.size).astype(np.float64)
         if of == "lines" and self.lines_E is not None:
-            lines = np.bincount(place_E, weights=self.lines_E[recent], minlength=pairs.size)
+            lines = np.bincount(pair_index_E, weights=self.lines_E[recent], minlength=pairs.size)
             amount = np.where(np.bincount(path, weights=lines, minlength=len(self.paths))[path] > 0, lines, amount)
         total = np.bincount(path, weights=amount, minlength=len(self.paths))[path]
-        found: dict[str, dict[int, float]] = {}
+        shares: dict[str, dict[int, float]] = {}
         for path_number, author_number, share in zip(
             path.tolist(), author.tolist(), (amount / total).tolist(), strict=True
         ):
-            found.setdefault(self.paths[path_number], {})[author_number] = share
-        return found
+            shares.setdefault(self.paths[path_number], {})[author_number] = share
+        return shares
 
     def __repr__(self) -> str:
         return f"History({int(self.commit_A.sum())} commits, {len(self.authors)} authors, {len(self.paths)} paths)"
 
 
 def read_history(folder: Path, *, lines: bool = True) -> History:
-    """The history that leads to HEAD, from the top of a work tree or a bare repository; empty without a commit.
+    """The history of HEAD, from the root of a work tree or a bare repository; empty without a commit.
 
-    lines: whether to count lines, for which git has to compare contents; without, it is faster.
+    lines: whether to count added lines, which is slower, since git must compare contents.
     """
     if ask_git(folder, "rev-parse", "--verify", "--quiet", "HEAD")[0]:
         return _parsed((), lines)
-    asked = ((*_CHANGES, "--numstat" if lines else "--raw"), _MERGES)
-    return _parsed(chain.from_iterable(stream_git(folder, *_LOG, *one, "HEAD", "--") for one in asked), lines)
+    queries = ((*_CHANGES, "--numstat" if lines else "--raw"), _MERGES)
+    return _parsed(chain.from_iterable(stream_git(folder, *_LOG, *query, "HEAD", "--") for query in queries), lines)
 
 
 def _parsed(fields: Iterable[bytes], lines: bool) -> History:
-    """Each commit is three fields, the first begun by the byte 1; then follow the files that it changes.
+    """Parses the output of git log: three fields per commit, the first beginning with byte 1, then its changed files.
 
     A file is one field, ADDED REMOVED PATH; or two, of which the first begins with a colon and the second is the path.
-    Of a file that was moved, the path is empty or missing, and two more fields follow: the old path and the new one.
+    For a moved file the path is empty or missing, and two more fields follow: the old path and the new path.
     """
     authors: dict[tuple[bytes, bytes], int] = {}
     commits: list[int] = []
     paths: dict[bytes, int] = {}
-    moves: defaultdict[int, set[int]] = defaultdict(set)  # from each path, where to
+    moves: defaultdict[int, set[int]] = defaultdict(set)  # old path -> new paths
     path_E, author_E, second_E, lines_E = (array("q") for _ in range(4))
     author, second = 0, 0
     stream = iter(fields)
     for entry in stream:
-        # git ends a commit's header with NUL, and puts an empty line before its files.
+        # git ends a commit's header with NUL and puts an empty line before its files.
         entry = entry.lstrip(b"\n")
         if entry.startswith(b"\x01"):
             author = authors.setdefault((entry[1:], next(stream)), len(authors))
@@ -145,7 +147,7 @@ def _parsed(fields: Iterable[bytes], lines: bool) -> History:
             path_E.append(number)
             author_E.append(author)
             second_E.append(second)
-            lines_E.append(int(added) if added.isdigit() else 0)  # a dash for binary files
+            lines_E.append(int(added) if added.isdigit() else 0)  # git writes a dash for binary files
     all_path_E, change_E = _under_later_paths(np.array(path_E, dtype=np.int64), moves)
     return History(
         authors=tuple(Author(_text(name), _text(email)) for name, email in authors),
@@ -161,9 +163,9 @@ def _parsed(fields: Iterable[bytes], lines: bool) -> History:
 def _under_later_paths(
     path_E: NDArray[np.int64], moves: Mapping[int, set[int]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The path of each change, and again for every path that its file was moved to later; and which change each is.
+    """Repeats each change for every path to which its file was moved; returns the paths and the changes' indices.
 
-    Whether a change came before or after a move does not count: on another branch it may be either.
+    The order of change and move is ignored, since it may differ between branches.
     """
     order_E = np.argsort(path_E, kind="stable")
     sorted_E = path_E[order_E]
@@ -178,45 +180,43 @@ def _under_later_paths(
 
 
 def _reached(path: int, moves: Mapping[int, set[int]]) -> Sequence[int]:
-    """All paths that a chain of moves leads to from a path, without itself."""
-    found: dict[int, None] = {path: None}
+    """All paths that a chain of moves reaches from a path, without the path itself."""
+    reached: dict[int, None] = {path: None}
     waiting = [path]
     while waiting:
-        new = sorted(moves.get(waiting.pop(), set()) - found.keys())
-        found |= dict.fromkeys(new)
+        new = sorted(moves.get(waiting.pop(), set()) - reached.keys())
+        reached |= dict.fromkeys(new)
         waiting += new
-    return list(found)[1:]
+    return list(reached)[1:]
 
 
 def _text(name: bytes) -> str:
-    """Different bytes stay different, UTF-8 or not."""
+    """Decodes a name so that different bytes stay different, also if they are not UTF-8."""
     return name.decode(errors="surrogateescape")
 
 
-PLACES = (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS")  # the first that is there counts
-_WORD = re.compile(r"(?:\\.|[^\s\\])+")
-_OWNER = re.compile(r"@[\w.-]+(?:/[\w.-]+)?|[^@\s]+@[^@\s]+")
+# CODEOWNERS
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Owners:
-    """Patterns with their owners, in the order of the file. skipped: numbers of lines that GitHub would leave out."""
+    """Patterns with their owners, in the order of the file. skipped: numbers of the lines that GitHub ignores."""
 
     rules: tuple[tuple[str, tuple[str, ...]], ...] = field(repr=False)
     skipped: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, root: Path) -> Self:
-        """The owners that a repository states; an error if it has no such file."""
-        for place in PLACES:
+        """The owners in a repository's CODEOWNERS file; an error if it has none."""
+        for place in CODEOWNERS_PATHS:
             text, problem = text_or_problem(root, place)
             if text is not None:
                 return cls.parse(text)
             if problem != "missing":
-                raise InvalidInput(f"{root / place} cannot be read: it is {problem}; mend the file")
+                raise InvalidInput(f"{root / place} cannot be read: it is {problem}; correct the file")
         raise InvalidInput(
-            f"{root} has no CODEOWNERS file, which rules by owners need; add one at {' or '.join(PLACES)}"
+            f"{root} has no CODEOWNERS file, which rules by owners need; add one at {' or '.join(CODEOWNERS_PATHS)}"
         )
 
     @classmethod
@@ -234,7 +234,7 @@ class Owners:
             if not words or words[0].startswith("#"):
                 continue
             pattern, *rest = words
-            comment = next((place for place, word in enumerate(rest) if word.startswith("#")), len(rest))
+            comment = next((index for index, word in enumerate(rest) if word.startswith("#")), len(rest))
             owners = tuple(rest[:comment])
             if (
                 pattern.startswith("!")
@@ -256,15 +256,15 @@ class Owners:
 
 
 def _expression(pattern: str) -> str:
-    """A regular expression for the paths that a pattern means.
+    """A regular expression for the paths that a pattern matches.
 
-    A pattern with a slash before its end starts at the root, any other one in any folder. It means a file of that name
-    and everything below a folder of that name, except after a last segment "*", which means names right there.
+    A pattern with a slash before its end is anchored at the root, any other matches in any folder. It matches a file of
+    that name and everything below a folder of that name; a last segment "*" matches only names at that level.
     """
     anchored = "/" in pattern.rstrip("/")
     segments = pattern.strip("/").split("/")
     if segments == [""]:
-        return r"(?!)"  # "/" means nothing
+        return r"(?!)"  # "/" matches nothing
     below = "/.+" if pattern.endswith("/") else "" if segments[-1] == "*" else "(?:/.+)?"
     expression = "" if anchored else "(?:.+/)?"
     for number, segment in enumerate(segments):

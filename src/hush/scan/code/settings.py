@@ -1,4 +1,4 @@
-"""What the owner declares about a code repository, before anything of it is read: secrets, and how they spread."""
+"""Settings of a code rule: the secret projects of a repository, how they spread, and how files are cut into chunks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from hush.protection import Protection
 __all__ = ["Chunks", "CodeSecret", "CodeSettings", "Contributors", "Imports"]
 
 
-DEFAULT_LINES = 80
+DEFAULT_LINES = 80  # of a chunk
 
 
 @final
@@ -19,8 +19,8 @@ DEFAULT_LINES = 80
 class CodeSecret:
     """A secret project: its files are those under ``paths``, owned by ``owners`` or written by ``authors``.
 
-    name: public, part of the secret's id. paths: globs as in .gitignore, from the repository's root. owners: as they
-    stand in CODEOWNERS. authors: addresses, names of people as git knows them, or names of groups.
+    name: public, part of the secret's id. paths: globs as in .gitignore, from the repository's root. owners: as in
+    CODEOWNERS. authors: addresses or names as in git, or names of groups.
     """
 
     name: str
@@ -31,7 +31,7 @@ class CodeSecret:
 
     def __post_init__(self) -> None:
         if not self.name.strip():
-            raise InvalidInput("a secret of a code rule has an empty name; name it, as in name: billing")
+            raise InvalidInput("a secret of a code rule has an empty name; pass a name, such as billing")
         if not (self.paths or self.owners or self.authors):
             raise InvalidInput(f"secret {self.name} has no files; give it paths, owners or authors")
         if not all(entry.strip() for entry in (*self.paths, *self.owners, *self.authors)):
@@ -50,17 +50,16 @@ class Imports:
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 0:
-            raise InvalidInput(f"depth={self.depth} of imports is below 0; pass 0 for none or None for all")
+            raise InvalidInput(f"depth={self.depth} of imports is negative; pass 0 for none or None for all")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributors:
-    """Who counts as having written a file: people with at least this share of its changes since this day.
+    """Who counts as an author of a file: people with at least this share of its changes since this day.
 
-    share: of the changes that git has for the file in that time; 0 means one commit is enough. since: by the author's
-    date, in UTC. of: what a share is measured in, commits or added lines. groups: whether a person brings along
-    everybody who is in a group with them.
+    share: of the changes in git's history of the file; 0 means that one commit is enough. since: by author date, in
+    UTC. of: whether a share counts commits or added lines. groups: whether the members of a person's groups count, too.
     """
 
     share: float = 0.0
@@ -70,18 +69,18 @@ class Contributors:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share <= 1.0:  # written so that NaN fails
-            raise InvalidInput(f"share={self.share!r} of contributors is no number from 0 to 1; pass one, such as 0.2")
+            raise InvalidInput(f"share={self.share!r} of contributors is not from 0 to 1; pass a number such as 0.2")
         if self.of not in ("commits", "lines"):
-            raise InvalidInput(f"of={self.of!r} is not known; measure shares in 'commits' or 'lines'")
+            raise InvalidInput(f"of={self.of!r} is not a unit of shares; pass 'commits' or 'lines'")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSettings:
-    """A whole code rule.
+    """All settings of a code rule.
 
-    authored: what makes a file one of a secret's ``authors``, taken together. contributors: if given, a secret spreads
-    to files that the contributors of its own files wrote. groups: names of groups, and the addresses in each.
+    authored: the share that a secret's ``authors`` together need to own a file. contributors: if given, a secret
+    spreads to files by the contributors of its own files. groups: the addresses in each named group.
     """
 
     secrets: tuple[CodeSecret, ...]
@@ -94,16 +93,16 @@ class CodeSettings:
         names = [secret.name for secret in self.secrets]
         for name in names:
             if names.count(name) > 1:
-                raise InvalidInput(f"two secrets are called {name}; give each its own name, or join their paths")
+                raise InvalidInput(f"two secrets are called {name}; give each its own name, or combine their paths")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunks:
-    """How a file is cut into examples: so many lines, or so many tokens, each. By default 80 lines.
+    """How a file is cut into examples: chunks of this many lines or tokens. The default is 80 lines.
 
-    A token is a run of letters, digits and underscores, or any other single character that is no white space. overlap:
-    how many lines, or tokens, a chunk repeats from the end of the one before.
+    A token is a run of letters, digits and underscores, or any other single character except white space. overlap:
+    the number of lines or tokens that a chunk repeats from the end of the previous one.
     """
 
     lines: int | None = None
@@ -112,20 +111,22 @@ class Chunks:
 
     def __post_init__(self) -> None:
         if self.lines is not None and self.tokens is not None:
-            raise InvalidInput(f"chunks of lines={self.lines} and of tokens={self.tokens}; give one of the two")
+            raise InvalidInput(f"chunks have lines={self.lines} and tokens={self.tokens}; pass one of the two")
         if self.size < 1:
-            raise InvalidInput(f"chunks of {self.size} {self.unit} hold nothing; pass 1 or more")
+            raise InvalidInput(f"chunks of {self.size} {self.unit} are empty; pass 1 or more")
         if not 0 <= self.overlap < self.size:
-            raise InvalidInput(f"overlap={self.overlap} must be 0 or more and below the {self.size} {self.unit}")
+            raise InvalidInput(
+                f"overlap={self.overlap}; pass 0 or more, and below the {self.size} {self.unit} of a chunk"
+            )
 
     @property
     def unit(self) -> Literal["lines", "tokens"]:
-        """What the size counts."""
+        """The unit of the size."""
         return "lines" if self.tokens is None else "tokens"
 
     @property
     def size(self) -> int:
-        """How many of them a chunk holds."""
+        """The number of lines or tokens in a chunk."""
         if self.tokens is not None:
             return self.tokens
         return DEFAULT_LINES if self.lines is None else self.lines

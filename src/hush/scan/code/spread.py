@@ -1,11 +1,9 @@
-"""Which file contains which secret, and why: a secret's own files, then those that the structure of the code adds.
+"""Which file contains which secret, and why; and the finder that applies this to the chunks of the files.
 
-A secret spreads from its own files only: along imports to the chosen depth, and to files that the contributors of its
-own files wrote. What one way adds is no start for the other.
-
-Whom a file's changes are due to, and whose a file is: the three ways in which a file is one of a secret's own.
-
-The code rule as a finder: a chunk contains what its file contains.
+A secret's own files are those under its paths, of its owners, or by its authors (``Evidence``). From its own files
+only, a secret spreads along imports up to the chosen depth, and to files that the contributors of its own files wrote;
+files that one way adds are not starting points for the other (``containment``). ``CodeSecrets`` is the finder of the
+code rule: a chunk contains the secrets of its file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +17,13 @@ from hush.scan.code.history import History, Owners, read_history
 from hush.scan.code.imports import ImportGraph, import_graph
 from hush.scan.code.repository import Globs, Repository
 from hush.scan.code.settings import CodeSecret, CodeSettings, Contributors
-from hush.scan.hits import Declared, Hits
+from hush.scan.hits import DeclaredSecret, Hits
 
-__all__ = ["CodeSecrets", "Containment", "Evidence", "Step", "containment", "people_meant", "reached_by_imports"]
+__all__ = ["CodeSecrets", "Containment", "Evidence", "Step", "containment", "matching_authors", "reached_by_imports"]
 
 
-ROUNDING = 1e-9  # a share of exactly the threshold counts, however the division rounds
+SHARE_TOLERANCE = 1e-9  # a share of exactly the threshold counts despite rounding
+MAX_CHAIN_FILES = 8  # of an import chain that a reason names
 
 Shares = Mapping[str, Mapping[int, float]]
 
@@ -32,14 +31,14 @@ Shares = Mapping[str, Mapping[int, float]]
 @final
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a repository says of its files, each source read when a rule first asks for it."""
+    """History, owners and shares of a repository's files; each is read on first use."""
 
     repository: Repository
     settings: CodeSettings
 
     @cached_property
     def history(self) -> History:
-        """Every change of every file; an error that says what to do where the repository has no whole history."""
+        """Every change of every file; an error if the repository lacks its whole history."""
         self.repository.require_history()
         rules = (self.settings.contributors, self.settings.authored)
         return read_history(self.repository.root, lines=any(rule is not None and rule.of == "lines" for rule in rules))
@@ -49,10 +48,10 @@ class Evidence:
         return Owners.read(self.repository.root)
 
     def shares(self, rule: Contributors) -> Shares:
-        """Who made which part of the changes of the repository's present files, as a rule counts them."""
+        """Each author's share of the changes of the repository's present files, as the rule counts them."""
         if rule not in self._shares:
-            everything = self.history.shares(since=rule.since, of=rule.of)
-            self._shares[rule] = {path: everything[path] for path in self.repository.paths if path in everything}
+            all_shares = self.history.shares(since=rule.since, of=rule.of)
+            self._shares[rule] = {path: all_shares[path] for path in self.repository.paths if path in all_shares}
         return self._shares[rule]
 
     @cached_property
@@ -60,7 +59,7 @@ class Evidence:
         return {}
 
     def own_files(self, secret: CodeSecret) -> dict[str, list[str]]:
-        """The files of a secret, each with the reasons."""
+        """The files of a secret by its paths, owners and authors, each with the reasons."""
         reasons: dict[str, list[str]] = {}
         if secret.paths:
             globs = Globs(secret.paths)
@@ -71,68 +70,69 @@ class Evidence:
             for path in self.repository.paths:
                 owning = [owner for owner in self.owners.of(path) if owner.casefold() in wanted]
                 if owning:
-                    said = f"file {path} is owned by {', '.join(owning)}, owner of {secret.name}"
-                    reasons.setdefault(path, []).append(said)
+                    sentence = f"file {path} is owned by {', '.join(owning)}, owner of {secret.name}"
+                    reasons.setdefault(path, []).append(sentence)
         if secret.authors:
-            named = people_meant(secret.authors, self.history, self.settings.groups)
+            named = matching_authors(secret.authors, self.history, self.settings.groups)
             people = self._with_groups(named, self.settings.authored)
-            for path, said in self.files_of(people, self.settings.authored).items():
-                reasons.setdefault(path, []).append(f"file {path} is by authors of {secret.name}: {said}")
+            for path, share in self.files_of(people, self.settings.authored).items():
+                reasons.setdefault(path, []).append(f"file {path} is by authors of {secret.name}: {share}")
         return reasons
 
-    def slips(self, secret: CodeSecret) -> list[str]:
-        """Entries of a secret that mean nothing in this repository, which may be a slip of its author."""
-        said = [
+    def unmatched(self, secret: CodeSecret) -> list[str]:
+        """Sentences about entries of a secret that match nothing in this repository, which may be mistakes."""
+        sentences = [
             f"pattern {number} of the paths of {secret.name} matches no file"
             for number, pattern in enumerate(secret.paths, start=1)
             if not pattern.startswith("!") and not any(map(Globs((pattern,)).match, self.repository.paths))
         ]
         groups = self.settings.groups
         owners = _entries((owner for _, owners in self.owners.rules for owner in owners), {}) if secret.owners else ()
-        said += [
+        sentences += [
             f"owner {name} of {secret.name} is not in CODEOWNERS"
             for name in secret.owners
             if _entries([name], groups).isdisjoint(owners)
         ]
         if secret.owners:
-            said += [
-                f"line {number} of CODEOWNERS is not valid and counts for nothing" for number in self.owners.skipped
-            ]
-        said += [
+            sentences += [f"line {number} of CODEOWNERS is not valid and is ignored" for number in self.owners.skipped]
+        sentences += [
             f"author {name} of {secret.name} has no commit"
             for name in secret.authors
-            if not people_meant([name], self.history, groups)
+            if not matching_authors([name], self.history, groups)
         ]
-        return said
+        return sentences
 
     def files_of(self, people: frozenset[int], rule: Contributors) -> dict[str, str]:
-        """The files of which these people together made enough, each with how much that is."""
-        found: dict[str, str] = {}
+        """The files of which these people together made at least the rule's share, each with that share in words."""
+        files: dict[str, str] = {}
         for path, shares in self.shares(rule).items():
             theirs = {person: share for person, share in shares.items() if person in people}
-            if theirs and sum(theirs.values()) >= rule.share - ROUNDING:
+            if theirs and sum(theirs.values()) >= rule.share - SHARE_TOLERANCE:
                 most = min(theirs, key=lambda person: (-theirs[person], self.history.authors[person]))
                 since = "" if rule.since is None else f" since {rule.since}"
                 named = _shown(self.history.authors[most].email) + ("" if len(theirs) == 1 else " and others")
-                found[path] = f"{sum(theirs.values()):.0%} of its {rule.of}{since} by {named}"
-        return found
+                files[path] = f"{sum(theirs.values()):.0%} of its {rule.of}{since} by {named}"
+        return files
 
     def contributors(self, files: Iterable[str], rule: Contributors) -> frozenset[int]:
-        """Those who made enough of one of these files."""
+        """The people who made at least the rule's share of one of these files."""
         shares = self.shares(rule)
         people = {
-            person for file in files for person, share in shares.get(file, {}).items() if share >= rule.share - ROUNDING
+            person
+            for file in files
+            for person, share in shares.get(file, {}).items()
+            if share >= rule.share - SHARE_TOLERANCE
         }
         return self._with_groups(frozenset(people), rule)
 
     def _with_groups(self, people: frozenset[int], rule: Contributors) -> frozenset[int]:
-        """The same people, if the rule says so with everybody who is in a group with one of them."""
-        groups = [people_meant(members, self.history, {}) for members in self.settings.groups.values()]
+        """These people and, if the rule counts groups, everybody who shares a group with one of them."""
+        groups = [matching_authors(members, self.history, {}) for members in self.settings.groups.values()]
         return people.union(*(group for group in groups if rule.groups and group & people))
 
 
-def people_meant(entries: Iterable[str], history: History, groups: Mapping[str, tuple[str, ...]]) -> frozenset[int]:
-    """The authors that addresses, names or groups mean, in upper or lower case; numbers into ``history.authors``."""
+def matching_authors(entries: Iterable[str], history: History, groups: Mapping[str, tuple[str, ...]]) -> frozenset[int]:
+    """The authors with these addresses, names or groups, in any case; as indices into ``history.authors``."""
     wanted = _entries(entries, groups)
     return frozenset(
         number
@@ -142,15 +142,12 @@ def people_meant(entries: Iterable[str], history: History, groups: Mapping[str, 
 
 
 def _entries(names: Iterable[str], groups: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    """Names of groups replaced by their members."""
+    """The names in lower case, with groups replaced by their members."""
     return frozenset(entry.casefold() for name in names for entry in groups.get(name, (name,)))
 
 
 def _shown(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="replace")
-
-
-SHOWN = 8  # files of a way that a reason names
 
 
 @final
@@ -159,53 +156,53 @@ class Containment:
     """Files with their secrets.
 
     reasons: for each file that contains any, pairs of a secret's number and a sentence, each secret at least once.
-    own: the number of own files of each secret. slips: sentences about entries of the rules that mean nothing here.
+    num_own_files: of each secret. unmatched: sentences about entries of the rules that match nothing in the repository.
     with_errors: files whose imports may be incomplete.
     """
 
     secrets: tuple[CodeSecret, ...]
     files: tuple[str, ...] = field(repr=False)
     reasons: Mapping[str, tuple[tuple[int, str], ...]] = field(repr=False)
-    own: tuple[int, ...]
-    slips: tuple[str, ...] = ()
+    num_own_files: tuple[int, ...]
+    unmatched: tuple[str, ...] = ()
     with_errors: tuple[str, ...] = field(repr=False, default=())
 
     def files_of(self, name: str) -> frozenset[str]:
         """The files that contain the secret of this name."""
         number = [secret.name for secret in self.secrets].index(name)
-        return frozenset(path for path, pairs in self.reasons.items() if any(found == number for found, _ in pairs))
+        return frozenset(path for path, pairs in self.reasons.items() if any(secret == number for secret, _ in pairs))
 
 
 def containment(repository: Repository, settings: CodeSettings, graph: ImportGraph | None = None) -> Containment:
-    """Everything that the rules say of a repository's files. graph: its imports, where they have been read before."""
+    """Which files of a repository contain which secrets. graph: its import graph, if it has been read already."""
     evidence = Evidence(repository, settings)
     if settings.imports.depth != 0 and graph is None:
         graph = import_graph(repository)
     importers = {} if graph is None or settings.imports.depth == 0 else graph.importers()
-    found: dict[str, list[tuple[int, str]]] = {}
-    own: list[int] = []
-    slips: list[str] = []
+    reasons_of_file: dict[str, list[tuple[int, str]]] = {}
+    num_own_files: list[int] = []
+    unmatched: list[str] = []
     for number, secret in enumerate(settings.secrets):
         reasons = evidence.own_files(secret)
-        own.append(len(reasons))
-        slips += evidence.slips(secret)
+        num_own_files.append(len(reasons))
+        unmatched += evidence.unmatched(secret)
         files = frozenset(reasons)
         reached = reached_by_imports(importers, files, settings.imports.depth)
         for path in reached:
-            reasons.setdefault(path, []).append(_said(path, reached, secret))
+            reasons.setdefault(path, []).append(_import_reason(path, reached, secret))
         if settings.contributors is not None:
             people = evidence.contributors(files, settings.contributors)
-            for path, said in evidence.files_of(people, settings.contributors).items():
+            for path, share in evidence.files_of(people, settings.contributors).items():
                 if path not in files:
-                    reasons.setdefault(path, []).append(f"file {path} is by contributors of {secret.name}: {said}")
+                    reasons.setdefault(path, []).append(f"file {path} is by contributors of {secret.name}: {share}")
         for path, sentences in reasons.items():
-            found.setdefault(path, []).extend((number, sentence) for sentence in sentences)
+            reasons_of_file.setdefault(path, []).extend((number, sentence) for sentence in sentences)
     return Containment(
         secrets=settings.secrets,
         files=repository.files,
-        reasons={path: tuple(found[path]) for path in sorted(found)},
-        own=tuple(own),
-        slips=tuple(dict.fromkeys(slips)),
+        reasons={path: tuple(reasons_of_file[path]) for path in sorted(reasons_of_file)},
+        num_own_files=tuple(num_own_files),
+        unmatched=tuple(dict.fromkeys(unmatched)),
         with_errors=() if graph is None else graph.with_errors,
     )
 
@@ -213,7 +210,7 @@ def containment(repository: Repository, settings: CodeSettings, graph: ImportGra
 @final
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How a file comes to import one of a secret's: the file that it imports itself, the last one, and the steps."""
+    """A shortest import chain from a file to a secret's file: the first file imported, the last, and the length."""
 
     imported: str
     last: str
@@ -223,38 +220,38 @@ class Step:
 def reached_by_imports(
     importers: Mapping[str, Iterable[str]], files: Iterable[str], depth: int | None
 ) -> dict[str, Step]:
-    """The further files that import one of these in at most ``depth`` steps, with the first step of a shortest way.
+    """The other files that import one of these in at most ``depth`` steps, with the first step of a shortest chain.
 
-    Ways of equal length are told apart by their names, so the same graph gives the same ways.
+    Among chains of equal length the first by name is chosen, so the result depends on the graph alone.
 
     >>> reached_by_imports({"core": ["a", "b"], "a": ["main"], "main": []}, ["core"], None)["main"]
     Step(imported='a', last='core', steps=2)
     """
-    edge = sorted(files)
-    reached = {file: Step(file, file, 0) for file in edge}
-    own = frozenset(edge)
+    frontier = sorted(files)
+    reached = {file: Step(file, file, 0) for file in frontier}
+    start = frozenset(frontier)
     steps = 0
-    while edge and (depth is None or steps < depth):
+    while frontier and (depth is None or steps < depth):
         steps += 1
         new: dict[str, Step] = {}
-        for target in edge:  # in order, so the first to reach a file has the least name
+        for target in frontier:  # sorted, so the first to reach a file has the least name
             for path in importers.get(target, ()):
                 if path not in reached:
                     new.setdefault(path, Step(target, reached[target].last, steps))
         reached |= new
-        edge = sorted(new)
-    return {path: step for path, step in sorted(reached.items()) if path not in own}
+        frontier = sorted(new)
+    return {path: step for path, step in sorted(reached.items()) if path not in start}
 
 
-def _said(path: str, reached: Mapping[str, Step], secret: CodeSecret) -> str:
-    """The way from a file to a secret's, shortened in the middle if it is long."""
+def _import_reason(path: str, reached: Mapping[str, Step], secret: CodeSecret) -> str:
+    """The import chain from a file to a secret's file, shortened in the middle if it is long."""
     last, steps = reached[path].last, reached[path].steps
     between: list[str] = []
-    place = reached[path].imported
-    while place != last and len(between) < SHOWN:
-        between.append(place)
-        place = reached[place].imported
-    if place != last:
+    file = reached[path].imported
+    while file != last and len(between) < MAX_CHAIN_FILES:
+        between.append(file)
+        file = reached[file].imported
+    if file != last:
         between.append("…")
     through = f" through {' → '.join(between)}" if between else ""
     return f"file {path} imports {last} of {secret.name}{through} ({steps} step{'s' * (steps > 1)})"
@@ -263,13 +260,13 @@ def _said(path: str, reached: Mapping[str, Step], secret: CodeSecret) -> str:
 @final
 @dataclass(frozen=True, eq=False)
 class CodeSecrets:
-    """Finds the secrets of a repository's files in their chunks, by the column path. The secrets' names are public."""
+    """Finds the secrets of a repository in the chunks of its files, by the column path. Secret names are public."""
 
     contained: Containment
 
     @classmethod
     def of(cls, repository: Repository, settings: CodeSettings) -> Self:
-        """Reads what the rules need of the repository: its files, history, owners and imports."""
+        """Reads the files, history, owners and imports that the rules need."""
         return cls(containment(repository, settings))
 
     @property
@@ -277,30 +274,30 @@ class CodeSecrets:
         return ("path",)
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return [
-            Declared(key=secret.name, name=secret.name, protection=secret.protection)
+            DeclaredSecret(key=secret.name, name=secret.name, protection=secret.protection)
             for secret in self.contained.secrets
         ]
 
     def find(self, block: Block) -> Hits:
         paths: list[str] = block.columns["path"].to_pylist()
-        example: list[int] = []
-        key: list[int] = []
-        reasons: dict[str, int] = {}
-        reason: list[int] = []
+        examples: list[int] = []
+        keys_of_hits: list[int] = []
+        reasons_of_hits: list[int] = []
+        reason_index: dict[str, int] = {}
         for row, path in enumerate(paths):
             if path not in self._files:
                 raise InvalidInput(
                     f"an example is of file {path!r}, which the repository did not have when its rules were read; "
-                    "scan the chunks of the same repository, while nothing changes it"
+                    "scan the same repository, and do not change it meanwhile"
                 )
             for secret, sentence in self.contained.reasons.get(path, ()):
-                example.append(row)
-                key.append(secret)
-                reason.append(reasons.setdefault(sentence, len(reasons)))
+                examples.append(row)
+                keys_of_hits.append(secret)
+                reasons_of_hits.append(reason_index.setdefault(sentence, len(reason_index)))
         keys = tuple(secret.name for secret in self.contained.secrets)
-        return Hits.of(example, key, keys=keys, reasons=tuple(reasons), reason=reason)
+        return Hits.of(examples, keys_of_hits, keys=keys, reasons=tuple(reason_index), reason=reasons_of_hits)
 
     @cached_property
     def _files(self) -> frozenset[str]:

@@ -1,8 +1,9 @@
-"""Ways to find secrets in text: words, literals, patterns, credentials, personal data, and fields beside the text.
+"""Finders of secrets in text: words, literals, patterns, credentials, personal data, and fields beside the text.
 
-tokens: what a word is; word_counts: how often each occurs. text_kernels, token_kernels and word_kernels:
-compiled loops over UTF-8. utf8, characters: the bytes of a block, and what is known of characters. spans: hits gathered
-one by one; private_keys: keys, whole or in pieces; pickles: what goes to other processes.
+One file per kind: words.py, literals.py, patterns.py (and fields), credentials.py, personal.py. Every finder is a
+frozen dataclass with the interface ``Finder`` of hits.py (columns, declared, find) and is registered in the table
+``FINDERS`` of scanner.py; ``Words`` is a ``Survey``, which makes its finder after counting. unicode.py has the Unicode
+tables and text_kernels.py the compiled loops that words and literals share.
 """
 
 from hush.scan.finders.credentials import Credentials

@@ -1,14 +1,12 @@
-"""The credentials rule: keys, tokens and passwords as the detectors of `detect-secrets` know them, line by line.
+"""The credentials rule: keys, tokens and passwords that the detectors of `detect-secrets` recognise, line by line.
 
-Detectors of a fixed format (a cloud's access key, a private key) count wherever they fire. The guessing ones (entropy,
-words like "password" before a quoted value) are filtered as that library does: no identifiers, sequences, templates,
-references or values without a letter. Comments that allow a value (``pragma: allowlist``) change nothing here. Nothing
-is verified over the network.
+Detectors of a fixed format (a cloud's access key, a private key) always count. Guessing detectors (entropy, words like
+"password" before a quoted value) are filtered as in that library: no identifiers, sequences, templates, references or
+values without a letter. Comments that allow a value (``pragma: allowlist``) are ignored. Nothing is verified over the
+network.
 
-Private keys in a text, whole or in pieces: PEM of every kind, PGP, and PuTTY's own format; for the credentials rule.
-
-A key that was cut is found in each of its pieces: by its first line, by its last one, and between them as text that is
-nothing but wrapped base64.
+Private keys (PEM of every kind, PGP, PuTTY's format) are found by hush itself. A key that was cut is found in each of
+its pieces: by its first line, by its last line, and between them as text that consists of wrapped base64 only.
 """
 
 import difflib
@@ -23,81 +21,48 @@ from typing import Any, final
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
-from hush.scan.hits import Declared, Hits, SpanList, fields_only, occurrences
+from hush.scan.hits import DeclaredSecret, Hits, SpanList, occurrences, pickled_fields
 
 __all__ = ["Credentials", "private_keys"]
 
 
-EDGE = re.compile(  # a first or a last line, framed by dashes or only mentioned
-    r"(?P<lead>-{4,5} ?)?"
-    r"(?P<line>(?:BEGIN|END) (?P<kind>[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?)|PuTTY-User-Key-File-\d+)"
-    r"(?P<trail> ?-{4,5})?"
-)
-LONGEST = 20_000  # characters, more than a key of 16,384 bits takes: what is farther apart belongs to two keys
-WRAPPED = re.compile(r"\s*[A-Za-z0-9+/]{60,76}\s")  # a full line: 64 in PEM and PGP, 70 in OpenSSH, at most 76 in MIME
-BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-CHECKSUM = re.compile(r"=[A-Za-z0-9+/]{4}")  # the line before the last one in PGP
-FEWEST = 3  # lines of a middle piece
-KINDS = (re.compile("[a-z]"), re.compile("[A-Z]"), re.compile("[0-9]"))  # no digests in hex, no sequences of genes
-
-
-def private_keys(text: str) -> Iterator[tuple[int, int]]:
-    """The characters of every key that is whole, and of what shows of others: a first line, a last one, a middle."""
-    opened: dict[str, re.Match[str]] = {}  # by kind, the first line whose last one may still come
-    for match in EDGE.finditer(text):
-        if not (match["kind"] and match["lead"] and match["trail"]):
-            yield match.span("line")
-            continue
-        first = opened.pop(match["kind"], None)
-        if match["line"].startswith("BEGIN"):
-            opened[match["kind"]] = match
-        elif first is not None and match.end() - first.start() <= LONGEST:
-            yield first.start(), match.end()
-            continue
-        else:
-            yield match.span("line")
-        if first is not None:
-            yield first.span("line")
-    yield from (match.span("line") for match in opened.values())
-    if WRAPPED.match(text) and _is_middle([line for line in text.split() if not CHECKSUM.fullmatch(line)]):
-        yield len(text) - len(text.lstrip()), len(text.rstrip())
-
-
-def _is_middle(lines: list[str]) -> bool:
-    """Whether lines are base64 of one length, the last one maybe shorter."""
-    lengths, content = list(map(len, lines)), "".join(lines)
-    return (
-        len(lines) >= FEWEST
-        and set(lengths[:-1]) == {max(lengths)}
-        and BASE64.fullmatch(content) is not None
-        and all(kind.search(content) for kind in KINDS)
-    )
-
-
-PRIVATE_KEYS = "PrivateKeyDetector"  # whose list of first lines is short: hush knows more of them by itself
+PRIVATE_KEYS = "PrivateKeyDetector"  # replaced by ``private_keys``, which knows more formats
 LINE = re.compile(r"[^\r\n]+")
-# What some detectors hand over is not the credential: a group of their pattern that holds the kind of token alone, or
-# the match with what stands around it. Of the whole match, this is the credential: its group, or all if there is none.
-EXACT = {
+# Some detectors return something else than the credential: a group with only the kind of the token, or the match with
+# its context. These patterns take the credential out of the whole match: their group, or all if they have none.
+CREDENTIAL_IN_MATCH = {
     "ArtifactoryDetector": re.compile(r"\w+"),
     "AzureStorageKeyDetector": re.compile(r"=(.+)"),
     "GitHubTokenDetector": re.compile(r".+"),
     "GitLabTokenDetector": re.compile(r".+"),
     "NpmDetector": re.compile(r"_authToken=\s*([\w-]+)"),
 }
-# Patterns that share out a run of spaces in all ways among three places: hours for a line that is padded with some
-# thousand of them. They ask for a space or none, never for two, and their credentials hold none.
-SPACED = ("CloudantDetector", "IbmCloudIamDetector", "IbmCosHmacDetector", "SoftlayerDetector")
-SPACES = re.compile("  +")
+# Detectors whose patterns backtrack over runs of spaces: hours for a line padded with thousands of them. They match at
+# most one space, and their credentials contain none, so runs of spaces are shortened for them.
+SLOW_ON_SPACES = ("CloudantDetector", "IbmCloudIamDetector", "IbmCosHmacDetector", "SoftlayerDetector")
+SPACE_RUN = re.compile("  +")
+KEY_BOUNDARY = re.compile(  # a first or a last line, with or without the dashes around it
+    r"(?P<lead>-{4,5} ?)?"
+    r"(?P<line>(?:BEGIN|END) (?P<kind>[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?)|PuTTY-User-Key-File-\d+)"
+    r"(?P<trail> ?-{4,5})?"
+)
+MAX_KEY_CHARACTERS = 20_000  # more than a key of 16,384 bits; lines farther apart belong to two keys
+# A full line of base64: 64 characters in PEM and PGP, 70 in OpenSSH, at most 76 in MIME.
+FULL_BASE64_LINE = re.compile(r"\s*[A-Za-z0-9+/]{60,76}\s")
+BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+CHECKSUM = re.compile(r"=[A-Za-z0-9+/]{4}")  # the second to last line in PGP
+MIN_MIDDLE_LINES = 3  # of a piece without first and last line
+# A middle piece contains all of these, which rules out hex digests and gene sequences.
+CHARACTER_CLASSES = (re.compile("[a-z]"), re.compile("[A-Z]"), re.compile("[0-9]"))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """What these detectors find, by the names of their classes or of what they detect; all of them if None.
+    """Finds what these detectors detect; they are named by class or by type of secret, and None means all of them.
 
-    A secret's key is the credential. A private key is found with all its lines if both its ends are in one example;
-    where it is cut, each piece is found (``private_keys``).
+    A secret's key is the credential. A private key is found with all its lines if both ends are in one example; if it
+    is cut, each piece is found (``private_keys``).
 
     >>> Credentials(detectors=["AWS Access Key", "PrivateKeyDetector"]).detectors
     ('AWSKeyDetector', 'PrivateKeyDetector')
@@ -108,10 +73,9 @@ class Credentials:
     def __post_init__(self) -> None:
         known = _known_detectors()
         if isinstance(self.detectors, str):
-            raise InvalidInput("detectors is one string; pass a list of names")
-        chosen = (
-            list(known.values()) if self.detectors is None else [_looked_up(name, known) for name in self.detectors]
-        )
+            raise InvalidInput("detectors is a string; pass a list of names")
+        names = known if self.detectors is None else self.detectors
+        chosen = [_detector_class(name, known) for name in names]
         object.__setattr__(self, "detectors", tuple(dict.fromkeys(chosen)))
 
     @property
@@ -119,70 +83,70 @@ class Credentials:
         return ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return ()
 
     def find(self, block: Block) -> Hits:
         from detect_secrets.settings import transient_settings
 
-        found = SpanList()
-        # A line's detectors look into the settings of the process: here, those that verify nothing.
+        hits = SpanList()
+        # The detectors read process-wide settings; these verify nothing.
         with transient_settings({"plugins_used": [{"name": name} for name in self.detectors or ()]}):
             for example, text in enumerate(block.strings):
                 for line in LINE.finditer(text):
                     for name, value in self._values(line[0]):
-                        for at in occurrences(text, value, *line.span()):
-                            found.add(example, at, at + len(value), value, f"detector {name}")
+                        for begin in occurrences(text, value, *line.span()):
+                            hits.add(example, begin, begin + len(value), value, f"detector {name}")
                 for begin, end in private_keys(text) if PRIVATE_KEYS in (self.detectors or ()) else ():
-                    found.add(example, begin, end, text[begin:end], "detector Private Key")
-        return found.hits()
+                    hits.add(example, begin, end, text[begin:end], "detector Private Key")
+        return hits.hits()
 
     def _values(self, line: str) -> Iterator[tuple[str, str]]:
-        """What a line holds: the detector's name and the credential."""
+        """The credentials of a line, each with its detector's name."""
         if line.isspace():
             return
-        for plugin, guesses, needs in self._plugins:
-            if needs is not None and not needs.search(line):
+        for plugin, guesses, required in self._plugins:
+            if required is not None and not required.search(line):
                 continue
             for value in _matched(plugin, line):
-                if value and not (guesses and _is_no_secret(value, line, plugin)):
+                if value and not (guesses and _is_false_positive(value, line, plugin)):
                     yield plugin.secret_type, value
 
     @cached_property
     def _plugins(self) -> list[tuple[Any, bool, re.Pattern[str] | None]]:
-        """The detectors, whether each only guesses, and what a line must hold for it to find anything."""
+        """The detectors, whether each only guesses, and what a line must contain for it to find anything."""
         from detect_secrets.core.plugins.initialize import from_plugin_classname
         from detect_secrets.plugins.base import RegexBasedDetector
         from detect_secrets.plugins.keyword import DENYLIST
 
-        # Patterns that look from every character, or every URL, to the end of its line: much longer than all others.
-        needs = {
+        # Slow patterns, which search from every character to the end of the line, run only on lines that can match.
+        required = {
             "KeywordDetector": re.compile("|".join(DENYLIST), re.IGNORECASE),
             "NpmDetector": re.compile("_authToken="),
         }
         return [
-            (plugin, not isinstance(plugin, RegexBasedDetector), needs.get(type(plugin).__name__))
+            (plugin, not isinstance(plugin, RegexBasedDetector), required.get(type(plugin).__name__))
             for plugin in map(from_plugin_classname, (name for name in self.detectors or () if name != PRIVATE_KEYS))
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        return fields_only(self)
+        return pickled_fields(self)
 
 
 def _matched(plugin: Any, line: str) -> Iterator[str | None]:
-    """What a detector sees in a line."""
-    if type(plugin).__name__ in SPACED:
-        line = SPACES.sub(" ", line)
-    exact = EXACT.get(type(plugin).__name__)
-    if exact is None:
+    """The values that a detector finds in a line."""
+    if type(plugin).__name__ in SLOW_ON_SPACES:
+        line = SPACE_RUN.sub(" ", line)
+    credential_pattern = CREDENTIAL_IN_MATCH.get(type(plugin).__name__)
+    if credential_pattern is None:
         yield from (secret.secret_value for secret in plugin.analyze_line(filename="", line=line, line_number=0))
         return
     for match in chain.from_iterable(pattern.finditer(line) for pattern in plugin.denylist):
-        yield from (credential[credential.lastindex or 0] for credential in exact.finditer(match[0]))
+        yield from (credential[credential.lastindex or 0] for credential in credential_pattern.finditer(match[0]))
 
 
 def _known_detectors() -> dict[str, str]:
-    """What each detector detects → the name of its class, in the order of the names."""
+    """The class name of each detector by its type of secret, in alphabetical order."""
     shown = warnings.showwarning
     try:
         from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
@@ -191,21 +155,22 @@ def _known_detectors() -> dict[str, str]:
             'the credentials rule needs the package detect-secrets; run pip install "hush[credentials]"'
         ) from None
     if warnings.showwarning is not shown:
-        logging.captureWarnings(False)  # that library sends all warnings of the process to the log when it is imported
-    logging.getLogger("detect-secrets").setLevel(logging.CRITICAL + 1)  # it would log what it found
+        logging.captureWarnings(False)  # on import, that library redirects all warnings to the log
+    logging.getLogger("detect-secrets").setLevel(logging.CRITICAL + 1)  # it would log the secrets
     classes = get_mapping_from_secret_type_to_class()
     return {kind: classes[kind].__name__ for kind in sorted(classes)}
 
 
-def _looked_up(name: str, known: dict[str, str]) -> str:
+def _detector_class(name: str, known: dict[str, str]) -> str:
     if name in known or name in known.values():
         return known.get(name, name)
     near = difflib.get_close_matches(str(name), [*known, *known.values()], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known.values())}"
-    raise InvalidInput(f"one of the detectors does not exist; {hint}")  # its name unsaid: it may be a slip of the paste
+    # Without the name: it may be a secret that was pasted by mistake.
+    raise InvalidInput(f"one of the detectors does not exist; {hint}")
 
 
-def _is_no_secret(value: str, line: str, plugin: Any) -> bool:
+def _is_false_positive(value: str, line: str, plugin: Any) -> bool:
     from detect_secrets.filters import heuristic
 
     return (
@@ -216,4 +181,40 @@ def _is_no_secret(value: str, line: str, plugin: Any) -> bool:
         or heuristic.is_prefixed_with_dollar_sign(value)
         or heuristic.is_indirect_reference(line)
         or heuristic.is_not_alphanumeric_string(value)
+    )
+
+
+# Private keys
+
+
+def private_keys(text: str) -> Iterator[tuple[int, int]]:
+    """The spans of whole keys, and of the visible pieces of others: a first line, a last line, or a middle piece."""
+    opened: dict[str, re.Match[str]] = {}  # by kind: the first line whose last line may follow
+    for match in KEY_BOUNDARY.finditer(text):
+        if not (match["kind"] and match["lead"] and match["trail"]):
+            yield match.span("line")
+            continue
+        first = opened.pop(match["kind"], None)
+        if match["line"].startswith("BEGIN"):
+            opened[match["kind"]] = match
+        elif first is not None and match.end() - first.start() <= MAX_KEY_CHARACTERS:
+            yield first.start(), match.end()
+            continue
+        else:
+            yield match.span("line")
+        if first is not None:
+            yield first.span("line")
+    yield from (match.span("line") for match in opened.values())
+    if FULL_BASE64_LINE.match(text) and _is_middle([line for line in text.split() if not CHECKSUM.fullmatch(line)]):
+        yield len(text) - len(text.lstrip()), len(text.rstrip())
+
+
+def _is_middle(lines: list[str]) -> bool:
+    """Whether the lines are base64 of equal length, of which the last may be shorter."""
+    lengths, content = list(map(len, lines)), "".join(lines)
+    return (
+        len(lines) >= MIN_MIDDLE_LINES
+        and set(lengths[:-1]) == {max(lengths)}
+        and BASE64.fullmatch(content) is not None
+        and all(kind.search(content) for kind in CHARACTER_CLASSES)
     )

@@ -1,13 +1,12 @@
-r"""The literals rule: given strings are secrets; all of them are looked for at once (Aho-Corasick over UTF-8).
+r"""The literals rule: given strings are secrets, all searched for at once (Aho-Corasick over UTF-8).
 
-Every occurrence of every literal is found, also where literals overlap or contain each other. ``ignore_case`` compares
-both sides code point by code point, all forms of a letter as one (``characters.caseless``), so that an occurrence has
-as many characters as its literal. ``whole_words``: the characters on both sides are none that ``\w`` matches (letters
-and digits of all scripts, underscore).
+Every occurrence of every literal is found, also if literals overlap or contain each other. ``ignore_case`` compares
+code point by code point, with all forms of a letter equal (``caseless`` of unicode.py), so an occurrence has as many
+characters as its literal. ``whole_words``: the characters on both sides must not match ``\w`` (letters and digits of
+all scripts, underscore).
 
-Lists of literals from files: one on each line of plain text, or tables that also name and promise them.
-
-A message names the row of a file, never what stands in it.
+Lists of literals come from the rules file or from files (``read_literals``): one literal per line of plain text, or
+tables that also give names and promises. A message about such a file names the row, never its content.
 """
 
 import csv
@@ -26,21 +25,21 @@ from numpy.typing import NDArray
 from hush.data.parts import Block
 from hush.errors import InvalidInput
 from hush.protection import Protection
-from hush.scan.finders.unicode import bytes_of, caseless, caseless_table, frozen, is_word
-from hush.scan.hits import Declared, Hits, fields_only
+from hush.scan.finders.unicode import bytes_of, caseless, caseless_table, is_word, read_only
+from hush.scan.hits import DeclaredSecret, Hits, pickled_fields
 from hush.scan.rules.promises import LEAST_PRIOR
 from hush.storage import parquet_table
 
-__all__ = ["Literal", "Literals", "check_names", "read_literals"]
+__all__ = ["ListedLiteral", "Literals", "check_names", "read_literals"]
 
 
 @final
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Literals:
-    """These strings are secrets, declared in this order; equal ones count once, at the first one's place.
+    """Finds these strings, which are declared as secrets in this order; equal ones count once.
 
-    ids: a public name for each, or None; protections: what each is promised, or None where the rule's promise holds. A
-    literal's key is its text, folded with ``ignore_case``.
+    ids: a public name for each, or None. protections: for each, or None for that of the rule. A literal's key is its
+    text, folded with ``ignore_case``.
 
     >>> Literals(values=["Ada", "Alan"], ignore_case=True)
     Literals(2 literals, ignore_case=True, whole_words=False)
@@ -54,7 +53,7 @@ class Literals:
 
     def __post_init__(self) -> None:
         if isinstance(self.values, str):
-            raise InvalidInput("values is one string; pass a list of literals")
+            raise InvalidInput("values is a string; pass a list of literals")
         for name in ("values", "ids", "protections"):
             given = getattr(self, name)
             if given is not None:
@@ -66,10 +65,10 @@ class Literals:
         for index, value in enumerate(self.values, 1):
             if not isinstance(value, str) or not value:
                 kind = "empty" if value == "" else f"a {type(value).__name__}, not a string"
-                raise InvalidInput(f"literal {index} of the list is {kind}; leave it out or give its text")
+                raise InvalidInput(f"literal {index} of the list is {kind}; remove it, or pass its text")
             if not value.isprintable() and any("\ud800" <= character <= "\udfff" for character in value):
                 raise InvalidInput(
-                    f"literal {index} of the list holds half a surrogate pair, which no text does; mend it"
+                    f"literal {index} of the list contains half a surrogate pair, which is not valid text; correct it"
                 )
         named = [name for name, _ in self._named]
         if self.ids is not None and len(set(named)) < len(named):
@@ -80,26 +79,26 @@ class Literals:
         return ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return [
-            Declared(key=key, name=name, protection=protection)
+            DeclaredSecret(key=key, name=name, protection=protection)
             for key, (name, protection) in zip(self._positions, self._named, strict=True)
         ]
 
     def find(self, block: Block) -> Hits:
-        """Every occurrence, by example and by where it ends."""
+        """Every occurrence, sorted by example and end."""
         from hush.scan.finders.text_kernels import fold_texts, place_matches
 
         data, offset_N = bytes_of(block.texts)
         if self.ignore_case:
-            data, offset_N = map(frozen, fold_texts(data, offset_N, caseless_table()))
-        # All texts of the block in one call; what crosses from one into the next is dropped afterwards.
+            data, offset_N = map(read_only, fold_texts(data, offset_N, caseless_table()))
+        # One call for all texts of the block; matches that cross from one text into the next are dropped afterwards.
         searched = data[offset_N[0] : offset_N[-1]].data
         matches = self._automaton.find_matches_as_indexes(searched, overlapping=True)
         match_H3 = np.fromiter(chain.from_iterable(matches), np.int64, 3 * len(matches)).reshape(-1, 3)
         key_H, bytes_H, end_H = match_H3[:, 0], match_H3[:, 2] - match_H3[:, 1], match_H3[:, 2] + offset_N[0]
         characters_H = self._characters[key_H]
-        word = is_word() if self.whole_words else frozen(np.empty(0, np.bool_))
+        word = is_word() if self.whole_words else read_only(np.empty(0, np.bool_))
         example_H, begin_H = place_matches(data, offset_N, end_H, bytes_H, characters_H, word)
         kept_H = example_H >= 0
         present, key_H = np.unique(key_H[kept_H], return_inverse=True)
@@ -116,7 +115,7 @@ class Literals:
 
     @cached_property
     def _positions(self) -> dict[str, int]:
-        """The distinct keys, and where in the list each stands first."""
+        """The distinct keys with their first position in the list, from 1."""
         positions: dict[str, int] = {}
         for index, value in enumerate(self.values, 1):
             positions.setdefault(caseless(value) if self.ignore_case else value, index)
@@ -128,35 +127,35 @@ class Literals:
 
     @cached_property
     def _characters(self) -> NDArray[np.int64]:
-        """How many each distinct literal has."""
+        """The number of characters of each distinct literal."""
         return np.fromiter(map(len, self._keys), np.int64, len(self._keys))
 
     @cached_property
     def _named(self) -> list[tuple[str | None, Protection | None]]:
-        """Name and promise of each distinct literal, which all its repetitions must share."""
-        found: dict[int, tuple[str | None, Protection | None]] = {}
+        """Name and protection of each distinct literal, which must be the same for all its repetitions."""
+        entries: dict[int, tuple[str | None, Protection | None]] = {}
         for index, value in enumerate(self.values, 1):
             entry = (
                 None if self.ids is None else self.ids[index - 1],
                 None if self.protections is None else self.protections[index - 1],
             )
             position = self._positions[caseless(value) if self.ignore_case else value]
-            if found.setdefault(position, entry) != entry:
+            if entries.setdefault(position, entry) != entry:
                 raise InvalidInput(
-                    f"literals {position} and {index} of the list are the same but have different names or promises; "
+                    f"literals {position} and {index} of the list are equal but have different names or promises; "
                     "keep one of them"
                 )
-        return list(found.values())
+        return list(entries.values())
 
     @cached_property
     def _automaton(self) -> Any:
         import ahocorasick_rs
 
-        kind = ahocorasick_rs.Implementation.ContiguousNFA  # a DFA of many thousand literals would need gigabytes
-        return ahocorasick_rs.BytesAhoCorasick([key.encode() for key in self._keys], implementation=kind)
+        compact = ahocorasick_rs.Implementation.ContiguousNFA  # a DFA of many thousand literals would need gigabytes
+        return ahocorasick_rs.BytesAhoCorasick([key.encode() for key in self._keys], implementation=compact)
 
     def __getstate__(self) -> dict[str, Any]:
-        return fields_only(self)
+        return pickled_fields(self)
 
     def __repr__(self) -> str:
         return f"Literals({len(self.values)} literals, ignore_case={self.ignore_case}, whole_words={self.whole_words})"
@@ -168,8 +167,8 @@ _TABLE = f"a table of literals has the column text, and may have {', '.join(COLU
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Literal:
-    """One literal: where it stands, and what the table says of it besides its text."""
+class ListedLiteral:
+    """One literal of a file. where: its file and row, for messages."""
 
     where: str
     text: str = field(repr=False)
@@ -178,36 +177,33 @@ class Literal:
     ceiling: float | None = None
 
 
-def read_literals(path: Path) -> list[Literal]:
+def read_literals(path: Path) -> list[ListedLiteral]:
     """The literals of a .txt, .csv or .parquet file, in its order.
 
-    Of plain text, spaces around a literal and empty lines do not count; in tables every character does.
+    In plain text, spaces around a literal and empty lines are ignored; in tables every character counts.
     """
-    ending = path.suffix.lower()
-    rows = _rows_of_text(path) if ending == ".txt" else _rows_of_csv(path) if ending == ".csv" else _rows(path)
-    found = [_literal(where, row) for where, row in rows]
-    if not found:
-        raise InvalidInput(f"{path} holds no literal; write one on each line, or drop the rule")
-    nameless = [literal for literal in found if literal.name is None]
-    if nameless and len(nameless) < len(found):
+    readers = {".txt": _rows_of_text, ".csv": _rows_of_csv}
+    read_rows = readers.get(path.suffix.lower(), _rows_of_parquet)
+    literals = [_literal(where, row) for where, row in read_rows(path)]
+    if not literals:
+        raise InvalidInput(f"{path} contains no literal; write one on each line, or drop the rule")
+    nameless = [literal for literal in literals if literal.name is None]
+    if nameless and len(nameless) < len(literals):
         raise InvalidInput(f"{nameless[0].where}: this literal has no name but others do; name all of them, or none")
-    return found
+    return literals
 
 
-def check_names(listed: Sequence[Literal], *, whole_words: bool) -> None:
-    """Refuse a name, which is public, in which the scan would find a literal of the list, be its case as it may."""
-    import numpy as np
+def check_names(listed: Sequence[ListedLiteral], *, whole_words: bool) -> None:
+    """Refuses a name, which is public, that contains a literal of the list in any case."""
     import pyarrow as pa
-
-    from hush.data.parts import Block
 
     finder = Literals(values=[literal.text for literal in listed], ignore_case=True, whole_words=whole_words)
     names = pa.array([literal.name or "" for literal in listed], pa.large_string())
-    found = finder.find(Block(texts=names, columns={}, rows=np.arange(len(names))))
-    if len(found):
+    hits = finder.find(Block(texts=names, columns={}, rows=np.arange(len(names))))
+    if len(hits):
         raise InvalidInput(
-            f"{listed[found.example_H[0]].where}: the name holds the text of a literal of this list, and names are "
-            "public; choose one that does not"
+            f"{listed[hits.example_H[0]].where}: the name contains the text of a literal of this list, and names are "
+            "public; choose another name"
         )
 
 
@@ -227,13 +223,13 @@ def _rows_of_csv(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if not cells:
                 continue
             if len(cells) != len(header):
-                raise InvalidInput(f"{where}: {len(cells)} cells under {len(header)} columns; mend the row")
+                raise InvalidInput(f"{where}: {len(cells)} cells under {len(header)} columns; correct the row")
             yield where, {name: cell or None for name, cell in zip(header, cells, strict=True)}
     except csv.Error:
         raise InvalidInput(f"{path}, line {reader.line_num}: this is not CSV; check its quotes") from None
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows_of_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     table = parquet_table(path)
     _check_columns(table.column_names, path)
     for number, row in enumerate(table.to_pylist()):
@@ -241,22 +237,22 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _check_columns(names: list[str], path: Path) -> None:
-    strange = [place for place, name in enumerate(names, 1) if name not in COLUMNS]
-    if "text" not in names or strange or len(set(names)) != len(names):
-        which = f"; column {strange[0]} of {len(names)} is none of them" if strange else ""
+    unknown = [position for position, name in enumerate(names, 1) if name not in COLUMNS]
+    if "text" not in names or unknown or len(set(names)) != len(names):
+        which = f"; column {unknown[0]} of {len(names)} is none of them" if unknown else ""
         raise InvalidInput(f"{path}: {_TABLE}, each once{which}")
 
 
-def _literal(where: str, row: Mapping[str, Any]) -> Literal:
+def _literal(where: str, row: Mapping[str, Any]) -> ListedLiteral:
     text, name = row["text"], row.get("name")
     if not isinstance(text, str) or not text.strip():
         raise InvalidInput(f"{where}: there is no text; write the literal there, or remove the row")
     if name is not None and not (isinstance(name, str) and name.strip()):
         raise InvalidInput(f"{where}: the name is not text; write a public name there, or leave it empty")
     if name is not None and text.strip().casefold() in name.casefold():
-        raise InvalidInput(f"{where}: the name holds the text, and names are public; choose one that does not")
-    numbers = {column: _probability(where, column, row.get(column)) for column in ("prior", "ceiling")}
-    return Literal(where=where, text=text, name=name, **numbers)
+        raise InvalidInput(f"{where}: the name contains the text, and names are public; choose another name")
+    probabilities = {column: _probability(where, column, row.get(column)) for column in ("prior", "ceiling")}
+    return ListedLiteral(where=where, text=text, name=name, **probabilities)
 
 
 def _probability(where: str, column: str, cell: object) -> float | None:
@@ -267,7 +263,7 @@ def _probability(where: str, column: str, cell: object) -> float | None:
     except ValueError:
         number = 0.0
     if not LEAST_PRIOR <= number < 1.0:  # written so that NaN fails
-        raise InvalidInput(f"{where}: the {column} is no number from {LEAST_PRIOR} to less than 1; write one there")
+        raise InvalidInput(f"{where}: the {column} is not a number from {LEAST_PRIOR} to less than 1; write one there")
     return number
 
 

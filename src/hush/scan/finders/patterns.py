@@ -1,10 +1,10 @@
-"""The patterns rule: regular expressions of Python's ``re``; each distinct match is a secret, or each pattern is one.
+"""The patterns rule and the fields rule: regular expressions over the text, and values of a column beside the text.
 
-Of one pattern the matches that ``re.finditer`` gives are found: from the left, none overlapping another. Different
-patterns are searched independently. Matches of no characters count as none. Patterns come from the owner of the data:
-one that backtracks without end will do so here, too.
+Patterns are those of Python's ``re``; each distinct match is a secret, or each pattern is one. The matches of a pattern
+are those of ``re.finditer``: from left to right, not overlapping. Different patterns are searched independently, and
+empty matches do not count. Patterns come from the owner of the data: one that backtracks forever will do so here, too.
 
-The fields rule: the value of a metadata column (team, project, customer) names the secret that an example holds.
+Fields: the value of a metadata column (team, project, customer) names the secret that an example contains.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Any, Literal, final
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
-from hush.scan.hits import Declared, Hits, SpanList, fields_only
+from hush.scan.hits import DeclaredSecret, Hits, SpanList, pickled_fields
 
 __all__ = ["Fields", "Patterns"]
 
@@ -23,10 +23,10 @@ __all__ = ["Fields", "Patterns"]
 @final
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Patterns:
-    """What these patterns match, or their group of this number or name.
+    """Finds what these patterns match, or their group of this number or name.
 
-    secret="match": each distinct matched text is a secret, whichever pattern it was. secret="pattern": each pattern is
-    one, declared in this order. Flags are written into a pattern: ``(?i)...`` ignores case.
+    secret="match": each distinct matched text is a secret, whichever pattern matched. secret="pattern": each pattern is
+    a secret, declared in this order. Flags are part of a pattern: ``(?i)...`` ignores case.
 
     >>> Patterns(patterns=[r"sk-[a-z0-9]{8}"])
     Patterns(1 patterns, secret='match')
@@ -38,7 +38,7 @@ class Patterns:
 
     def __post_init__(self) -> None:
         if isinstance(self.patterns, str):
-            raise InvalidInput("patterns is one string; pass a list of patterns")
+            raise InvalidInput("patterns is a string; pass a list of patterns")
         object.__setattr__(self, "patterns", tuple(self.patterns))
         if self.secret not in ("match", "pattern"):
             raise InvalidInput(f"secret={self.secret!r}; pass 'match' (each matched text) or 'pattern' (each pattern)")
@@ -62,11 +62,13 @@ class Patterns:
         return ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
-        return [Declared(key=_key(index)) for index in range(len(self.patterns))] if self.secret == "pattern" else ()
+    def declared(self) -> Sequence[DeclaredSecret]:
+        return (
+            [DeclaredSecret(key=_key(index)) for index in range(len(self.patterns))] if self.secret == "pattern" else ()
+        )
 
     def find(self, block: Block) -> Hits:
-        found = SpanList()
+        hits = SpanList()
         for example, text in enumerate(block.strings):
             for index, pattern in enumerate(self._compiled):
                 reason = f"matches pattern {index + 1:,}"
@@ -74,15 +76,15 @@ class Patterns:
                     begin, end = match.span(self.group)
                     if begin < end:
                         key = text[begin:end] if self.secret == "match" else _key(index)
-                        found.add(example, begin, end, key, reason)
-        return found.hits()
+                        hits.add(example, begin, end, key, reason)
+        return hits.hits()
 
     @cached_property
     def _compiled(self) -> list[re.Pattern[str]]:
         return [_compiled(index, pattern) for index, pattern in enumerate(self.patterns, 1)]
 
     def __getstate__(self) -> dict[str, Any]:
-        return fields_only(self)
+        return pickled_fields(self)
 
     def __repr__(self) -> str:
         return f"Patterns({len(self.patterns)} patterns, secret={self.secret!r})"
@@ -93,7 +95,7 @@ def _key(index: int) -> str:
 
 
 def _compiled(index: int, pattern: str) -> re.Pattern[str]:
-    """Its errors say where, not what: a pattern may spell out a secret, and so do the messages of ``re``."""
+    """Compiles a pattern; errors never quote it (as the messages of ``re`` do), since it may spell out a secret."""
     if not isinstance(pattern, str):
         raise InvalidInput(f"pattern {index} is a {type(pattern).__name__}; pass a string")
     try:
@@ -101,20 +103,20 @@ def _compiled(index: int, pattern: str) -> re.Pattern[str]:
     except re.error as error:
         where = f"at character {error.pos + 1}" if error.pos is not None else "as a whole"
     except (OverflowError, RecursionError):
-        where = "as a whole (too large a repetition, or nested too deep)"
-    raise InvalidInput(f"pattern {index} is no regular expression {where}; mend it there")
+        where = "as a whole (a too large repetition, or too deep nesting)"
+    raise InvalidInput(f"pattern {index} is not a regular expression {where}; correct it there")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """Each distinct value of a column is a secret, held by the examples that have it.
+    """Each distinct value of a column is a secret, contained in the examples that have the value.
 
-    Empty values name none; a list names several, and so does text with a ``separator``. White space around a value does
-    not count; numbers, dates and truth values are taken as Python writes them, and whole numbers without a point: many
-    writers add one where others of the column are missing. The characters of the example that give the secret away are
-    not known. public_names: the values are no secret themselves (only which text belongs to them is), so that the scan
-    may call a secret RULE:VALUE; it asks this attribute.
+    An empty value names no secret; a list names several, as does text with a ``separator``. White space around a value
+    is ignored. Numbers, dates and truth values are written as in Python, whole numbers without a decimal point: many
+    writers add one if other values of the column are missing. The span of such a secret in the text is unknown.
+    public_names: the values themselves may be shown (only which text belongs to them is secret), so secrets get the
+    public id RULE:VALUE.
     """
 
     column: str
@@ -132,31 +134,31 @@ class Fields:
         return (self.column,)
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return ()
 
     def find(self, block: Block) -> Hits:
         if self.column not in block.columns:
             known = ", ".join(sorted(block.columns)) or "none"
             raise InvalidInput(f"there is no column {self.column!r}, only: {known}; name one of them")
-        found = SpanList()
+        hits = SpanList()
         for example, value in enumerate(block.columns[self.column].to_pylist()):
             for key in self._names(value):
-                found.add(example, -1, -1, key, f"column {self.column}")
-        return found.hits()
+                hits.add(example, -1, -1, key, f"column {self.column}")
+        return hits.hits()
 
     def _names(self, value: object) -> Iterator[str]:
-        if value is None or value != value:  # NaN stands for a missing number
+        if value is None or value != value:  # NaN: a missing number
             return
         if isinstance(value, (list, tuple, set)):
             for entry in value:
                 yield from self._names(entry)
         elif isinstance(value, (dict, bytes)):
             raise InvalidInput(
-                f"column {self.column!r} holds a {type(value).__name__}, which names no secret; "
+                f"column {self.column!r} contains a {type(value).__name__}, which names no secret; "
                 "pass a column of text, numbers or lists of them"
             )
         else:
-            said = str(int(value) if isinstance(value, float) and value.is_integer() else value)
-            parts = said.split(self.separator) if self.separator is not None else [said]
+            text = str(int(value) if isinstance(value, float) and value.is_integer() else value)
+            parts = text.split(self.separator) if self.separator is not None else [text]
             yield from (name for part in parts if (name := part.strip()))

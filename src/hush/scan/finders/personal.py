@@ -1,6 +1,7 @@
-"""The personal data rule: names, e-mail addresses, phone numbers and the like, as Presidio recognises them.
+"""The personal data rule: names, e-mail addresses, phone numbers and other entities that Presidio recognises.
 
-It runs a spaCy model that is already on the machine; nothing is fetched. Long texts are read in overlapping windows.
+It runs a spaCy model that is installed on the machine; nothing is downloaded. Long texts are read in overlapping
+windows.
 """
 
 import difflib
@@ -14,22 +15,22 @@ from typing import Any, final
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
-from hush.scan.hits import Declared, Hits, SpanList, fields_only
+from hush.scan.hits import DeclaredSecret, Hits, SpanList, pickled_fields
 
 __all__ = ["PersonalData"]
 
 
-WINDOW = 100_000  # characters; a language model's memory grows by about a gigabyte with each as many
-OVERLAP = 2_000  # more than any name or number is long
-LOGGERS = ("presidio-analyzer", "decision_process", "tldextract", "spacy")
+WINDOW_CHARACTERS = 100_000  # a spaCy model needs about a gigabyte of memory for this many
+OVERLAP_CHARACTERS = 2_000  # longer than any name or number
+TEXT_LOGGERS = ("presidio-analyzer", "decision_process", "tldextract", "spacy")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class PersonalData:
-    """What Presidio takes for one of these entities (PERSON, EMAIL_ADDRESS, ...) with at least this score.
+    """Finds what Presidio recognises as one of these entities (PERSON, EMAIL_ADDRESS, ...) with at least this score.
 
-    model: a spaCy pipeline, by the name of its package or the folder that holds it. A secret's key is the text found.
+    model: a spaCy pipeline, named by its package or its folder. A secret's key is the text found.
     """
 
     entities: Sequence[str]
@@ -39,12 +40,10 @@ class PersonalData:
 
     def __post_init__(self) -> None:
         if isinstance(self.entities, str) or not self.entities:
-            raise InvalidInput(
-                "entities is empty or one string; pass a list of names, such as PERSON and EMAIL_ADDRESS"
-            )
+            raise InvalidInput("entities is empty or a string; pass a list of names, such as PERSON and EMAIL_ADDRESS")
         object.__setattr__(self, "entities", tuple(self.entities))
         if not 0.0 <= self.score <= 1.0:
-            raise InvalidInput(f"score={self.score!r} is no confidence; pass a number from 0 to 1")
+            raise InvalidInput(f"score={self.score!r} is not a confidence; pass a number from 0 to 1")
         if find_spec("presidio_analyzer") is None:
             raise InvalidInput(
                 'the personal data rule needs the package presidio-analyzer; run pip install "hush[pii]"'
@@ -57,22 +56,22 @@ class PersonalData:
         return ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return ()
 
     def find(self, block: Block) -> Hits:
-        found = SpanList()
+        hits = SpanList()
         for example, text in enumerate(block.strings):
             for begin, end, entity in self._recognised(text):
-                found.add(example, begin, end, text[begin:end], f"entity {entity}")
-        return found.hits()
+                hits.add(example, begin, end, text[begin:end], f"entity {entity}")
+        return hits.hits()
 
     def _recognised(self, text: str) -> Iterator[tuple[int, int, str]]:
-        for start in range(0, max(len(text) - OVERLAP, 1), WINDOW - OVERLAP):
-            stop = start + WINDOW
-            # Each window answers for what begins in its middle; the text's own ends belong to the first and the last.
-            first = start + OVERLAP // 2 if start else 0
-            last = stop - OVERLAP // 2 if stop < len(text) else len(text)
+        for start in range(0, max(len(text) - OVERLAP_CHARACTERS, 1), WINDOW_CHARACTERS - OVERLAP_CHARACTERS):
+            stop = start + WINDOW_CHARACTERS
+            # Each window reports entities that begin in its middle; the first and the last also those at the ends.
+            first = start + OVERLAP_CHARACTERS // 2 if start else 0
+            last = stop - OVERLAP_CHARACTERS // 2 if stop < len(text) else len(text)
             results = self._engine.analyze(
                 text[start:stop], self.language, entities=list(self.entities), score_threshold=self.score
             )
@@ -87,8 +86,8 @@ class PersonalData:
         from presidio_analyzer.nlp_engine import SpacyNlpEngine
 
         if not (Path(self.model).is_dir() or spacy.util.is_package(self.model)):
-            raise _no_model(self.model)  # Presidio would fetch it
-        for name in LOGGERS:
+            raise _no_model(self.model)  # Presidio would download it
+        for name in TEXT_LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # they may log texts
         _keep_domain_names_offline()
         language_model = SpacyNlpEngine(models=[{"lang_code": self.language, "model_name": self.model}])
@@ -106,18 +105,18 @@ class PersonalData:
         return engine
 
     def __getstate__(self) -> dict[str, Any]:
-        return fields_only(self)
+        return pickled_fields(self)
 
 
 def _no_model(name: str) -> InvalidInput:
     return InvalidInput(
-        f"the spaCy model {name!r} is not on this machine, and nothing is fetched during a scan; run "
+        f"the spaCy model {name!r} is not installed, and a scan downloads nothing; run "
         f"python -m spacy download {name}, or name another model or the folder of one"
     )
 
 
 def _keep_domain_names_offline() -> None:
-    """Has addresses checked against the list of top-level domains that is installed, not against one on the network."""
+    """Makes Presidio check e-mail addresses against the installed list of top-level domains, not one on the network."""
     import tldextract
     from presidio_analyzer.predefined_recognizers.generic import email_recognizer
 

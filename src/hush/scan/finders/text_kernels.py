@@ -1,22 +1,13 @@
-"""Inner loops of counting and finding words, compiled by Numba on first use.
+"""Inner loops over the UTF-8 of texts: folding, tokenising, counting and finding; compiled by Numba on first use.
 
-Import only inside functions: loading the compiler is slow. A word list is the UTF-8 of its distinct words one after
-another (``letters``) and where each begins (``offset_W``). It is looked up by a hash table of open addressing:
-``slots`` holds word numbers, -1 where free, and a word is known by comparing its bytes, so that equal hashes do no
-harm. Words are those of ``next_word``, which is compiled into these loops.
+Import only inside functions: loading the compiler is slow. Every loop releases the interpreter lock, and none uses
+Numba's own threads. Compiled code is cached until this file changes. The bytes are valid UTF-8; offsets of characters
+count code points from the start of the text.
+
+A word list is the concatenated UTF-8 of its distinct words (``letters``) and the offset of each (``offset_W``). A hash
+table with open addressing finds a word: ``slots`` holds word numbers, -1 if free, and words are compared byte by byte,
+so equal hashes do no harm.
 Shapes: N texts, W words, H hits.
-
-Inner loops of tokenising, compiled by Numba on first use.
-
-Import only inside functions: loading the compiler is slow. Shapes: N texts, W words.
-
-Inner loops over the UTF-8 of texts, compiled by Numba on first use.
-
-Import only inside functions: loading the compiler is slow. Every loop releases the interpreter lock and none uses
-Numba's own threads. What was compiled is kept until its own file changes: after a change to a function that is called
-from another file, remove ``__pycache__``. The bytes are valid UTF-8. Offsets of characters count code points from the
-start of the text.
-Shapes: N texts, H hits.
 """
 
 from typing import Any
@@ -29,14 +20,18 @@ from hush.scan.finders.unicode import BREAK, FORMULA, JOINER, KIND_SHIFT, LETTER
 # pyright: basic
 
 
+POINT_MASK = (1 << KIND_SHIFT) - 1
+DOLLAR = ord("$")
+
+
 def compiled(function: Any) -> Any:
-    """Compiled once per machine and kept beside the source."""
+    """Compiled once per machine and cached next to the source."""
     return njit(cache=True, nogil=True)(function)
 
 
 @compiled
-def longer(array, needed):
-    """The array with room for at least this many entries, and for as many again."""
+def grown(array, needed):
+    """A copy of the array with room for twice as many entries as needed."""
     out = np.empty(2 * needed, array.dtype)
     out[: array.size] = array
     return out
@@ -44,7 +39,7 @@ def longer(array, needed):
 
 @compiled
 def code_point(data, position):
-    """The code point that begins here, and how many bytes it takes."""
+    """The code point at this byte, and its length in bytes."""
     lead = np.int64(data[position])
     if lead < 0x80:
         return lead, 1
@@ -58,7 +53,7 @@ def code_point(data, position):
 
 @compiled
 def write_code_point(out, at, point):
-    """Writes a code point as UTF-8; returns the position behind it."""
+    """Writes a code point as UTF-8; returns the position after it."""
     if point < 0x80:
         out[at] = point
         return at + 1
@@ -79,7 +74,7 @@ def write_code_point(out, at, point):
 
 @compiled
 def characters_between(data, begin, end):
-    """How many characters begin in these bytes."""
+    """The number of characters that begin in these bytes."""
     count = 0
     for position in range(begin, end):
         count += (data[position] & 0xC0) != 0x80
@@ -110,10 +105,10 @@ def fold_texts(data, offset_N, lower):
 
 @compiled
 def place_matches(data, offset_N, end_H, bytes_H, characters_H, word):
-    """Which text each match lies in (-1 for none) and its first character there.
+    """The text of each match (-1 if it lies in none) and its first character there.
 
-    Matches come by ascending end, each with its length in bytes and in characters. ``word``: the code points that must
-    not stand on either side of a match; empty if any may.
+    Matches are sorted by end, each with its length in bytes and in characters. ``word``: code points that must not
+    occur on either side of a match; empty if any may.
     """
     example_H, begin_H = np.empty(end_H.size, np.int64), np.empty(end_H.size, np.int64)
     i, counted_to, characters = 0, offset_N[0], 0
@@ -144,19 +139,12 @@ def place_matches(data, offset_N, end_H, bytes_H, characters_H, word):
     return example_H, begin_H
 
 
-# pyright: basic
-
-
-POINT_MASK = (1 << KIND_SHIFT) - 1
-DOLLAR = ord("$")
-
-
 @compiled
 def next_word(data, position, end, character, table, word):
     """The next word from this byte on, written folded into ``word``.
 
-    Returns the byte and the character to go on from, the word's first character and the one behind it, and its length
-    in bytes: 0 when the text is over.
+    Returns the byte and the character from which to continue, the word's first character and the one after its last,
+    and its length in bytes, which is 0 at the end of the text.
     """
     length, begin, stop, joiner = 0, 0, 0, 0
     while position < end:
@@ -191,7 +179,7 @@ def next_word(data, position, end, character, table, word):
 
 @compiled
 def split_words(data, offset_N, table):
-    """All words one after another, folded: letters, and where each begins."""
+    """All words in order, folded: their letters, and the offset of each."""
     word = np.empty(2 * (offset_N[-1] - offset_N[0]) + 4, np.uint8)
     letters, offset_W, num_words = np.empty(64, np.uint8), np.zeros(64, np.int64), 0
     for i in range(offset_N.size - 1):
@@ -202,16 +190,13 @@ def split_words(data, offset_N, table):
                 break
             at = offset_W[num_words]
             if at + length > letters.size:
-                letters = longer(letters, at + length)
+                letters = grown(letters, at + length)
             if num_words + 1 == offset_W.size:
-                offset_W = longer(offset_W, num_words + 1)
+                offset_W = grown(offset_W, num_words + 1)
             letters[at : at + length] = word[:length]
             offset_W[num_words + 1] = at + length
             num_words += 1
     return letters[: offset_W[num_words]].copy(), offset_W[: num_words + 1].copy()
-
-
-# pyright: basic
 
 
 @compiled
@@ -224,8 +209,8 @@ def hash_of(letters, begin, end):
 
 
 @compiled
-def located(slots, hash_W, letters, offset_W, source, begin, end, value):
-    """The slot of a word, and its number, or -1 where that slot is free for it."""
+def find_slot(slots, hash_W, letters, offset_W, source, begin, end, value):
+    """The slot of a word and the word's number; the number is -1 if the word is not listed, and the slot then free."""
     mask = np.uint64(slots.size - 1)
     slot = value & mask
     while True:
@@ -242,8 +227,8 @@ def located(slots, hash_W, letters, offset_W, source, begin, end, value):
 
 
 @compiled
-def indexed(hash_W, num_words, size):
-    """Slots for these words, which are distinct."""
+def slots_for(hash_W, num_words, size):
+    """The hash table of these distinct words."""
     slots = np.full(size, -1, np.int32)
     mask = np.uint64(size - 1)
     for word in range(num_words):
@@ -256,7 +241,7 @@ def indexed(hash_W, num_words, size):
 
 @compiled
 def word_index(letters, offset_W):
-    """Hashes and slots of a word list."""
+    """The hashes and the hash table of a word list."""
     num_words = offset_W.size - 1
     hash_W = np.empty(num_words, np.uint64)
     for word in range(num_words):
@@ -264,20 +249,20 @@ def word_index(letters, offset_W):
     size = 16
     while size < 2 * num_words:
         size *= 2
-    return hash_W, indexed(hash_W, num_words, size)
+    return hash_W, slots_for(hash_W, num_words, size)
 
 
 @compiled
-def appended(letters, offset_W, count_W, hash_W, slots, num_words, source, begin, end, value, slot):
-    """Adds a word that is not there; returns the arrays, which may be new ones."""
+def append_word(letters, offset_W, count_W, hash_W, slots, num_words, source, begin, end, value, slot):
+    """Adds a word that is not listed; returns the arrays, which may have been replaced by larger ones."""
     at = offset_W[num_words]
     if at + end - begin > letters.size:
-        letters = longer(letters, at + end - begin)
+        letters = grown(letters, at + end - begin)
     if num_words + 1 >= offset_W.size:
         offset_W, count_W, hash_W = (
-            longer(offset_W, num_words + 2),
-            longer(count_W, num_words + 2),
-            longer(hash_W, num_words + 2),
+            grown(offset_W, num_words + 2),
+            grown(count_W, num_words + 2),
+            grown(hash_W, num_words + 2),
         )
     letters[at : at + end - begin] = source[begin:end]
     offset_W[num_words + 1] = at + end - begin
@@ -285,13 +270,13 @@ def appended(letters, offset_W, count_W, hash_W, slots, num_words, source, begin
     hash_W[num_words] = value
     slots[slot] = num_words
     if 2 * (num_words + 1) > slots.size:
-        slots = indexed(hash_W, num_words + 1, 2 * slots.size)
+        slots = slots_for(hash_W, num_words + 1, 2 * slots.size)
     return letters, offset_W, count_W, hash_W, slots
 
 
 @compiled
 def count_words(data, offset_N, table):
-    """The distinct words of these texts, and in how many texts each occurs: letters, offsets, counts."""
+    """The distinct words of these texts, and the number of texts with each: letters, offsets, counts."""
     longest = 0
     for i in range(offset_N.size - 1):
         longest = max(longest, offset_N[i + 1] - offset_N[i])
@@ -299,7 +284,7 @@ def count_words(data, offset_N, table):
     room = 1 << 12
     letters, offset_W, count_W = np.empty(8 * room, np.uint8), np.zeros(room, np.int64), np.empty(room, np.int64)
     hash_W, slots, num_words = np.empty(room, np.uint64), np.full(2 * room, -1, np.int32), 0
-    last_W = np.empty(room, np.int64)  # the text that counted a word last
+    last_W = np.empty(room, np.int64)  # the last text in which each word was counted
     for i in range(offset_N.size - 1):
         position, character = offset_N[i], 0
         while True:
@@ -307,15 +292,15 @@ def count_words(data, offset_N, table):
             if length == 0:
                 break
             value = hash_of(word, 0, length)
-            slot, number = located(slots, hash_W, letters, offset_W, word, 0, length, value)
+            slot, number = find_slot(slots, hash_W, letters, offset_W, word, 0, length, value)
             if number < 0:
                 number = num_words
-                letters, offset_W, count_W, hash_W, slots = appended(
+                letters, offset_W, count_W, hash_W, slots = append_word(
                     letters, offset_W, count_W, hash_W, slots, num_words, word, 0, length, value, slot
                 )
                 num_words += 1
                 if num_words > last_W.size:
-                    last_W = longer(last_W, num_words)
+                    last_W = grown(last_W, num_words)
                 last_W[number] = -1
             if last_W[number] != i:
                 last_W[number] = i
@@ -325,22 +310,22 @@ def count_words(data, offset_N, table):
 
 @compiled
 def merge_counts(letters, offset_W, count_W, others, other_offset, other_count):
-    """Two word lists as one, the counts of equal words added."""
+    """The union of two word lists, with the counts of equal words added."""
     num_words = offset_W.size - 1
     hash_W, slots = word_index(letters, offset_W)
     all_letters, all_offset, all_count = (
-        longer(letters, letters.size + 1),
-        longer(offset_W, offset_W.size),
-        longer(count_W, offset_W.size),
+        grown(letters, letters.size + 1),
+        grown(offset_W, offset_W.size),
+        grown(count_W, offset_W.size),
     )
-    all_hash = longer(hash_W, offset_W.size)
+    all_hash = grown(hash_W, offset_W.size)
     for k in range(other_offset.size - 1):
         begin, end = other_offset[k], other_offset[k + 1]
         value = hash_of(others, begin, end)
-        slot, number = located(slots, all_hash, all_letters, all_offset, others, begin, end, value)
+        slot, number = find_slot(slots, all_hash, all_letters, all_offset, others, begin, end, value)
         if number < 0:
             number = num_words
-            all_letters, all_offset, all_count, all_hash, slots = appended(
+            all_letters, all_offset, all_count, all_hash, slots = append_word(
                 all_letters, all_offset, all_count, all_hash, slots, num_words, others, begin, end, value, slot
             )
             num_words += 1
@@ -351,7 +336,7 @@ def merge_counts(letters, offset_W, count_W, others, other_offset, other_count):
 
 @compiled
 def find_words(data, offset_N, table, letters, offset_W, hash_W, slots):
-    """Every occurrence of the listed words: example, word, first character and the one behind the last."""
+    """Every occurrence of the listed words: example, word, first character and the one after the last."""
     longest = 0
     for i in range(offset_N.size - 1):
         longest = max(longest, offset_N[i + 1] - offset_N[i])
@@ -362,7 +347,7 @@ def find_words(data, offset_N, table, letters, offset_W, hash_W, slots):
         np.empty(1024, np.int64),
         np.empty(1024, np.int64),
     )
-    found = 0
+    num_hits = 0
     for i in range(offset_N.size - 1):
         position, character = offset_N[i], 0
         while True:
@@ -372,12 +357,12 @@ def find_words(data, offset_N, table, letters, offset_W, hash_W, slots):
             if length == 0:
                 break
             value = hash_of(word, 0, length)
-            number = located(slots, hash_W, letters, offset_W, word, 0, length, value)[1]
+            number = find_slot(slots, hash_W, letters, offset_W, word, 0, length, value)[1]
             if number < 0:
                 continue
-            if found == example_H.size:
-                example_H, word_H = longer(example_H, found), longer(word_H, found)
-                begin_H, end_H = longer(begin_H, found), longer(end_H, found)
-            example_H[found], word_H[found], begin_H[found], end_H[found] = i, number, begin, stop
-            found += 1
-    return example_H[:found].copy(), word_H[:found].copy(), begin_H[:found].copy(), end_H[:found].copy()
+            if num_hits == example_H.size:
+                example_H, word_H = grown(example_H, num_hits), grown(word_H, num_hits)
+                begin_H, end_H = grown(begin_H, num_hits), grown(end_H, num_hits)
+            example_H[num_hits], word_H[num_hits], begin_H[num_hits], end_H[num_hits] = i, number, begin, stop
+            num_hits += 1
+    return example_H[:num_hits].copy(), word_H[:num_hits].copy(), begin_H[:num_hits].copy(), end_H[:num_hits].copy()

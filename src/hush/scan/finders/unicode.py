@@ -1,11 +1,8 @@
-"""What the finders know of characters: Python's own Unicode tables as arrays that compiled loops can look into.
+"""Unicode tables as arrays for compiled loops, and the UTF-8 bytes of a block without Python strings.
 
-Everything goes code point by code point, so that a character of the folded text is a character of the text. That is
-where it departs from ``str.lower``, which turns İ (U+0130) into two characters and a Σ that ends a word into ς.
-
-The bytes under a block's texts, for finders that read them without making Python strings.
-
-Shapes: N examples; an ``offset_N`` has N + 1 entries, text i is ``data[offset_N[i]:offset_N[i + 1]]``.
+All tables map single code points, so a character of the folded text corresponds to one character of the text. This
+differs from ``str.lower``, which turns İ (U+0130) into two characters and a Σ at the end of a word into ς.
+Shapes: N examples; an ``offset_N`` has N + 1 entries, and text i is ``data[offset_N[i]:offset_N[i + 1]]``.
 """
 
 from functools import cache
@@ -27,9 +24,9 @@ __all__ = [
     "caseless",
     "caseless_table",
     "folded",
-    "frozen",
     "is_letter",
     "is_word",
+    "read_only",
     "strings_of",
     "token_table",
 ]
@@ -39,42 +36,42 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def bytes_of(texts: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The UTF-8 of all texts and where each begins and ends in it, without copying."""
+    """The UTF-8 bytes of all texts and their offsets, without copying."""
     _, offsets, data = texts.buffers()
     if offsets is None or not len(texts):
-        return frozen(np.empty(0, np.uint8)), frozen(np.zeros(1, np.int64))
+        return read_only(np.empty(0, np.uint8)), read_only(np.zeros(1, np.int64))
     offset_N = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return frozen(np.frombuffer(data if data is not None else b"", np.uint8)), frozen(offset_N)
+    return read_only(np.frombuffer(data if data is not None else b"", np.uint8)), read_only(offset_N)
 
 
-def frozen(array: NDArray[Scalar]) -> NDArray[Scalar]:
-    """The array, not to be written to. Compiled loops take that kind only: each kind is compiled on its own."""
+def read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    """A read-only view. Compiled loops take only such arrays, since Numba compiles writable ones separately."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
 
 
 def strings_of(data: NDArray[np.uint8], offset_N: NDArray[np.int64]) -> pa.LargeStringArray:
-    """The way back."""
-    buffers: Any = [pa.py_buffer(frozen(array)) for array in (offset_N, data)]
+    """The texts of these bytes and offsets; the inverse of ``bytes_of``."""
+    buffers: Any = [pa.py_buffer(read_only(array)) for array in (offset_N, data)]
     return pa.LargeStringArray.from_buffers(len(offset_N) - 1, *buffers)
 
 
-PLANES = 0x40000  # no code point above is a letter, a digit or has a lower case
+NUM_CODE_POINTS = 0x40000  # size of the tables: no code point above is a letter, a digit or has a lower case
 
 BREAK, LETTER, JOINER, FORMULA, LETTER_AT_END, MARK = range(6)
-"""What a code point does in a tokenisation; LETTER_AT_END is a letter that is followed by a break, MARK goes on a word.
+"""The role of a code point in tokenisation. LETTER_AT_END is a letter followed by a break; MARK continues a word.
 
-Vowels of many scripts are marks (नरेंद्र), and so are accents in texts that are not composed: a word does not end there.
+Vowels of many scripts are marks (नरेंद्र), and so are accents in texts that are not composed.
 """
 KIND_SHIFT = 24
 
-IRREGULAR = {"İ": "i", "\u1fd3": "\u0390", "\u1fe3": "\u03b0", "\ufb06": "\ufb05"}
-"""Letters that are another one in another case, or in another spelling of it, though no single character says so."""
+CASE_EXCEPTIONS = {"İ": "i", "\u1fd3": "\u0390", "\u1fe3": "\u03b0", "\ufb06": "\ufb05"}
+"""Letters equal to another letter up to case, although neither ``str.upper`` nor ``str.lower`` shows it."""
 
 
 def folded(text: str) -> str:
-    """In lower case where that is one character: as long as before.
+    """In lower case, except characters whose lower case is longer: the length does not change.
 
     >>> folded("ÀΣ İ"), "ÀΣ İ".lower() == folded("ÀΣ İ")
     ('àσ İ', False)
@@ -83,10 +80,10 @@ def folded(text: str) -> str:
 
 
 def caseless(text: str) -> str:
-    """As long as before, and equal for texts that differ in case alone: what ``ignore_case`` compares.
+    """The form that ``ignore_case`` compares: equal for texts that differ in case alone, and of unchanged length.
 
-    Beyond ``folded``, all forms of a letter are one: σ and ς, s and ſ, and i with and without a dot, since İ is both
-    the capital of i and next to I. Letters are equal exactly where ``re.IGNORECASE`` takes them so.
+    Beyond ``folded``, all forms of a letter are equal: σ and ς, s and ſ, and i with and without a dot (İ is a capital
+    of i). Letters are equal exactly if ``re.IGNORECASE`` treats them as equal.
 
     >>> caseless("ΟΔΟΣ") == caseless("οδος"), caseless("İstanbul") == caseless("ISTANBUL")
     (True, True)
@@ -97,45 +94,55 @@ def caseless(text: str) -> str:
 @cache
 def _caseless(character: str) -> str:
     upper = character.upper()
-    if character in IRREGULAR:
-        return IRREGULAR[character]
+    if character in CASE_EXCEPTIONS:
+        return CASE_EXCEPTIONS[character]
     return folded(upper if len(upper) == 1 and character.isalpha() else character)
 
 
 @cache
 def caseless_table() -> NDArray[np.uint32]:
     """``caseless`` for each code point."""
-    return frozen(np.fromiter((ord(caseless(chr(point))) for point in range(PLANES)), np.uint32, PLANES))
+    return read_only(
+        np.fromiter((ord(caseless(chr(point))) for point in range(NUM_CODE_POINTS)), np.uint32, NUM_CODE_POINTS)
+    )
 
 
 @cache
 def lower_table() -> NDArray[np.uint32]:
-    """The folded code point of each."""
-    return frozen(np.fromiter((ord(folded(chr(point))) for point in range(PLANES)), np.uint32, PLANES))
+    """``folded`` for each code point."""
+    return read_only(
+        np.fromiter((ord(folded(chr(point))) for point in range(NUM_CODE_POINTS)), np.uint32, NUM_CODE_POINTS)
+    )
 
 
 @cache
 def is_letter() -> NDArray[np.bool_]:
-    """``str.isalpha``."""
-    return frozen(np.fromiter((chr(point).isalpha() for point in range(PLANES)), np.bool_, PLANES))
+    """``str.isalpha`` for each code point."""
+    return read_only(np.fromiter((chr(point).isalpha() for point in range(NUM_CODE_POINTS)), np.bool_, NUM_CODE_POINTS))
 
 
 @cache
 def is_mark() -> NDArray[np.bool_]:
-    """What Unicode combines with the character before it: its categories Mn, Mc and Me."""
-    return frozen(np.fromiter((category(chr(point))[0] == "M" for point in range(PLANES)), np.bool_, PLANES))
+    """Whether each code point is a combining mark: categories Mn, Mc and Me."""
+    return read_only(
+        np.fromiter((category(chr(point))[0] == "M" for point in range(NUM_CODE_POINTS)), np.bool_, NUM_CODE_POINTS)
+    )
 
 
 @cache
 def is_word() -> NDArray[np.bool_]:
-    r"""What ``\w`` matches."""
-    return frozen(np.fromiter((chr(point).isalnum() or point == 0x5F for point in range(PLANES)), np.bool_, PLANES))
+    r"""Whether ``\w`` matches each code point."""
+    return read_only(
+        np.fromiter(
+            (chr(point).isalnum() or point == 0x5F for point in range(NUM_CODE_POINTS)), np.bool_, NUM_CODE_POINTS
+        )
+    )
 
 
 @cache
 def token_table(letters: str, lower: bool, joiners: str, skip_formulas: bool) -> NDArray[np.uint32]:
-    """For each code point what it does (high byte) and the code point to write for it."""
-    point = lower_table() if lower else np.arange(PLANES, dtype=np.uint32)
+    """For each code point its role in tokenisation (high byte) and the code point to write for it."""
+    point = lower_table() if lower else np.arange(NUM_CODE_POINTS, dtype=np.uint32)
     if letters == "unicode":
         letter = is_letter()
     else:
@@ -149,6 +156,6 @@ def token_table(letters: str, lower: bool, joiners: str, skip_formulas: bool) ->
     if skip_formulas:
         kind[ord("$")] = FORMULA
     if letters == "ascii" and lower:
-        # "İ".lower() is an i and a dot above it, which is no letter: the one place where a letter makes two characters.
+        # "İ".lower() is an i and a combining dot, which is not a letter: the only letter that becomes two characters.
         kind[0x130], table[0x130] = LETTER_AT_END, ord("i")
-    return frozen((kind << KIND_SHIFT | table).astype(np.uint32))
+    return read_only((kind << KIND_SHIFT | table).astype(np.uint32))

@@ -1,25 +1,20 @@
-r"""The words rule: every word whose document frequency lies in a range is a secret; after the paper.
+r"""The words rule: every word whose document frequency lies in a range is a secret.
 
-All examples are counted first (``Words``, a survey); what is then found (``ChosenWords``, a finder) are all places
-where a chosen word stands.
-
-In how many examples each word occurs: what the words rule counts by block and adds up over a corpus.
-
-Shapes: W words.
-
-What counts as a word: tokenisation, stated exactly and compiled; first step of the words rule.
-
-A word is a run of letters, or several such runs with exactly one joiner between them; everything else only separates.
+``Words`` is a survey: it counts in how many examples each word occurs (``WordCounts``). Its finder, ``ChosenWords``,
+then finds all occurrences of the chosen words. ``Tokens`` defines what a word is: a run of letters, or several such
+runs with exactly one joiner between them; everything else separates words.
 
 - ``letters="ascii"``: letters are a to z and A to Z. With ``lower``, the words of a text are exactly
-  ``re.findall(r"[a-z]+(?:[-'][a-z]+)*", re.sub(r"\$[^$]*\$", " ", text.lower()))``. As ``str.lower`` has it, the Kelvin
-  sign (U+212A) is a k, and İ (U+0130) an i with a separator behind it.
-- ``letters="unicode"``: letters are the code points of which ``str.isalpha`` is true, each with the combining marks
-  that follow it. A word with é as two characters is another than with é as one, so texts are best composed (NFC)
-  beforehand. With ``lower`` each code point is replaced by its own lower case where that is one character: İ stays, and
-  Σ becomes σ also at the end of a word.
-- ``skip_formulas``: from a dollar sign to the next one, both included, nothing is a word; a last one without partner
-  only separates.
+  ``re.findall(r"[a-z]+(?:[-'][a-z]+)*", re.sub(r"\$[^$]*\$", " ", text.lower()))``. As in ``str.lower``, the Kelvin
+  sign (U+212A) is a k, and İ (U+0130) an i followed by a separator.
+- ``letters="unicode"``: letters are the code points for which ``str.isalpha`` is true, each with the combining marks
+  that follow it. A word with é as two characters differs from one with é as one character, so texts should be composed
+  (NFC) first. With ``lower``, each code point is replaced by its lower case if that is one character: İ stays, and Σ
+  becomes σ also at the end of a word.
+- ``skip_formulas``: from a dollar sign to the next one, both included, nothing is a word; a last dollar sign without a
+  partner only separates.
+
+Shapes: W words, H hits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,8 +28,8 @@ from numpy.typing import NDArray
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
-from hush.scan.finders.unicode import bytes_of, folded, frozen, strings_of, token_table
-from hush.scan.hits import Declared, Hits, fields_only
+from hush.scan.finders.unicode import bytes_of, folded, read_only, strings_of, token_table
+from hush.scan.hits import DeclaredSecret, Hits, pickled_fields
 
 __all__ = ["ChosenWords", "Tokens", "WordCounts", "Words"]
 
@@ -42,7 +37,7 @@ __all__ = ["ChosenWords", "Tokens", "WordCounts", "Words"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """How texts are cut into words.
+    """How texts are cut into words; the module docstring has the exact definition.
 
     >>> Tokens().words("The state-of-the-art $x^2$ isn't Caf\u00e9-'s")
     ['the', 'state-of-the-art', "isn't", 'caf', 's']
@@ -57,21 +52,21 @@ class Tokens:
 
     def __post_init__(self) -> None:
         if self.letters not in ("ascii", "unicode"):
-            raise InvalidInput(f"letters={self.letters!r} names no set of letters; pass 'ascii' or 'unicode'")
+            raise InvalidInput(f"letters={self.letters!r} is not a set of letters; pass 'ascii' or 'unicode'")
         for index, joiner in enumerate(self.joiners):
             if joiner.isalpha() or (joiner == "$" and self.skip_formulas) or folded(joiner) != joiner:
                 raise InvalidInput(
                     f"joiners: entry {index} is a letter, has a lower case, or is the dollar sign around formulas; "
-                    "pass signs that only stand between letters, such as -'"
+                    "pass characters that only occur between letters, such as -'"
                 )
 
     @property
     def table(self) -> NDArray[np.uint32]:
-        """What each code point does, for the compiled loops."""
+        """The role of each code point, for the compiled loops."""
         return token_table(self.letters, self.lower, self.joiners, self.skip_formulas)
 
     def words(self, text: str) -> list[str]:
-        """The words of one text, in order and with repetitions; to look at, since blocks are read without it."""
+        """The words of one text, in order and with repetitions; for inspection, not used on blocks."""
         from hush.scan.finders.text_kernels import split_words
 
         data, offset_N = bytes_of(pa.array([text], pa.large_string()))
@@ -79,16 +74,16 @@ class Tokens:
 
 
 Run = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
-"""Distinct words one after another as UTF-8, where each begins, and its count."""
+"""Distinct words: their concatenated UTF-8, the offset of each, and its count."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class WordCounts:
-    """Words and in how many examples each occurs.
+    """Words and the number of examples in which each occurs.
 
-    Held as several runs of distinct words, each less than half as long as the one before it: adding a block then costs
-    in proportion to the block, not to all words so far, and nothing is ever changed in place.
+    Stored as several runs of distinct words, each less than half as long as the previous one: adding a block then costs
+    time in proportion to the block, not to all words so far. Nothing is changed in place.
     """
 
     runs: tuple[Run, ...]
@@ -100,17 +95,17 @@ class WordCounts:
         return cls(runs=(count_words(*bytes_of(block.texts), tokens.table),))
 
     def plus(self, other: "WordCounts") -> "WordCounts":
-        """Both as one."""
+        """The sum of two counts."""
         runs: list[Run] = []
         for run in sorted([*self.runs, *other.runs], key=_size, reverse=True):
             runs.append(run)
             while len(runs) > 1 and 2 * _size(runs[-1]) >= _size(runs[-2]):
-                runs.append(_joined([runs.pop(), runs.pop()]))
+                runs.append(_merged_runs([runs.pop(), runs.pop()]))
         return WordCounts(runs=tuple(runs))
 
     def ranked(self) -> tuple[pa.LargeStringArray, NDArray[np.int64]]:
-        """All words and their counts, by falling count; words of equal count in the order of their code points."""
-        letters, offset_W, count_W = _joined(self.runs)
+        """All words and their counts, by falling count; ties in the order of their code points."""
+        letters, offset_W, count_W = _merged_runs(self.runs)
         table = pa.table({"word": strings_of(letters, offset_W), "count": count_W})
         table = table.sort_by([("count", "descending"), ("word", "ascending")])
         return table.column("word").combine_chunks(), table.column("count").to_numpy()
@@ -123,12 +118,12 @@ def _size(run: Run) -> int:
     return len(run[2])
 
 
-def _joined(runs: Iterable[Run]) -> Run:
+def _merged_runs(runs: Iterable[Run]) -> Run:
     from hush.scan.finders.text_kernels import merge_counts
 
     total, *others = runs
     for run in others:
-        total = merge_counts(*map(frozen, total), *map(frozen, run))
+        total = merge_counts(*map(read_only, total), *map(read_only, run))
     return total
 
 
@@ -137,7 +132,7 @@ def _joined(runs: Iterable[Run]) -> Run:
 class Words:
     """Words that occur in ``documents=(least, most)`` examples, or of rank ``ranks=(first, last)``; both ends count.
 
-    Ranks count from 1 by falling number of examples; words in equally many go in the order of their code points.
+    Ranks count from 1 by falling number of examples; ties are in the order of their code points.
 
     >>> Words(ranks=(5000, 6000)).ranks
     (5000, 6000)
@@ -156,7 +151,7 @@ class Words:
         ends = tuple(given) if isinstance(given, (tuple, list)) else ()
         if len(ends) != 2 or not all(type(end) is int for end in ends) or not 1 <= ends[0] <= ends[1]:
             raise InvalidInput(
-                f"{name}={given!r} is no range; pass two whole numbers, the first at least 1 and at most the second"
+                f"{name}={given!r} is not a range; pass two whole numbers, the first at least 1 and at most the second"
             )
         object.__setattr__(self, name, ends)
 
@@ -165,15 +160,15 @@ class Words:
         return ()
 
     def count(self, block: Block) -> WordCounts:
-        """In how many of the block's examples each word occurs."""
+        """The number of the block's examples in which each word occurs."""
         return WordCounts.of(block, self.tokens)
 
-    def merged(self, one: WordCounts, other: WordCounts) -> WordCounts:
-        """Both counts as one; the order and grouping of merges change nothing that is found."""
-        return one.plus(other)
+    def merged(self, first: WordCounts, second: WordCounts, /) -> WordCounts:
+        """The sum of two counts; the order and grouping of merges do not change what is found."""
+        return first.plus(second)
 
     def finder(self, total: WordCounts | None) -> "ChosenWords":
-        """Finds the words in the range."""
+        """The finder of the words in the range."""
         if total is None:
             return ChosenWords(
                 words=(), documents_W=np.empty(0, np.int64), rank_W=np.empty(0, np.int64), tokens=self.tokens
@@ -183,7 +178,7 @@ class Words:
         if self.ranks is not None:
             low, high = self.ranks[0] - 1, self.ranks[1]
         elif self.documents is not None:
-            # The counts fall, so the range is one stretch.
+            # The counts fall, so the chosen words are contiguous.
             low = int(np.searchsorted(-documents_W, -self.documents[1], side="left"))
             high = int(np.searchsorted(-documents_W, -self.documents[0], side="right"))
         high = min(high, len(words))
@@ -199,9 +194,9 @@ class Words:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ChosenWords:
-    """Finds every occurrence of these words, whole ones as the tokenisation has them; a word's key is the word.
+    """Finds every occurrence of these words as whole words of the tokenisation; a word's key is the word.
 
-    Shapes: W words. documents_W: in how many examples each occurs; rank_W: its place by that number.
+    documents_W: the number of examples in which each occurs; rank_W: its rank by that number.
     """
 
     words: tuple[str, ...]
@@ -214,14 +209,14 @@ class ChosenWords:
         return ()
 
     @property
-    def declared(self) -> Sequence[Declared]:
+    def declared(self) -> Sequence[DeclaredSecret]:
         return ()
 
     def find(self, block: Block) -> Hits:
         from hush.scan.finders.text_kernels import find_words
 
-        found = find_words(*bytes_of(block.texts), self.tokens.table, *self._index)
-        example_H, word_H, begin_H, end_H = found
+        occurrences = find_words(*bytes_of(block.texts), self.tokens.table, *self._index)
+        example_H, word_H, begin_H, end_H = occurrences
         present, key_H = np.unique(word_H, return_inverse=True)
         return Hits.of(
             example_H,
@@ -241,10 +236,10 @@ class ChosenWords:
         from hush.scan.finders.text_kernels import word_index
 
         letters, offset_W = bytes_of(pa.array(self.words, pa.large_string()))
-        return tuple(map(frozen, (letters, offset_W, *word_index(letters, offset_W))))
+        return tuple(map(read_only, (letters, offset_W, *word_index(letters, offset_W))))
 
     def __getstate__(self) -> dict[str, Any]:
-        return fields_only(self)
+        return pickled_fields(self)
 
     def __repr__(self) -> str:
         return f"ChosenWords({len(self.words)} words)"

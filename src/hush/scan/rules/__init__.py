@@ -1,4 +1,7 @@
-"""The rules file: which secrets to look for, how, and what each is promised; checked whole before anything is read."""
+"""The rules file: which secrets to look for, how, and the protection of each; validated before any data is read.
+
+schema.py has the fields of each kind of rule, promises.py priors and ceilings, reading.py YAML and error messages.
+"""
 
 import os
 from collections.abc import Mapping
@@ -15,15 +18,15 @@ from hush.scan.rules.reading import Document, Problems, kind_of_value, read_yaml
 from hush.scan.rules.schema import ChunksRule, CodeRule, CopiesRule, LiteralsRule, Rule
 from hush.settings import Model
 
-__all__ = ["Rules", "RulesFile", "listed", "load_rules"]
+__all__ = ["Rules", "RulesFile", "document_error", "load_rules"]
 
 
-CANARIES = "canary"  # what a plan takes for planted, by ids that begin so: such a rule's secrets would count as unreal
-ENDINGS = (".txt", ".csv", ".parquet")  # of files of literals
+CANARY_RULE_NAME = "canary"  # ids that begin with it mark planted canaries, which a plan does not count as secrets
+LITERAL_FILE_ENDINGS = (".txt", ".csv", ".parquet")
 
 
 class RulesFile(Model):
-    """The file as it is written."""
+    """The content of a rules file."""
 
     version: Literal[1] = Field(default=1, description="1")
     defaults: Promise | None = Field(default=None, description="a mapping with prior and ceiling")
@@ -36,9 +39,9 @@ class RulesFile(Model):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Rules:
-    """Rules that fit together: distinct names, a promise for every secret, files that exist.
+    """Validated rules: distinct names, a protection for every secret, files that exist.
 
-    folder: where the paths of files begin.
+    folder: the folder to which the paths of files are relative.
     """
 
     file: RulesFile
@@ -46,7 +49,7 @@ class Rules:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], *, folder: str | os.PathLike[str] = ".") -> Self:
-        """Rules from Python, in the form of the file.
+        """Rules from a dictionary of the form of the file.
 
         >>> Rules.of({
         ...     "defaults": {"prior": 1e-10, "ceiling": 1e-3},
@@ -58,25 +61,25 @@ class Rules:
 
     @classmethod
     def checked(cls, document: Document, folder: Path, source: str) -> Self:
-        """Rules from a document that was read; source: what messages call it."""
+        """Rules from a parsed document; source: its name in messages."""
         if not isinstance(document.content, Mapping):
-            said = kind_of_value(document.content)
-            raise InvalidInput(f"{source}: the file is {said}; it takes a mapping with version, defaults and rules")
+            kind = kind_of_value(document.content)
+            raise InvalidInput(f"{source}: the file is {kind}; write a mapping with version, defaults and rules")
         problems = Problems(root=RulesFile, content=document.content, line_of=document.line_of)
-        rules, found = None, list[str]()
+        rules, sentences = None, list[str]()
         try:
             rules = cls(file=RulesFile.model_validate(document.content), folder=folder)
-        except ValidationError as error:  # it quotes what it was given, so it goes no further, not even as a context
-            found = problems.of(error)
+        except ValidationError as error:  # it quotes the input, so it is not passed on, not even as a context
+            sentences = problems.of(error)
         if rules is not None:
-            found = rules.misfits(problems)
-        if rules is None or found:
-            raise listed(source, found)
+            sentences = rules.inconsistencies(problems)
+        if rules is None or sentences:
+            raise document_error(source, sentences)
         return rules
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """In the order of the file, which is the order of their secrets."""
+        """The rules in the order of the file, which is also the order of their secrets."""
         return self.file.rules
 
     @property
@@ -84,71 +87,74 @@ class Rules:
         """Whether the data is a folder of code: a rule looks at code, or chunks are stated."""
         return self.file.chunks is not None or any(rule.find == "code" for rule in self.rules)
 
-    def protection(self, rule: Rule, own: Promise | None = None) -> Protection:
-        """What a secret of this rule is promised, whose own promise, if it has one, counts first."""
-        return protection_of(own, None if isinstance(rule, CopiesRule) else rule.promise, self.file.defaults)
+    def protection(self, rule: Rule, promise: Promise | None = None) -> Protection:
+        """The protection of a secret of this rule; the secret's own promise, if it has one, takes precedence."""
+        return protection_of(promise, None if isinstance(rule, CopiesRule) else rule.promise, self.file.defaults)
 
     def path(self, name: str) -> Path:
-        """A file that the rules name."""
+        """The path of a file that the rules name."""
         return self.folder / Path(name).expanduser()
 
-    def misfits(self, problems: Problems) -> list[str]:
-        """What no rule can see alone; problems knows where the rules stand in their document."""
-        found: list[str] = []
+    def inconsistencies(self, problems: Problems) -> list[str]:
+        """Sentences about what is wrong between rules: repeated names, missing protections, missing files."""
+        sentences: list[str] = []
 
-        def note(place: tuple[str | int, ...], said: str) -> None:
-            found.append(problems.at(place, f"{problems.where(place)}: {said}"))
+        def note(place: tuple[str | int, ...], problem: str) -> None:
+            sentences.append(problems.at(place, f"{problems.where(place)}: {problem}"))
 
         first: dict[str, int] = {}
         for number, rule in enumerate(self.rules):
             before = first.setdefault(rule.name, number)
             if before != number:
                 note(("rules", number, "name"), f"rules[{before}] has this name too; give each rule its own")
-            if rule.name == CANARIES:
-                note(("rules", number, "name"), "the ids of planted canaries begin so; give the rule another name")
+            if rule.name == CANARY_RULE_NAME:
+                note(
+                    ("rules", number, "name"),
+                    "the ids of planted canaries begin with this name; give the rule another name",
+                )
             if isinstance(rule, LiteralsRule) and rule.file is not None:
-                said = _unreadable(self.path(rule.file))
-                if said:
-                    note(("rules", number, "file"), said)
-            for place, own in _promising(rule):
+                problem = _file_problem(self.path(rule.file))
+                if problem:
+                    note(("rules", number, "file"), problem)
+            for place, promise in _promises(rule):
                 try:
-                    self.protection(rule, own)
+                    self.protection(rule, promise)
                 except InvalidInput as error:
                     note(("rules", number, *place), str(error))
         copies = [number for number, rule in enumerate(self.rules) if isinstance(rule, CopiesRule)]
         for number in copies[1:]:
             note(("rules", number), f"rules[{copies[0]}] looks for copies already; keep the one with less similarity")
-        return found
+        return sentences
 
     def __repr__(self) -> str:
         return f"Rules({', '.join(f'{rule.name}: {rule.find}' for rule in self.rules)})"
 
 
 def load_rules(path: str | os.PathLike[str]) -> Rules:
-    """The rules in a YAML file. One error lists everything that is wrong with it, by line, and quotes none of it."""
+    """The rules in a YAML file. One error lists all problems, by line, without quoting the file."""
     document = read_yaml(Path(path))
     return Rules.checked(document, Path(path).parent, str(path))
 
 
-def _promising(rule: Rule) -> list[tuple[tuple[str | int, ...], Promise | None]]:
-    """Where secrets get their promise: from the rule, or one by one."""
+def _promises(rule: Rule) -> list[tuple[tuple[str | int, ...], Promise | None]]:
+    """The promises to check, with their place in the rule: one for the rule, or one for each secret."""
     if isinstance(rule, CopiesRule):
         return []
     if isinstance(rule, CodeRule):
         return [(("secrets", number), secret.promise) for number, secret in enumerate(rule.secrets)]
     if isinstance(rule, LiteralsRule) and rule.file is not None and not rule.file.endswith(".txt"):
-        return []  # its columns may promise; that shows when it is read
+        return []  # its columns may state promises, which are checked when it is read
     return [((), None)]
 
 
-def _unreadable(path: Path) -> str | None:
-    if path.suffix.lower() not in ENDINGS:
-        return f"a file of literals ends in {', '.join(ENDINGS)}"
-    return None if path.is_file() else f"{path} is not a file; paths begin at the folder of the rules file"
+def _file_problem(path: Path) -> str | None:
+    if path.suffix.lower() not in LITERAL_FILE_ENDINGS:
+        return f"a file of literals ends in {', '.join(LITERAL_FILE_ENDINGS)}"
+    return None if path.is_file() else f"{path} is not a file; paths are relative to the folder of the rules file"
 
 
-def listed(source: str, found: list[str]) -> InvalidInput:
-    """One error for everything that was found wrong with a document."""
-    if len(found) == 1:
-        return InvalidInput(f"{source}, {found[0]}")
-    return InvalidInput("\n  ".join([f"{source} has {len(found)} problems:", *found]))
+def document_error(source: str, sentences: list[str]) -> InvalidInput:
+    """One error for all problems of a document."""
+    if len(sentences) == 1:
+        return InvalidInput(f"{source}, {sentences[0]}")
+    return InvalidInput("\n  ".join([f"{source} has {len(sentences)} problems:", *sentences]))

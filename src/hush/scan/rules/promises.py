@@ -1,12 +1,9 @@
-"""What secrets are promised by a rules file: points that the owner states, or a prior from the secret's public format.
-
-A prior is never computed from a secret's own text. A plan is public, so one that depended on the text would tell
-something about it before any model is trained: whoever reads a prior of 1e-14 for a password learns that it is long.
-
-Priors from how secrets are made: how many equally likely values a public format has, and so how likely each is.
+"""Promises of a rules file: points of prior and ceiling that the owner states, or a prior from a public format.
 
 A format says how a secret was drawn (an alphabet and a length, a generator, or bits), which an adversary is assumed to
-know. Nothing here ever sees a secret.
+know; its prior is 1 divided by the number of equally likely values. A prior is never computed from a secret's own text:
+a plan is public, so a prior that depended on the text would reveal something about it before any model is trained. A
+prior of 1e-14 for a password, for example, would reveal that the password is long.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +22,7 @@ from hush.settings import Model, Probability, Whole, wrong
 __all__ = ["ALPHABETS", "GENERATORS", "LEAST_PRIOR", "Format", "Promise", "prior_among", "protection_of"]
 
 
-LEAST_PRIOR = 1e-300  # the accountant takes no smaller one; a test compares the two
+LEAST_PRIOR = 1e-300  # the smallest prior that the accountant takes; a test compares the two
 
 ALPHABETS: Mapping[str, Callable[[int], int]] = MappingProxyType(
     {
@@ -37,30 +34,29 @@ ALPHABETS: Mapping[str, Callable[[int], int]] = MappingProxyType(
         "alphanumeric": lambda length: 62**length,
         "printable": lambda length: 95**length,
         "bytes": lambda length: 256**length,
-        # These write whole bytes, so their last letters are not free: 22 letters of base64 are 16 bytes, not 132 bits.
+        # These encode whole bytes, so their last letters are not free: 22 letters of base64 are 16 bytes, not 132 bits.
         "base32": lambda length: 256 ** (5 * length // 8),
         "base64": lambda length: 256 ** (6 * length // 8),
     }
 )
-"""How many texts of a length there are over a named alphabet."""
+"""The number of texts of a given length over each named alphabet."""
 
 GENERATORS: Mapping[str, int] = MappingProxyType(
     {
         "uuid4": 2**122,  # six of the 128 bits are fixed
         "nanoid": 64**21,
-        "luhn16": 10**15,  # 16 digits, the last of which checks the others
-        "payment-card": 10**7,  # the same, to somebody who knows the issuer's first eight digits
-        "github-token": 62**30,  # the last six of its 36 characters check the others
+        "luhn16": 10**15,  # 16 digits, of which the last is a check digit
+        "payment-card": 10**7,  # the same, for an adversary who knows the issuer's first eight digits
+        "github-token": 62**30,  # the last six of its 36 characters are a checksum
     }
 )
-"""How many equally likely values a known way to make secrets has."""
+"""The number of equally likely values of each known generator of secrets."""
 
 
 def prior_among(values: int) -> float:
-    """The probability of one value among so many equally likely ones.
+    """The prior of one value among this many equally likely values, rounded up.
 
-    Guarantee: at least 1 / values, exactly compared, and at least the smallest prior that the accountant takes; above
-    that smallest one it is the least such double.
+    Guarantee: at least 1 / values (compared exactly) and at least LEAST_PRIOR; it is the smallest such double.
 
     >>> prior_among(2**20) == 2.0**-20, prior_among(10**6), prior_among(62**500)
     (True, 1.0000000000000002e-06, 1e-300)
@@ -72,38 +68,38 @@ def prior_among(values: int) -> float:
     return max(prior, LEAST_PRIOR)
 
 
-LONGEST = 4096  # letters or bits of a format; far beyond what a prior can tell apart
-LARGEST_ALPHABET = 1_114_112  # letters that Unicode has room for
+MAX_FORMAT_LENGTH = 4096  # letters or bits; LEAST_PRIOR is reached long before
+MAX_ALPHABET_SIZE = 1_114_112  # the number of code points of Unicode
 
 
 def _alphabet(value: object) -> object:
-    allowed = f"pass how many letters there are (2 to {LARGEST_ALPHABET}), or one of {', '.join(ALPHABETS)}"
+    allowed = f"pass how many letters there are (2 to {MAX_ALPHABET_SIZE}), or one of {', '.join(ALPHABETS)}"
     if isinstance(value, str) and value in ALPHABETS:
         return value
-    if isinstance(value, int) and not isinstance(value, bool) and 2 <= value <= LARGEST_ALPHABET:
+    if isinstance(value, int) and not isinstance(value, bool) and 2 <= value <= MAX_ALPHABET_SIZE:
         return value
-    raise wrong(f"it is no known alphabet{nearest(value, ALPHABETS)}; {allowed}")
+    raise wrong(f"it is not a known alphabet{nearest(value, ALPHABETS)}; {allowed}")
 
 
 def _generator(value: object) -> object:
     if isinstance(value, str) and value in GENERATORS:
         return value
-    raise wrong(f"it is no known generator{nearest(value, GENERATORS)}; pass one of {', '.join(GENERATORS)}")
+    raise wrong(f"it is not a known generator{nearest(value, GENERATORS)}; pass one of {', '.join(GENERATORS)}")
 
 
 class Format(Model):
-    """How a secret was drawn, which is public: every value of the format was equally likely."""
+    """How a secret was drawn, which is public: all values of the format were equally likely."""
 
     alphabet: Annotated[int | str | None, BeforeValidator(_alphabet)] = None
     length: Whole | None = Field(
         default=None,
         ge=1,
-        le=LONGEST,
-        description=f"how many letters it has at least, a whole number from 1 to {LONGEST}",
+        le=MAX_FORMAT_LENGTH,
+        description=f"how many letters it has at least, a whole number from 1 to {MAX_FORMAT_LENGTH}",
     )
     generator: Annotated[str | None, BeforeValidator(_generator)] = None
     bits: Whole | None = Field(
-        default=None, ge=1, le=LONGEST, description=f"a whole number of random bits, 1 to {LONGEST}"
+        default=None, ge=1, le=MAX_FORMAT_LENGTH, description=f"a whole number of random bits, 1 to {MAX_FORMAT_LENGTH}"
     )
 
     @model_validator(mode="after")
@@ -117,7 +113,7 @@ class Format(Model):
 
     @property
     def values(self) -> int:
-        """How many equally likely values there are."""
+        """The number of equally likely values."""
         if self.bits is not None:
             return 2**self.bits
         if self.generator is not None:
@@ -127,7 +123,7 @@ class Format(Model):
 
     @property
     def prior(self) -> float:
-        """The most that anybody gives to one value who knows the format and nothing else.
+        """The prior of an adversary who knows the format and nothing else.
 
         Guarantee: at least 1 / ``values``; see ``prior_among``.
 
@@ -138,7 +134,7 @@ class Format(Model):
 
 
 class Promise(Model):
-    """A promise, or a part of one that a rule or the defaults complete."""
+    """A promise, or a part of one that the rule or the defaults complete."""
 
     prior: Probability | None = Field(
         default=None, ge=LEAST_PRIOR, description=f"a number from {LEAST_PRIOR} to less than 1, such as 1e-10"
@@ -167,10 +163,10 @@ class Promise(Model):
 
 
 def protection_of(*promises: Promise | None) -> Protection:
-    """The promise that these make together, the one nearest to the secret first.
+    """The protection that these promises state together, given in order of precedence.
 
-    What one leaves open the next one states: a secret's own promise, then its rule's, then the defaults. Several points
-    stand for themselves, and complete nothing.
+    The order is the secret's own promise, its rule's, the defaults; each fills in what earlier ones leave open. A
+    promise with points is complete by itself: it neither fills in others nor is filled in.
 
     >>> protection_of(Promise(ceiling=1e-6), None, Promise(prior=1e-10, ceiling=1e-3))
     Protection(prior=1e-10, ceiling=1e-06)
@@ -183,7 +179,7 @@ def protection_of(*promises: Promise | None) -> Protection:
         if promise.points is not None:
             if prior is None and ceiling is None:
                 return Protection.of(*promise.points)
-            break  # which of the points would complete half a promise?
+            break  # points cannot complete half a promise
         if prior is None:
             prior = promise.prior if promise.format is None else promise.format.prior
         if ceiling is None:

@@ -1,14 +1,8 @@
-"""What every part of a rules file shares: unknown keys are refused, nothing changes later, and no value ever shows.
+"""Reading rules files: YAML with line numbers, the types of their fields, and all problems of a file as sentences.
 
-Fields say in their description what they take, in words that complete "pass …"; a message about a wrong value is made
-from that, and never from the value, which may be the text of a secret.
-
-Everything that is wrong with a rules file, in sentences: where, what is allowed, and the nearest name that is.
-
-No sentence holds what the file says in that place, except numbers where a number belongs and keys that are all but a
-known one: a value in the wrong place may well be the text of a secret.
-
-Reading YAML so that a message can say on which line something stands, without saying what stands there.
+A field's description says what it takes, in words that complete "pass ...". A message about a wrong value is made of
+that description, the line and the nearest allowed name, never of the value: a value in the wrong place may be the text
+of a secret. Only numbers in place of numbers, and keys that are close to a known key, are quoted.
 """
 
 import re
@@ -46,8 +40,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 def _name(value: str) -> str:
     if NAME.fullmatch(value) is None:
         raise wrong(
-            "it is no name of up to 64 small letters, digits, dots, dashes and underscores, the first of them a letter "
-            "or a digit; pass one, such as rare-words (it becomes part of public ids)"
+            "it is not a name of up to 64 small letters, digits, dots, dashes and underscores that begins with a "
+            "letter or a digit; pass one, such as rare-words (it becomes part of public ids)"
         )
     return value
 
@@ -67,7 +61,7 @@ _OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_e
 
 
 def nearest(value: object, allowed: Iterable[str]) -> str:
-    """Which allowed name a value is near to, as a question; nothing if none. Only the allowed name is ever shown.
+    """The allowed name closest to a value, as a question; empty if none is close. The value itself is never shown.
 
     >>> nearest("pattern", ["words", "patterns"])
     ' (did you mean patterns?)'
@@ -77,7 +71,7 @@ def nearest(value: object, allowed: Iterable[str]) -> str:
 
 
 def kind_of_value(value: object) -> str:
-    """What may be said of a value that could be text."""
+    """The kind of a value, for messages that must not show the value itself."""
     if value is None:
         return "empty"
     for kind, name in ((Mapping, "a mapping"), (list | tuple, "a list"), (str, "text"), (bool, "true or false")):
@@ -89,7 +83,7 @@ def kind_of_value(value: object) -> str:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Problems:
-    """Words for what is wrong with a file that should be a ``root``, and where in it that stands."""
+    """Turns the validation errors of a file into sentences. root: the model of the file; line_of: finds the line."""
 
     root: type[BaseModel]
     content: object
@@ -97,18 +91,18 @@ class Problems:
 
     def of(self, error: ValidationError) -> list[str]:
         """One sentence for each problem, in the order of the file."""
-        found: list[tuple[int, str]] = []
+        sentences: list[tuple[int, str]] = []
         for problem in error.errors(include_url=False):
             if problem["type"] == "too_short" and problem["input"]:
-                continue  # it only looks short, because some of its entries are wrong, which is said of them
+                continue  # it is only short of valid entries, and the invalid ones have their own sentences
             place = _without_tag(problem["loc"])
-            found.append((self.line_of(place) or 0, self.at(place, self._sentence(problem, place))))
-        return [sentence for _, sentence in sorted(found, key=lambda each: each[0])]
+            sentences.append((self.line_of(place) or 0, self.at(place, self._sentence(problem, place))))
+        return [sentence for _, sentence in sorted(sentences, key=lambda entry: entry[0])]
 
-    def at(self, place: Place, said: str) -> str:
-        """A sentence about a place, after its line."""
+    def at(self, place: Place, sentence: str) -> str:
+        """A sentence about a place, preceded by its line."""
         line = self.line_of(place)
-        return said if line is None else f"line {line}: {said}"
+        return sentence if line is None else f"line {line}: {sentence}"
 
     def where(self, place: Place) -> str:
         """A place as a path of keys and positions, with the name of its rule."""
@@ -117,7 +111,7 @@ class Problems:
             model, holder = self._model(place[:size]), self._value(place[:size])
             if isinstance(step, int):
                 path += f"[{step}]"
-            elif model is None and isinstance(holder, Mapping):  # its keys are the owner's own
+            elif model is None and isinstance(holder, Mapping):  # its keys are chosen by the owner
                 path += f", entry {_number_of(step, holder)}"
             else:
                 path += f".{step}" if path else step
@@ -138,13 +132,13 @@ class Problems:
                 return f"{at} lacks find, one of {', '.join(self._kinds)}"
             case "union_tag_invalid":
                 near = nearest(context["tag"], self._kinds)
-                return f"{at}: find is no known kind{near}; pass one of {', '.join(self._kinds)}"
+                return f"{at}: find is not a known kind{near}; pass one of {', '.join(self._kinds)}"
             case "hush":
                 return f"{at}: {context['said']}"
             case "literal_error":
                 allowed = re.findall(r"'?([\w-]+)'?(?:, | or |$)", context["expected"])
-                said = "no allowed word" if isinstance(value, str) else kind_of_value(value)
-                return f"{at} is {said}{nearest(value, allowed)}; pass {' or '.join(allowed)}"
+                kind_shown = "not an allowed word" if isinstance(value, str) else kind_of_value(value)
+                return f"{at} is {kind_shown}{nearest(value, allowed)}; pass {' or '.join(allowed)}"
             case "too_short" | "string_too_short":
                 return f"{at} is empty; pass {self._takes(place)}"
             case _ if kind in _OUT_OF_RANGE:
@@ -161,7 +155,7 @@ class Problems:
         return f"{self.where(tuple(parent))} has {named}; it may hold {', '.join(known)}"
 
     def _takes(self, place: Place) -> str:
-        """What the field at this place, or around it, takes, in the words of its description."""
+        """The description of the field at this place, or of the closest field around it."""
         for size in range(len(place), 0, -1):
             model, name = self._model(place[: size - 1]), place[size - 1]
             field = model.model_fields.get(str(name)) if model else None
@@ -183,7 +177,7 @@ class Problems:
         return inside
 
     def _model(self, place: Place) -> type[BaseModel] | None:
-        """Which model describes a place, following the kind that each rule states."""
+        """The model that describes a place; for a rule, the model of its kind."""
         models: list[type[BaseModel]] = [self.root]
         for size, step in enumerate(place):
             if isinstance(step, str):
@@ -192,13 +186,13 @@ class Problems:
             if len(models) > 1 and isinstance(step, int):
                 find = self._value((*place[: size + 1], "find"))
                 models = [model for model in models if _find(model) == find]
-        holds_one = isinstance(self._value(place), Mapping) or not place
-        return models[0] if len(models) == 1 and holds_one else None
+        is_mapping = isinstance(self._value(place), Mapping) or not place
+        return models[0] if len(models) == 1 and is_mapping else None
 
 
 def _number_of(key: object, holder: Mapping[Any, Any]) -> int:
-    """Which entry of a mapping a key is; pydantic writes keys that are no text as Python does."""
-    return next((number for number, each in enumerate(holder, 1) if key in (each, repr(each))), 0)
+    """The number of a key in a mapping, from 1; pydantic gives keys that are not text as their repr."""
+    return next((number for number, own_key in enumerate(holder, 1) if key in (own_key, repr(own_key))), 0)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -212,7 +206,7 @@ def _find(model: type[BaseModel]) -> str:
 
 
 def _without_tag(place: Place) -> Place:
-    """A problem's place without the kind of the rule, which pydantic puts behind the rule's number."""
+    """The place of a problem without the kind of the rule, which pydantic inserts after the rule's number."""
     cut = place[:2] + place[3:] if place[:1] == ("rules",) and len(place) > 2 and isinstance(place[2], str) else place
     return tuple(step for step in cut if step != "[key]")
 
@@ -220,27 +214,27 @@ def _without_tag(place: Place) -> Place:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Document:
-    """What a file holds, and where in it."""
+    """The content of a YAML file, and the nodes from which line numbers follow."""
 
     content: object = field(repr=False)
     node: yaml.Node | None = field(repr=False)
 
     def line_of(self, place: Sequence[str | int]) -> int | None:
-        """The line of what stands under these keys and positions, or of what holds it; None without a file."""
+        """The line of the value at these keys and positions, or of the closest value around it; None without a file."""
         node = self.node
         if node is None:
             return None
         line = node.start_mark.line + 1
         for step in place:
-            found = _below(node, step)
-            if found is None:
+            entry = _entry(node, step)
+            if entry is None:
                 break
-            line, node = found
+            line, node = entry
         return line
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only, and no key twice: of two values, one would be lost without a word."""
+    """Loads plain data only, and refuses a repeated key, of which YAML would silently drop one value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         first: dict[tuple[str, str], yaml.Node] = {}
@@ -249,16 +243,18 @@ class _Loader(yaml.SafeLoader):
                 before = first.setdefault((key.tag, key.value), key)
                 if before is not key:
                     lines = before.start_mark.line + 1, key.start_mark.line + 1
-                    raise _TwiceError(f"line {lines[1]}: a key stands twice in one mapping, first on line {lines[0]}")
+                    raise _RepeatedKeyError(
+                        f"line {lines[1]}: a key occurs twice in one mapping, first on line {lines[0]}"
+                    )
         return super().construct_mapping(node, deep)
 
 
-class _TwiceError(Exception):
+class _RepeatedKeyError(Exception):
     pass
 
 
 def read_yaml(path: Path) -> Document:
-    """The one document of a YAML file. An error says where it is, and never what the file holds there."""
+    """The single document of a YAML file. An error states the place and never quotes the file."""
     try:
         loader = _Loader(path.read_bytes().decode("utf-8-sig"))
         try:
@@ -267,19 +263,19 @@ def read_yaml(path: Path) -> Document:
         finally:
             loader.dispose()
     except UnicodeDecodeError:
-        said = f"{path} is not UTF-8; write it as UTF-8"
-    except _TwiceError as error:
-        said = f"{path}, {error}; remove or rename one of them"
+        message = f"{path} is not UTF-8; write it as UTF-8"
+    except _RepeatedKeyError as error:
+        message = f"{path}, {error}; remove or rename one of them"
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        said = f"{path}{where}: this is not YAML; check indentation and quotes (patterns go in single quotes)"
-    except (yaml.YAMLError, ValueError, RecursionError):  # characters or dates that cannot be, or endless nesting
-        said = f"{path} is not YAML that can be read; check its characters and its nesting"
-    raise InvalidInput(said)  # out here, where what was caught, which quotes the file, is no part of it
+        message = f"{path}{where}: this is not valid YAML; check indentation and quotes (patterns go in single quotes)"
+    except (yaml.YAMLError, ValueError, RecursionError):  # invalid characters or dates, or too deep nesting
+        message = f"{path} is not valid YAML; check its characters and its nesting"
+    raise InvalidInput(message)  # outside of the handlers, whose exceptions quote the file
 
 
-def _below(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:
+def _entry(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:
     """The line and the node of an entry."""
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
         return node.value[step].start_mark.line + 1, node.value[step]

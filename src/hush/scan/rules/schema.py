@@ -1,6 +1,7 @@
-"""What each kind of rule may say, one model for each value of ``find``; rules for code have a module of their own.
+"""The fields of each kind of rule: one model for each value of ``find``, all joined in ``Rule``.
 
-What rules for code may say: secret projects, how containment spreads from them, and how files become examples.
+scanner.py turns each of them into a finder. Rules for code have nested models: secret projects, how containment spreads
+along imports and contributors, and how files are cut into chunks.
 """
 
 import re
@@ -29,90 +30,8 @@ __all__ = [
 ]
 
 
-def _depth(value: object) -> object:
-    if value is None or value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        return value
-    raise wrong("it is no depth; pass a whole number from 0 on (0: do not spread, 1: direct imports), or all")
-
-
-class CodeSecretRule(Model):
-    """A secret project of a repository."""
-
-    name: Name
-    paths: Texts | None = Field(
-        default=None, description='a list of globs from the repository\'s root, such as ["pay/**"]'
-    )
-    owners: Texts | None = Field(
-        default=None, description='a list of owners as in CODEOWNERS, such as ["@acme/billing"]'
-    )
-    authors: Texts | None = Field(default=None, description="a list of addresses, names or groups of authors")
-    promise: Promise | None = Field(default=None, description=PROMISE)
-
-    @model_validator(mode="after")
-    def _has_files(self) -> Self:
-        if not (self.paths or self.owners or self.authors):
-            raise wrong("a secret of a code rule needs paths, owners or authors, at least one of them")
-        return self
-
-
-class ImportsRule(Model):
-    """How far secrets spread to the files that import theirs."""
-
-    depth: Annotated[int | Literal["all"] | None, BeforeValidator(_depth)] = 1
-
-
-class ContributorsRule(Model):
-    """Who counts as having written a file."""
-
-    share: Real = Field(default=0.0, ge=0.0, le=1.0, description="a number from 0 to 1, such as 0.2")
-    since: Day | None = Field(default=None, description="a day, such as 2024-01-01")
-    of: Literal["commits", "lines"] = "commits"
-    groups: bool = Field(default=False, description=YES_OR_NO)
-
-
-class CodeRule(Model):
-    """Projects of a repository, and how containment spreads from them."""
-
-    name: Name
-    find: Literal["code"]
-    secrets: Annotated[tuple[CodeSecretRule, ...], Field(min_length=1)] = Field(
-        description="a list of secrets, each with a name and paths, owners or authors"
-    )
-    imports: ImportsRule | None = Field(default=None, description="a mapping with depth")
-    contributors: ContributorsRule | None = Field(default=None, description="a mapping with share, since, of or groups")
-    authored: ContributorsRule = Field(
-        default=ContributorsRule(), description="a mapping with share, since, of or groups"
-    )
-    groups: dict[Name, Texts] = Field(default={}, description="a mapping from names of groups to lists of addresses")
-    promise: Promise | None = Field(default=None, description=PROMISE)
-
-    @model_validator(mode="after")
-    def _distinct(self) -> Self:
-        names = [secret.name for secret in self.secrets]
-        for place, name in enumerate(names):
-            if name in names[:place]:
-                raise wrong(f"secrets[{names.index(name)}] and secrets[{place}] are both called {name}; rename one")
-        return self
-
-
-class ChunksRule(Model):
-    """How files of code are cut into examples."""
-
-    lines: Whole | None = Field(default=None, ge=1, description="a whole number from 1 on")
-    tokens: Whole | None = Field(default=None, ge=1, description="a whole number from 1 on")
-    overlap: Whole = Field(default=0, ge=0, description="a whole number from 0 on, below the size of a chunk")
-
-    @model_validator(mode="after")
-    def _one_size(self) -> Self:
-        if (self.lines is None) == (self.tokens is None):
-            raise wrong("chunks need either lines or tokens, one of them")
-        if self.overlap >= (self.lines or self.tokens or 0):
-            raise wrong(f"an overlap of {self.overlap} is not below the chunk's own size; lower it")
-        return self
-
-
-LARGEST = 2**53  # of a count, far more than there are examples
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+MAX_COUNT = 2**53  # of examples or ranks; exact as a double
+CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def _pattern(value: str) -> str:
@@ -121,25 +40,25 @@ def _pattern(value: str) -> str:
     except (re.error, OverflowError, RecursionError) as error:  # its message may quote the pattern
         at = getattr(error, "pos", None)
         where = "" if at is None else f" (from its character {at + 1} on)"
-        raise wrong(f"it is no regular expression that Python takes{where}; mend it, and use single quotes") from None
+        raise wrong(f"it is not a regular expression of Python{where}; correct it, and use single quotes") from None
     if compiled.match("") is not None:
         raise wrong("it matches the empty text, and so everything; make it ask for at least one character")
-    if CONTROL.search(value):  # it would find nothing, without a word
+    if CONTROL_CHARACTER.search(value):  # it would silently find nothing
         raise wrong("it holds a control character, which \\b is in double quotes; use single quotes, or write \\x08")
     return value
 
 
 def _range(value: tuple[int, int]) -> tuple[int, int]:
     low, high = value
-    if not 1 <= low <= high <= LARGEST:
-        raise wrong(f"[{low}, {high}] is no range; pass two whole numbers from 1 on, the smaller one first")
+    if not 1 <= low <= high <= MAX_COUNT:
+        raise wrong(f"[{low}, {high}] is not a range; pass two whole numbers from 1 on, the smaller one first")
     return value
 
 
 def _group(value: object) -> object:
     if isinstance(value, int | str) and not isinstance(value, bool) and (not isinstance(value, int) or value >= 0):
         return value
-    raise wrong("it is no group of a pattern; pass its number (0 for the whole match) or its name")
+    raise wrong("it is not a group of a pattern; pass its number (0 for the whole match) or its name")
 
 
 Range = Annotated[tuple[Whole, Whole], AfterValidator(_range)]
@@ -152,18 +71,18 @@ class TokensRule(Model):
     letters: Literal["ascii", "unicode"] = "ascii"
     lower: bool = Field(default=True, description=YES_OR_NO)
     joiners: str = Field(
-        default="-'", description="the signs that may join two runs of letters to one word, as one text"
+        default="-'", description="the characters that may join two runs of letters to one word, as one text"
     )
     skip_formulas: bool = Field(default=True, description=YES_OR_NO)
 
 
 class WordsRule(Model):
-    """Words by how many examples hold them, or by their rank in that order."""
+    """Words chosen by the number of examples that contain them, or by their rank in that order."""
 
     name: Name
     find: Literal["words"]
     documents: Range | None = Field(
-        default=None, description="[fewest, most] examples that hold the word, such as [50, 100]"
+        default=None, description="[fewest, most] examples that contain the word, such as [50, 100]"
     )
     ranks: Range | None = Field(default=None, description="[first, last] rank from 1 on, such as [5000, 6000]")
     tokens: TokensRule = Field(
@@ -206,7 +125,7 @@ class PatternsRule(Model):
     )
     secret: Literal["match", "pattern"] = "match"
     group: Annotated[int | str, BeforeValidator(_group)] = 0
-    everywhere: bool = True  # what is found in one example is looked for in all
+    everywhere: bool = True  # search all examples for the texts that were found in one
     promise: Promise | None = Field(default=None, description=PROMISE)
 
     @model_validator(mode="after")
@@ -222,17 +141,17 @@ class PatternsRule(Model):
 
 
 class CredentialsRule(Model):
-    """Passwords, keys and tokens that the detect-secrets library knows."""
+    """Passwords, keys and tokens that the detect-secrets library detects."""
 
     name: Name
     find: Literal["credentials"]
     detectors: Texts | None = Field(default=None, description="a list of names of detectors")
-    everywhere: bool = True  # what is found in one example is looked for in all
+    everywhere: bool = True  # search all examples for the texts that were found in one
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 
 class PersonalDataRule(Model):
-    """People, addresses, numbers: what the Presidio library finds."""
+    """People, addresses and numbers that the Presidio library recognises."""
 
     name: Name
     find: Literal["pii"]
@@ -240,7 +159,7 @@ class PersonalDataRule(Model):
     language: str = Field(default="en", description="a language code, such as en")
     score: Real = Field(default=0.5, ge=0.0, le=1.0, description="the least score that counts, a number from 0 to 1")
     model: str | None = Field(default=None, description="the name of a spaCy model")
-    everywhere: bool = True  # what is found in one example is looked for in all
+    everywhere: bool = True  # search all examples for the texts that were found in one
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 
@@ -257,8 +176,93 @@ class FieldsRule(Model):
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 
+# Code
+
+
+def _depth(value: object) -> object:
+    if value is None or value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise wrong("it is not a depth; pass a whole number from 0 on (0: do not spread, 1: direct imports), or all")
+
+
+class CodeSecretRule(Model):
+    """A secret project of a repository."""
+
+    name: Name
+    paths: Texts | None = Field(
+        default=None, description='a list of globs from the repository\'s root, such as ["pay/**"]'
+    )
+    owners: Texts | None = Field(
+        default=None, description='a list of owners as in CODEOWNERS, such as ["@acme/billing"]'
+    )
+    authors: Texts | None = Field(default=None, description="a list of addresses, names or groups of authors")
+    promise: Promise | None = Field(default=None, description=PROMISE)
+
+    @model_validator(mode="after")
+    def _has_files(self) -> Self:
+        if not (self.paths or self.owners or self.authors):
+            raise wrong("a secret of a code rule needs paths, owners or authors, at least one of them")
+        return self
+
+
+class ImportsRule(Model):
+    """How far containment spreads to files that import a file of the secret."""
+
+    depth: Annotated[int | Literal["all"] | None, BeforeValidator(_depth)] = 1
+
+
+class ContributorsRule(Model):
+    """Who counts as having written a file."""
+
+    share: Real = Field(default=0.0, ge=0.0, le=1.0, description="a number from 0 to 1, such as 0.2")
+    since: Day | None = Field(default=None, description="a day, such as 2024-01-01")
+    of: Literal["commits", "lines"] = "commits"
+    groups: bool = Field(default=False, description=YES_OR_NO)
+
+
+class CodeRule(Model):
+    """Secret projects of a repository, and how containment spreads from their files."""
+
+    name: Name
+    find: Literal["code"]
+    secrets: Annotated[tuple[CodeSecretRule, ...], Field(min_length=1)] = Field(
+        description="a list of secrets, each with a name and paths, owners or authors"
+    )
+    imports: ImportsRule | None = Field(default=None, description="a mapping with depth")
+    contributors: ContributorsRule | None = Field(default=None, description="a mapping with share, since, of or groups")
+    authored: ContributorsRule = Field(
+        default=ContributorsRule(), description="a mapping with share, since, of or groups"
+    )
+    groups: dict[Name, Texts] = Field(default={}, description="a mapping from names of groups to lists of addresses")
+    promise: Promise | None = Field(default=None, description=PROMISE)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        names = [secret.name for secret in self.secrets]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise wrong(f"secrets[{names.index(name)}] and secrets[{place}] are both called {name}; rename one")
+        return self
+
+
+class ChunksRule(Model):
+    """How files of code are cut into examples."""
+
+    lines: Whole | None = Field(default=None, ge=1, description="a whole number from 1 on")
+    tokens: Whole | None = Field(default=None, ge=1, description="a whole number from 1 on")
+    overlap: Whole = Field(default=0, ge=0, description="a whole number from 0 on, below the size of a chunk")
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if (self.lines is None) == (self.tokens is None):
+            raise wrong("chunks need either lines or tokens, one of them")
+        if self.overlap >= (self.lines or self.tokens or 0):
+            raise wrong(f"an overlap of {self.overlap} is not below the chunk's own size; lower it")
+        return self
+
+
 class CopiesRule(Model):
-    """Near copies inherit each other's secrets. It makes no secrets, so it promises nothing."""
+    """Near copies inherit each other's secrets. The rule finds no secrets, so it has no promise."""
 
     name: Name
     find: Literal["copies"]

@@ -1,4 +1,4 @@
-"""Imports of the other languages: each form leads to the files it means, and errors, circles and depth do no harm."""
+"""Imports of the other languages: each form leads to the right files, also with errors, cycles and deep nesting."""
 
 import json
 import subprocess

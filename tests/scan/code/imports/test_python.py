@@ -1,4 +1,4 @@
-"""The import graph of Python is that of grimp on packages nobody here wrote; every form of import and error counts."""
+"""The import graph of Python agrees with grimp on third-party packages; every form of import and error is covered."""
 
 import importlib.util
 from pathlib import Path

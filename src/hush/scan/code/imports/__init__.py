@@ -1,4 +1,9 @@
-"""The import graph of a repository in every language that hush reads: who would see a secret module's content."""
+"""The import graph of a repository: which file imports which, in every language in the table ``LANGUAGES``.
+
+A file that imports a secret module reveals something of its content, so containment spreads along these edges
+(spread.py). parsing.py gives syntax trees; python.py, javascript.py, rust.py and c_go_java.py read one language each or
+several.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +20,7 @@ __all__ = ["LANGUAGES", "ImportGraph", "Language", "import_graph"]
 
 
 class Language(Protocol):
-    """One language: it reads each file alone, then finds the files that all of them refer to."""
+    """A language: it reads the references of each file, then resolves them to files of the repository."""
 
     @property
     def name(self) -> str: ...
@@ -24,7 +29,7 @@ class Language(Protocol):
     def endings(self) -> tuple[str, ...]: ...
 
     def references(self, path: str, text: str) -> tuple[Any, bool]:
-        """What a file imports, and whether it has errors."""
+        """The imports of a file, and whether it has syntax errors."""
         ...
 
     def edges(self, repository: Repository, references: Mapping[str, Any]) -> Iterator[tuple[str, set[str]]]:
@@ -41,9 +46,8 @@ class ImportGraph:
     """Which file imports which.
 
     imports: for each file of a known language, sorted, the files of the repository that it imports, itself excluded.
-    Files that cannot be read as text can still be imported.
-    with_errors: files whose imports may be incomplete, as they cannot be read or their language cannot parse them
-    whole; what could be made out of them is in ``imports``. files: how many were read of each language.
+    Files that cannot be read as text can still be imported. with_errors: files that cannot be read or parsed
+    completely; the imports that could be found are in ``imports``. files: the number of files read of each language.
     """
 
     imports: Mapping[str, tuple[str, ...]] = field(repr=False)
@@ -56,15 +60,15 @@ class ImportGraph:
         return ((path, target) for path, targets in self.imports.items() for target in targets)
 
     def importers(self) -> dict[str, list[str]]:
-        """For each file that is imported, the files that import it, sorted."""
-        found: dict[str, list[str]] = {}
+        """For each imported file the files that import it, sorted."""
+        importers: dict[str, list[str]] = {}
         for path, target in self.edges:
-            found.setdefault(target, []).append(path)
-        return found
+            importers.setdefault(target, []).append(path)
+        return importers
 
 
 def import_graph(repository: Repository, progress: Callable[[str], None] | None = None) -> ImportGraph:
-    """Reads every file of a known language. progress: told each file's path."""
+    """Reads every file of a known language. progress: called with each file's path."""
     imports: dict[str, tuple[str, ...]] = {}
     with_errors: list[str] = []
     files: Counter[str] = Counter()

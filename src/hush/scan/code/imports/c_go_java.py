@@ -1,17 +1,12 @@
-"""Which C and C++ files include which.
+"""Imports between files of C and C++, of Go, and of Java.
 
-Include folders are the build's affair and not known here, so a path that is not found beside the including file leads
-to every file of the repository whose path ends in it. A macro that stands for the name of a header counts as including
-it. Where names are ambiguous this finds too much rather than too little.
+C and C++: include folders are part of the build and not known here, so a path that is not found next to the including
+file leads to every file of the repository whose path ends in it. A macro that stands for the name of a header counts as
+including it. If names are ambiguous, this finds too much rather than too little.
 
-Which Go files import which: an import names a package, which is a folder, so it leads to every file of the folder.
-
-Paths count from the modules of the repository (its go.mod files) and from vendor folders. Files of one package see each
-other without an import; that makes no edge.
-
-Which Java files import which: classes by name, whole packages by star, members by static imports.
-
-Classes of one package see each other without an import; that makes no edge.
+Go: an import names a package, which is a folder, so it leads to every file of the folder. Paths begin at the modules of
+the repository (its go.mod files) and at vendor folders. Java: classes by name, whole packages by star, members by
+static imports. Files of one package of Go or Java see each other without an import; that makes no edge.
 """
 
 import posixpath
@@ -34,17 +29,17 @@ _LINE = re.compile(r'^[ \t]*#[ \t]*(?:include(?:_next)?|import)[ \t]*("[^"\n]+"|
 
 
 def _references(language: str, text: str) -> tuple[list[str], bool]:
-    """Included paths, with their quotes or brackets."""
+    """The included paths, with their quotes or brackets."""
     nodes, has_errors = nodes_of(language, (_INCLUDE, _DEFINE), f"{text}\n")  # a directive ends with its line
     paths = [node.child_by_field_name("path") for node in nodes[_INCLUDE]]
     values = [node.child_by_field_name("value") for node in nodes[_DEFINE]]
-    found = [
+    includes = [
         text_of(path) for path in paths if path is not None and path.type in ("string_literal", "system_lib_string")
     ]
-    found += [name for value in values if value is not None and _HEADER.fullmatch(name := text_of(value).strip())]
-    # The grammar knows no include amid an expression or a list, where tables are often included, nor its variants.
-    found += _LINE.findall(text)
-    return list(dict.fromkeys(found)), has_errors
+    includes += [name for value in values if value is not None and _HEADER.fullmatch(name := text_of(value).strip())]
+    # The grammar does not parse an include inside an expression or a list, where tables are often included.
+    includes += _LINE.findall(text)
+    return list(dict.fromkeys(includes)), has_errors
 
 
 def _edges(repository: Repository, references: Mapping[str, list[str]]) -> Iterator[tuple[str, set[str]]]:
@@ -68,13 +63,13 @@ def _edges(repository: Repository, references: Mapping[str, list[str]]) -> Itera
 @final
 @dataclass(frozen=True)
 class C:
-    """C for the table of languages."""
+    """C, for the table ``LANGUAGES``."""
 
     name: str = "C"
     endings: tuple[str, ...] = (".c",)
 
     def references(self, path: str, text: str) -> tuple[list[str], bool]:
-        """What a file includes, and whether it has errors."""
+        """The includes of a file, and whether it has syntax errors."""
         return _references("c", text)
 
     def edges(self, repository: Repository, references: Mapping[str, list[str]]) -> Iterator[tuple[str, set[str]]]:
@@ -85,7 +80,7 @@ class C:
 @final
 @dataclass(frozen=True)
 class CPlusPlus:
-    """C++ and headers, which may be of either language, for the table of languages."""
+    """C++ and headers, which may be of either language, for the table ``LANGUAGES``."""
 
     name: str = "C++"
     endings: tuple[str, ...] = (
@@ -94,7 +89,7 @@ class CPlusPlus:
     )
 
     def references(self, path: str, text: str) -> tuple[list[str], bool]:
-        """What a file includes, and whether it has errors."""
+        """The includes of a file, and whether it has syntax errors."""
         return _references("cpp", text)
 
     def edges(self, repository: Repository, references: Mapping[str, list[str]]) -> Iterator[tuple[str, set[str]]]:
@@ -108,13 +103,13 @@ _MODULE = re.compile(r"^\s*module\s+(?:\(\s*)?[\"`]?([^\s\"`()]+)", re.MULTILINE
 @final
 @dataclass(frozen=True)
 class Go:
-    """Go for the table of languages."""
+    """Go, for the table ``LANGUAGES``."""
 
     name: str = "Go"
     endings: tuple[str, ...] = (".go",)
 
     def references(self, path: str, text: str) -> tuple[list[str], bool]:
-        """What a file imports, and whether it has errors."""
+        """The imports of a file, and whether it has syntax errors."""
         nodes, has_errors = nodes_of("go", ["import_spec"], text)
         paths = (node.child_by_field_name("path") for node in nodes["import_spec"])
         return [text_of(path).strip('"`') for path in paths if path is not None], has_errors
@@ -123,7 +118,7 @@ class Go:
         """Each file with the files that it imports."""
         packages: defaultdict[str, set[str]] = defaultdict(set)
         for path in repository.paths:
-            # Tests of a package are no part of it for others.
+            # Other packages cannot import the tests of a package.
             if path.endswith(".go") and not path.endswith("_test.go"):
                 packages[PurePosixPath(path).parent.as_posix()].add(path)
         folders = [*_modules(repository), *_vendors(references)]
@@ -138,14 +133,14 @@ class Go:
 
 
 def _modules(repository: Repository) -> Iterator[tuple[str, PurePosixPath]]:
-    """The path that each module gives itself, and its folder."""
+    """The import path of each module, and its folder."""
     for file in repository.files:
         if PurePosixPath(file).name == "go.mod" and (named := _MODULE.search(repository.read(file))):
             yield named[1], PurePosixPath(file).parent
 
 
 def _vendors(files: Mapping[str, object]) -> Iterator[tuple[str, PurePosixPath]]:
-    """Folders in which packages of others lie under their full path."""
+    """Vendor folders, which contain packages of others under their full path."""
     above = {folder for file in files for folder in PurePosixPath(file).parents}
     yield from (("", folder) for folder in sorted(above) if folder.name == "vendor")
 
@@ -169,13 +164,13 @@ class JavaReferences:
 @final
 @dataclass(frozen=True)
 class Java:
-    """Java for the table of languages."""
+    """Java, for the table ``LANGUAGES``."""
 
     name: str = "Java"
     endings: tuple[str, ...] = (".java",)
 
     def references(self, path: str, text: str) -> tuple[JavaReferences, bool]:
-        """What a file imports, and whether it has errors."""
+        """The imports of a file, and whether it has syntax errors."""
         nodes, has_errors = nodes_of("java", (_PACKAGE, _IMPORT), text)
         packages = [_dotted(text_of(node)) for node in nodes[_PACKAGE]]
         imports = tuple(_dotted(text_of(node)) for node in nodes[_IMPORT])
@@ -185,25 +180,25 @@ class Java:
         """Each file with the files that it imports."""
         classes: defaultdict[Dotted, set[str]] = defaultdict(set)
         packages: defaultdict[Dotted, set[str]] = defaultdict(set)
-        for path, own in references.items():
-            classes[(*own.package, PurePosixPath(path).stem)].add(path)
-            packages[own.package].add(path)
+        for path, file in references.items():
+            classes[(*file.package, PurePosixPath(path).stem)].add(path)
+            packages[file.package].add(path)
         for path in repository.paths:
-            if path.endswith(".java") and path not in references:  # cannot be read: any package that its folders allow
+            if path.endswith(".java") and path not in references:  # unreadable: any package that its folders allow
                 *folders, name = PurePosixPath(path).with_suffix("").parts
                 for begin in range(len(folders) + 1):
                     classes[(*folders[begin:], name)].add(path)
                     packages[tuple(folders[begin:])].add(path)
-        for path, own in references.items():
+        for path, file in references.items():
             targets: set[str] = set()
-            for dotted in own.imports:
-                whole = dotted[-1:] == ("*",) and packages.get(dotted[:-1])
-                targets |= whole or _class_of(dotted, classes)
+            for dotted in file.imports:
+                package = packages.get(dotted[:-1]) if dotted[-1:] == ("*",) else None
+                targets |= package or _class_of(dotted, classes)
             yield path, targets
 
 
 def _class_of(dotted: Dotted, classes: Mapping[Dotted, set[str]]) -> set[str]:
-    """The file of the class that a name begins with: what follows is a class or a member inside."""
+    """The file of the longest class name that a name begins with; the rest is a class or member inside it."""
     prefixes = (dotted[:length] for length in range(len(dotted), 0, -1))
     return next((classes[prefix] for prefix in prefixes if prefix in classes), set())
 

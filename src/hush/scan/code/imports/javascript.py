@@ -1,9 +1,7 @@
-"""Which JavaScript and TypeScript files import which: import, export from, require, and import() of a literal.
+"""Imports between JavaScript and TypeScript files: import, export from, require, and import() of a literal.
 
-Relative paths get the endings and index files that bundlers try. Others are looked up in the nearest tsconfig.json or
-jsconfig.json (baseUrl, paths), then among the packages of the repository by their package.json.
-
-What JavaScript projects say about names in JSON: tsconfig.json, jsconfig.json and package.json.
+Relative paths get the endings and index files that bundlers try. Other names are looked up in the nearest tsconfig.json
+or jsconfig.json (baseUrl, paths), then among the packages of the repository by their package.json.
 """
 
 import json
@@ -24,19 +22,19 @@ __all__ = ["JavaScript", "Paths", "nearest_settings", "package_folders"]
 
 
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
+_TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """How names that are not relative map to paths: patterns with at most one star, and folders to count from."""
+    """How names that are not relative map to paths: patterns with at most one star, and base folders."""
 
     patterns: tuple[tuple[str, tuple[str, ...]], ...] = ()
     bases: tuple[str, ...] = ()
 
     def candidates(self, name: str) -> Iterator[str]:
-        """The paths that a name may mean, the likeliest first."""
+        """The paths that a name may refer to, best first."""
         for pattern, places in sorted(self.patterns, key=lambda entry: -len(entry[0].partition("*")[0])):
             head, star, tail = pattern.partition("*")
             if star and len(name) >= len(head + tail) and name.startswith(head) and name.endswith(tail):
@@ -48,7 +46,7 @@ class Paths:
 
 
 def nearest_settings(repository: Repository, folder: str) -> Paths:
-    """The settings that hold in a folder: of the first tsconfig.json or jsconfig.json from there upwards."""
+    """The settings of a folder: of the first tsconfig.json or jsconfig.json from there upwards."""
     while True:
         for name in ("tsconfig.json", "jsconfig.json"):
             file = posixpath.join(folder, name)
@@ -60,13 +58,13 @@ def nearest_settings(repository: Repository, folder: str) -> Paths:
 
 
 def _paths(repository: Repository, file: str) -> Paths:
-    """The paths of a file of settings and of all that it extends, its own first.
+    """The paths of a settings file and of all files that it extends, its own first.
 
-    A compiler lets the nearest paths replace all others. Whoever has both here finds too much rather than too little.
+    For a compiler the nearest paths replace all others; here all are used, which finds too much rather than too little.
     """
     waiting, seen = [file], set[str]()
     bases: list[str] = []
-    mapped: list[tuple[str, str, tuple[str, ...]]] = []  # the folder of the file, a pattern, and what it stands for
+    mapped: list[tuple[str, str, tuple[str, ...]]] = []  # the folder of the file, a pattern, and its targets
     while waiting:
         file = waiting.pop()
         if file in seen or file not in repository.sizes:
@@ -83,11 +81,11 @@ def _paths(repository: Repository, file: str) -> Paths:
             if isinstance(places, list):
                 mapped.append((folder, name, tuple(place for place in places if isinstance(place, str))))
         parents = content.get("extends")
-        for parent in parents if isinstance(parents, list) else [parents]:  # of several, the last counts most
+        for parent in parents if isinstance(parents, list) else [parents]:  # the last takes precedence
             if isinstance(parent, str):
                 named = posixpath.normpath(posixpath.join(folder, parent))
                 waiting.append(named if named.endswith(".json") else f"{named}.json")
-    # Places count from a base, which may stand in another file of the chain; without one, from their own file.
+    # Targets are relative to a base, which another file of the chain may state; without one, to their own file.
     patterns = tuple(
         (name, tuple(posixpath.join(start, place) for start in (*bases, folder) for place in places))
         for folder, name, places in mapped
@@ -96,19 +94,19 @@ def _paths(repository: Repository, file: str) -> Paths:
 
 
 def package_folders(repository: Repository) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """The packages of a repository by the name that each gives itself: its folder, and all that it says."""
-    found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    """The packages of a repository by their own names: the folder and the content of package.json."""
+    packages: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for file in repository.files:
         if posixpath.basename(file) == "package.json":
             content = _loose_json(repository.read(file))
             if isinstance(name := content.get("name"), str):
-                found.setdefault(name, (posixpath.dirname(file), content))
-    return found
+                packages.setdefault(name, (posixpath.dirname(file), content))
+    return packages
 
 
 def _loose_json(text: str) -> dict[str, Any]:
-    """JSON in which comments and commas before a closing bracket are allowed; empty if it is none even so."""
-    plain = _LAST_COMMA.sub(lambda match: match[1] or "", _COMMENT.sub(lambda match: match[1] or " ", text))
+    """JSON with comments and trailing commas; empty if it is not valid even so."""
+    plain = _TRAILING_COMMA.sub(lambda match: match[1] or "", _COMMENT.sub(lambda match: match[1] or " ", text))
     try:
         content = json.loads(plain.removeprefix("\ufeff"))
     except (ValueError, RecursionError):
@@ -127,13 +125,13 @@ _LOADERS = ("import", "require", "require.resolve")
 @final
 @dataclass(frozen=True)
 class JavaScript:
-    """JavaScript and TypeScript, which import each other, for the table of languages."""
+    """JavaScript and TypeScript, which import each other, for the table ``LANGUAGES``."""
 
     name: str = "JavaScript and TypeScript"
     endings: tuple[str, ...] = (".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".mts", ".cts")
 
     def references(self, path: str, text: str) -> tuple[list[str], bool]:
-        """What a file imports, and whether it has errors."""
+        """The imports of a file, and whether it has syntax errors."""
         language = "typescript" if path.endswith((".ts", ".mts", ".cts")) else "javascript"
         nodes, has_errors = nodes_of("tsx" if path.endswith(".tsx") else language, (*_WITH_SOURCE, _CALL), text)
         sources = [node.child_by_field_name("source") for kind in _WITH_SOURCE for node in nodes[kind]]
@@ -150,7 +148,7 @@ class JavaScript:
 
 
 def _loaded(call: "Node") -> list["Node"]:
-    """The literals that a call loads files by, if it is a call that does."""
+    """The literals by which a call of import or require loads files; empty for other calls."""
     called, given = call.child_by_field_name("function"), call.child_by_field_name("arguments")
     if called is None or given is None or called.end_byte - called.start_byte > max(map(len, _LOADERS)):
         return []
@@ -165,8 +163,8 @@ class _Lookup:
     repository: Repository
 
     def target(self, path: str, imported: str) -> str | None:
-        """The file that an import in a file leads to; None if it is not of this repository."""
-        imported = re.sub(r"[?#].*", "", imported) or imported  # bundlers take settings after the name
+        """The file that an import of a file leads to; None if it is not in this repository."""
+        imported = re.sub(r"[?#].*", "", imported) or imported  # bundlers accept options after the name
         folder = posixpath.dirname(path)
         if imported.startswith(("./", "../")) or imported in (".", ".."):
             return self._file(posixpath.join(folder, imported))
@@ -187,7 +185,7 @@ class _Lookup:
         return package_folders(self.repository)
 
     def _file(self, path: str) -> str | None:
-        """A path as bundlers read it: as it stands, with an ending, as TypeScript, or as the index of a folder."""
+        """The file of a path as bundlers resolve it: as is, with an ending, as TypeScript, or the index of a folder."""
         path = posixpath.normpath(path)
         known = self.repository.known
         stem, ending = posixpath.splitext(path)
@@ -201,7 +199,7 @@ class _Lookup:
         return next((candidate for candidate in candidates if candidate in known), None)
 
     def _in_package(self, imported: str) -> str | None:
-        """A file of a package of this repository; its package.json where it does not say which."""
+        """A file of a package of this repository; its package.json if the file is not stated."""
         parts = imported.split("/")
         name = "/".join(parts[: 2 if imported.startswith("@") else 1])
         if name not in self._packages:
@@ -210,5 +208,5 @@ class _Lookup:
         rest = imported.removeprefix(name).lstrip("/")
         entries = [entry for key in _ENTRY_KEYS if isinstance(entry := description.get(key), str)]
         inside = [rest, f"src/{rest}"] if rest else [*entries, "src/index", "index"]
-        found = (self._file(posixpath.join(folder, place)) for place in inside)
-        return next((file for file in found if file is not None), posixpath.join(folder, "package.json"))
+        files = (self._file(posixpath.join(folder, path)) for path in inside)
+        return next((file for file in files if file is not None), posixpath.join(folder, "package.json"))

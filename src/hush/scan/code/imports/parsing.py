@@ -1,4 +1,4 @@
-"""Syntax trees of source files, through tree-sitter's grammars; they come out whatever errors a file has."""
+"""Syntax trees of source files from tree-sitter's grammars, also for files with syntax errors."""
 
 import importlib
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["nodes_of", "text_of"]
 
 
-# Where the packages keep their grammars, by the names that hush gives to languages.
+# The package and function of the grammar of each language.
 _GRAMMARS: Mapping[str, tuple[str, str]] = {
     "python": ("tree_sitter_python", "language"),
     "javascript": ("tree_sitter_javascript", "language"),
@@ -42,26 +42,26 @@ def _language(name: str) -> Any:
 
 
 def nodes_of(language: str, kinds: Collection[str], text: str) -> tuple[dict[str, list["Node"]], bool]:
-    """The nodes of these kinds in a text's tree, in order and outer before inner; and whether the text has errors.
+    """The nodes of these kinds in a text's tree, in order, outer before inner; and whether the text has errors.
 
-    A walk without recursion, linear in the text: tree-sitter's own queries take quadratic time on a long run of
-    brackets that do not close.
+    The walk is not recursive and takes linear time: tree-sitter's own queries take quadratic time on a long run of
+    unclosed brackets.
     """
     grammar = _language(language)
     from tree_sitter import Parser
 
     root = Parser(grammar).parse(text.encode()).root_node
-    found: dict[str, list[Node]] = {kind: [] for kind in kinds}
+    nodes: dict[str, list[Node]] = {kind: [] for kind in kinds}
     cursor = root.walk()
     while True:
         node = cursor.node
-        if node is not None and node.type in found:
-            found[node.type].append(node)
+        if node is not None and node.type in nodes:
+            nodes[node.type].append(node)
         if cursor.goto_first_child():
             continue
         while not cursor.goto_next_sibling():
             if not cursor.goto_parent():
-                return found, root.has_error
+                return nodes, root.has_error
 
 
 def text_of(node: "Node") -> str:

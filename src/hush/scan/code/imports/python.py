@@ -1,8 +1,8 @@
-"""Which Python files of a repository import which: one of the structures along which a secret spreads.
+"""Imports between Python files.
 
-An import counts wherever it stands: inside functions, under TYPE_CHECKING, in a try. ``import a.b`` leads to a.b alone,
-not to the packages above it; ``from a import b`` to the module a.b if there is one, else to a. What Python cannot parse
-is read by a tolerant parser instead.
+An import counts anywhere: inside functions, under TYPE_CHECKING, in a try. ``import a.b`` leads to a.b alone, not to
+its parent packages; ``from a import b`` to the module a.b if it exists, otherwise to a. Files that Python cannot parse
+are read by a tolerant parser instead.
 """
 
 import ast
@@ -22,7 +22,7 @@ __all__ = ["Imported", "Python", "PythonModules", "imported_names", "tolerantly_
 
 
 SOURCE_FOLDERS = ("src", "lib", "python")
-ENDINGS = (".py", ".pyi")  # where both are there, the first one is the module
+ENDINGS = (".py", ".pyi")  # if both exist, the first is the module
 
 
 @final
@@ -36,42 +36,42 @@ class Imported:
 
 
 def imported_names(text: str) -> list[Imported]:
-    """Everything that a file imports; SyntaxError if it is not valid Python."""
+    """All imports of a file; SyntaxError if it is not valid Python."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # escapes that Python will not allow for ever
+        warnings.simplefilter("ignore")  # deprecated escapes
         try:
             tree = ast.parse(text)
         except (RecursionError, MemoryError, ValueError):  # too deep, or with null characters
             raise SyntaxError("Python cannot parse this file") from None
-    found: list[Imported] = []
+    imports: list[Imported] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [Imported(0, alias.name, None) for alias in node.names]
+            imports += [Imported(0, alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found += [Imported(node.level, node.module or "", alias.name) for alias in node.names]
-    return found
+            imports += [Imported(node.level, node.module or "", alias.name) for alias in node.names]
+    return imports
 
 
 _PLAIN, _FROM = "import_statement", "import_from_statement"
 
 
 def tolerantly_imported_names(text: str) -> list[Imported]:
-    """As ``imported_names``, but what can be made out in a file with errors."""
-    found: list[Imported] = []
+    """As ``imported_names``, for files with syntax errors; some imports may be missing."""
+    imports: list[Imported] = []
     nodes, _ = nodes_of("python", (_PLAIN, _FROM), text)
     for statement in sorted(nodes[_PLAIN] + nodes[_FROM], key=lambda node: node.start_byte):
         aliased = [node.child_by_field_name("name") or node for node in statement.children_by_field_name("name")]
         names = ["".join(text_of(node).split()) for node in aliased]
         source = statement.child_by_field_name("module_name")
         if source is None:
-            found += [Imported(0, name, None) for name in names]
+            imports += [Imported(0, name, None) for name in names]
             continue
         if any(child.type == "wildcard_import" for child in statement.named_children):
             names = ["*"]
         dotted = "".join(text_of(source).split())
         module = dotted.lstrip(".")
-        found += [Imported(len(dotted) - len(module), module, name) for name in names]
-    return found
+        imports += [Imported(len(dotted) - len(module), module, name) for name in names]
+    return imports
 
 
 @final
@@ -79,12 +79,12 @@ def tolerantly_imported_names(text: str) -> list[Imported]:
 class PythonModules:
     """The Python files of a repository, found by the names under which they can be imported.
 
-    A root is a folder from which names are counted: the top, folders called src, lib or python, and folders that hold a
-    package (a folder with an __init__ whose parent has none). Files beside or below a file outside of packages may also
-    count from its folder, as scripts do. Among several roots that know a name, the one that shares most of its path
-    with the importing file is meant, and of several that share as much, all. A nearer root that knows only the module
-    in which the last part could be a name is meant as well, not instead. Names of the standard library lead only to
-    roots above the importing file.
+    A root is a folder at which dotted names begin: the top, folders called src, lib or python, and folders that contain
+    a package (a folder with an __init__ whose parent has none). For files next to or below a file outside of packages,
+    the folder of that file is a root, too, as for scripts. If several roots know a name, the root that shares the
+    longest path with the importing file is chosen, or all that share equally much. A nearer root that knows only the
+    module in which the last part could be a name is used in addition, not instead. Names of the standard library lead
+    only to roots above the importing file.
     """
 
     files: tuple[str, ...]
@@ -99,7 +99,7 @@ class PythonModules:
 
     @cached_property
     def _roots(self) -> dict[str, list[tuple[str, ...]]]:
-        """The roots that know a first name, each as the parts of its path; those of scripts are in ``_scripts``."""
+        """For each first name the roots that know it, as parts of their paths; roots of scripts are in ``_scripts``."""
         roots = {PurePosixPath(), *self._scripts}
         for file in self.files:
             folder = PurePosixPath(file).parent
@@ -117,13 +117,13 @@ class PythonModules:
 
     @cached_property
     def _scripts(self) -> frozenset[PurePosixPath]:
-        """Folders that are roots only because a file outside of packages lies there."""
+        """Folders that are roots only because they contain a file outside of packages."""
         folders = {PurePosixPath(file).parent for file in self.files} - self._packages
         holders = {package.parent for package in self._packages}
         return frozenset(folder for folder in folders - holders if folder.name not in SOURCE_FOLDERS and folder.parts)
 
     def imports_of(self, file: str, names: Iterable[Imported]) -> set[str]:
-        """The files of the repository that these imports in a file lead to."""
+        """The files of the repository that these imports of a file lead to."""
         targets = {target for imported in names for target in self._targets(file, imported)}
         return targets - {file}
 
@@ -134,11 +134,11 @@ class PythonModules:
         # The last part may be a name inside a module; only a relative import can mean the folder itself.
         readings: list[tuple[str, ...]] = [full, full[:-1]] if len(full) > 1 or imported.level else [full]
         starts = self._starts(file, imported.level, full)
-        found = -1  # what the nearest root that knows the whole name shares with the file
+        nearest_full = -1  # path parts that the nearest root with the whole name shares with the file
         for reading in readings:
             nearest = None
             for shared, root in starts:
-                if shared <= found or nearest not in (None, shared):
+                if shared <= nearest_full or nearest not in (None, shared):
                     break
                 target = self._file(root, reading)
                 if target is not None:
@@ -146,11 +146,11 @@ class PythonModules:
                     yield target
             if nearest is not None:
                 if imported.name is None:
-                    return  # ``import a.b`` asks for a module, and there it is
-                found = nearest
+                    return  # ``import a.b`` names a module, which was found
+                nearest_full = nearest
 
     def _starts(self, file: str, level: int, full: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
-        """The folders from which a name may be counted, the likeliest first, with what each shares with the file's."""
+        """The folders at which a name may begin, best first, each with the path parts it shares with the file."""
         here = PurePosixPath(file).parent.parts
         if level:
             return [(0, here[: len(here) - level + 1])] if level <= len(here) + 1 else []
@@ -161,7 +161,7 @@ class PythonModules:
             if here[: len(root)] == root
             or (PurePosixPath(*root) not in self._scripts and first not in sys.stdlib_module_names)
         ]
-        return sorted(((_shared(root, here), root) for root in roots), key=lambda each: (-each[0], each[1]))
+        return sorted(((_shared(root, here), root) for root in roots), key=lambda start: (-start[0], start[1]))
 
     def _file(self, root: Sequence[str], dotted: Sequence[str]) -> str | None:
         place = "/".join([*root, *dotted])
@@ -170,22 +170,22 @@ class PythonModules:
         return next((candidate for candidate in candidates if candidate in self._known), None)
 
 
-def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many parts two paths have in common from the start."""
-    pairs = zip(one, other, strict=False)
+def _shared(first: Sequence[str], second: Sequence[str]) -> int:
+    """The number of leading parts that two paths have in common."""
+    pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 @final
 @dataclass(frozen=True)
 class Python:
-    """Python for the table of languages."""
+    """Python, for the table ``LANGUAGES``."""
 
     name: str = "Python"
     endings: tuple[str, ...] = ENDINGS
 
     def references(self, path: str, text: str) -> tuple[list[Imported], bool]:
-        """What a file imports, and whether it has errors."""
+        """The imports of a file, and whether it has syntax errors."""
         try:
             return imported_names(text.removeprefix("\ufeff")), False
         except SyntaxError:

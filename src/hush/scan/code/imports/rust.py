@@ -1,10 +1,9 @@
-"""Which Rust files use which: ``mod`` leads to the file of the module, paths to the file of the longest module in them.
+"""Imports between Rust files: ``mod`` leads to the file of the module, paths to the file of the longest module in them.
 
-Paths are those of ``use`` anywhere, and of expressions, types and what is handed to macros and attributes, that begin
-with crate, self, super or the name of a crate of the repository. ``include!`` and its like lead to the file that they
-name. What macros make up is not seen.
-
-The module tree of Rust crates: which file is which module, from ``mod`` declarations and Cargo.toml files.
+Paths are those of ``use``, and of expressions, types and arguments of macros and attributes, that begin with crate,
+self, super or the name of a crate of the repository. ``include!`` and its variants lead to the file that they name.
+Paths that macros generate are not seen. ``Modules`` is the module tree of the crates, from ``mod`` declarations and
+Cargo.toml.
 """
 
 import posixpath
@@ -25,7 +24,7 @@ __all__ = ["Modules", "Names", "Rust", "RustReferences", "used_paths"]
 
 
 Names = tuple[str, ...]
-Declared = Mapping[str, tuple[tuple[Names, str | None], ...]]
+ModDeclarations = Mapping[str, tuple[tuple[Names, str | None], ...]]
 
 _FOLDER_FILES = ("lib.rs", "main.rs", "mod.rs", "build.rs")
 
@@ -33,10 +32,10 @@ _FOLDER_FILES = ("lib.rs", "main.rs", "mod.rs", "build.rs")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Modules:
-    """Every file's place in the crates that hold it, and back.
+    """The position of every file in the module trees of its crates, and back.
 
-    places: for each file, the roots of its crates and its module's path in each. files: for each root, files by module
-    path. crates: the root of each library of the repository by its name in code.
+    places: for each file, the roots of its crates and its module path in each. files: for each root, files by module
+    path. crates: the root file of each library of the repository, by its name in code.
     """
 
     places: Mapping[str, tuple[tuple[str, Names], ...]]
@@ -44,8 +43,8 @@ class Modules:
     crates: Mapping[str, str]
 
     @classmethod
-    def of(cls, repository: Repository, declared: Declared) -> Self:
-        """Follows the declarations from the files that no other file declares; each file once in each crate."""
+    def of(cls, repository: Repository, declared: ModDeclarations) -> Self:
+        """Follows the declarations from the files that no other file declares; each file counts once per crate."""
         targets = {
             path: [(names, file) for names, given in mods if (file := _file_of_mod(declared, path, names, given))]
             for path, mods in declared.items()
@@ -68,7 +67,7 @@ class Modules:
                     if file not in seen:
                         seen.add(file)
                         waiting.append((file, (*names, *inner)))
-        # Files that declare each other in a ring belong to no root: each is its own.
+        # Files that declare each other in a cycle have no root: each is its own root.
         for path in (path for path, known in places.items() if not known):
             files[path] = {(): path}
             places[path] = [(path, ())]
@@ -81,12 +80,12 @@ class Modules:
             yield file
 
     def files_of_path(self, path: str, around: Names, names: Names, *, strict: bool) -> set[str]:
-        """The files that a path leads to, one for each crate of the file in which it stands.
+        """The files that a path leads to, one for each crate of the file that contains it.
 
-        around: the modules with a body in which it stands. strict: whether its first name has to be crate, self, super
-        or a crate; otherwise it may be a module below.
+        around: the inline modules around it. strict: whether its first name must be crate, self, super or a crate;
+        otherwise it may be a submodule.
         """
-        found: set[str] = set()
+        files: set[str] = set()
         for root, module in self.places[path]:
             start = (*module, *around)
             rest = list(names)
@@ -99,8 +98,8 @@ class Modules:
                 root, start, rest = self.crates[rest[0]], (), rest[1:]
             elif strict or (*start, rest[0]) not in self.files[root]:
                 continue
-            found |= self._longest(root, (*start, *rest))
-        return found
+            files |= self._longest(root, (*start, *rest))
+        return files
 
     def _longest(self, root: str, names: Names) -> set[str]:
         prefixes = (names[:length] for length in range(len(names), -1, -1))
@@ -108,25 +107,25 @@ class Modules:
 
 
 def _file_of_mod(known: Mapping[str, object], path: str, names: Names, given: str | None) -> str | None:
-    """Where ``mod c;`` inside ``mod b { }`` of a file lies: below the folder of the file's own module."""
+    """The file of ``mod c;`` inside ``mod b { }`` of a file: below the folder of the file's own module."""
     folder, name = posixpath.split(path)
-    own = folder if name in _FOLDER_FILES else posixpath.join(folder, name.removesuffix(".rs"))
+    module_folder = folder if name in _FOLDER_FILES else posixpath.join(folder, name.removesuffix(".rs"))
     if given is not None:
-        start = folder if len(names) == 1 else posixpath.join(own, *names[:-1])
+        start = folder if len(names) == 1 else posixpath.join(module_folder, *names[:-1])
         candidates = [posixpath.join(start, given)]
     else:
-        # A crate's root may have any name; its modules then lie beside it.
+        # The root of a crate may have any name; its modules are then next to it.
         candidates = [
             posixpath.join(start, *names[:-1], ending)
-            for start in dict.fromkeys((own, folder))
+            for start in dict.fromkeys((module_folder, folder))
             for ending in (f"{names[-1]}.rs", f"{names[-1]}/mod.rs")
         ]
-    found = (posixpath.normpath(candidate) for candidate in candidates)
-    return next((file for file in found if file in known and file != path), None)
+    files = (posixpath.normpath(candidate) for candidate in candidates)
+    return next((file for file in files if file in known and file != path), None)
 
 
 def _libraries(repository: Repository, known: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Name and root of every library."""
+    """Name and root file of every library."""
     for file, content in _manifests(repository):
         library, package = (table if isinstance(table := content.get(key), dict) else {} for key in ("lib", "package"))
         root = posixpath.normpath(posixpath.join(posixpath.dirname(file), str(library.get("path", "src/lib.rs"))))
@@ -136,7 +135,7 @@ def _libraries(repository: Repository, known: Mapping[str, object]) -> Iterator[
 
 
 def _other_names(repository: Repository, crates: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Names by which a manifest calls a library that calls itself otherwise, and its root: pay = { package = "x" }."""
+    """Other names under which a manifest uses a library, as in pay = { package = "x" }, and its root file."""
     for _, content in _manifests(repository):
         waiting: list[object] = [content]
         while waiting:
@@ -158,12 +157,12 @@ def _manifests(repository: Repository) -> Iterator[tuple[str, dict[str, object]]
                 continue
 
 
-DEEPEST = 128  # levels of modules and of paths, as for the compiler; what is deeper counts as that deep
-LONGEST = 1000  # bytes of a path that are read
+MAX_MODULE_DEPTH = 128  # levels of modules and paths, as in the compiler; deeper ones are cut
+MAX_PATH_BYTES = 1000  # a longer path is cut
 
 _MOD, _USE, _CRATE, _ATTRIBUTE = "mod_item", "use_declaration", "extern_crate_declaration", "attribute_item"
 _PATHS = ("scoped_identifier", "scoped_type_identifier")
-_TOKENS = "token_tree"  # what a macro or an attribute is given, which the grammar leaves as it stands
+_TOKEN_TREE = "token_tree"  # the arguments of a macro or an attribute, which the grammar does not parse
 _PATH_IN_TOKENS = re.compile(r"\b\w++(?:\s*+::\s*+(?:r#)?\w++)++")
 _INCLUDE = re.compile(r'\binclude(?:_str|_bytes)?\s*!\s*[({\[]\s*"([^"\n]+)"')
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -174,10 +173,10 @@ _PATH_ATTRIBUTE = re.compile(r'#\s*\[\s*path\s*=\s*"([^"]+)"\s*\]')
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RustReferences:
-    """Modules that a file declares without a body (their place, and the path of an attribute), and paths that it uses.
+    """The modules that a file declares without a body (and their path attribute), and the paths that it uses.
 
-    Each comes with the modules with a body around it. strict: in expressions, where a path that begins with an unknown
-    name means nothing here. included: files, from the folder of this one.
+    used: the inline modules around a path, the path, and whether it is strict: in an expression, where a path that
+    begins with an unknown name is not a module. included: files, relative to the folder of this one.
     """
 
     declared: tuple[tuple[Names, str | None], ...]
@@ -188,14 +187,14 @@ class RustReferences:
 @final
 @dataclass(frozen=True)
 class Rust:
-    """Rust for the table of languages."""
+    """Rust, for the table ``LANGUAGES``."""
 
     name: str = "Rust"
     endings: tuple[str, ...] = (".rs",)
 
     def references(self, path: str, text: str) -> tuple[RustReferences, bool]:
-        """What a file declares and uses, and whether it has errors."""
-        nodes, has_errors = nodes_of("rust", (_MOD, _USE, _CRATE, _ATTRIBUTE, _TOKENS, *_PATHS), text)
+        """The declarations and paths of a file, and whether it has syntax errors."""
+        nodes, has_errors = nodes_of("rust", (_MOD, _USE, _CRATE, _ATTRIBUTE, _TOKEN_TREE, *_PATHS), text)
         source = text.encode()
         bodies = [mod for mod in nodes[_MOD] if mod.child_by_field_name("body")]
         bare = [mod for mod in nodes[_MOD] if not mod.child_by_field_name("body")]
@@ -206,12 +205,12 @@ class Rust:
             argument = use.child_by_field_name("argument")
             used += [(around, names, False) for names in used_paths("" if argument is None else text_of(argument))]
         used += [((), (_name(crate),), False) for crate in nodes[_CRATE]]
-        for path_node, around in _with_modules(_outermost(nodes), bodies):
-            begin, end = path_node.start_byte, min(path_node.end_byte, path_node.start_byte + LONGEST)
-            used.append((around, _plain(source[begin:end].decode(errors="ignore")), True))
-        for tokens, around in _with_modules(_apart(nodes[_TOKENS]), bodies):
+        for path_node, around in _with_modules(_outermost_paths(nodes), bodies):
+            begin, end = path_node.start_byte, min(path_node.end_byte, path_node.start_byte + MAX_PATH_BYTES)
+            used.append((around, _names_in(source[begin:end].decode(errors="ignore")), True))
+        for tokens, around in _with_modules(_not_nested(nodes[_TOKEN_TREE]), bodies):
             paths = _PATH_IN_TOKENS.finditer(text_of(tokens))
-            used += [(around, _plain(path[0][:LONGEST].replace("r#", "")), True) for path in paths]
+            used += [(around, _names_in(path[0][:MAX_PATH_BYTES].replace("r#", "")), True) for path in paths]
         return RustReferences(
             declared=tuple(dict.fromkeys(declared)),
             used=tuple(dict.fromkeys(used)),
@@ -221,22 +220,22 @@ class Rust:
     def edges(self, repository: Repository, references: Mapping[str, RustReferences]) -> Iterator[tuple[str, set[str]]]:
         """Each file with the files that it uses."""
         unread = dict.fromkeys((path for path in repository.paths if path.endswith(".rs")), ())
-        modules = Modules.of(repository, unread | {path: own.declared for path, own in references.items()})
-        for path, own in references.items():
-            targets = {target for declared in own.declared for target in modules.files_of_mod(path, *declared)}
-            for around, names, strict in own.used:
+        modules = Modules.of(repository, unread | {path: file.declared for path, file in references.items()})
+        for path, file in references.items():
+            targets = {target for declared in file.declared for target in modules.files_of_mod(path, *declared)}
+            for around, names, strict in file.used:
                 targets |= modules.files_of_path(path, around, names, strict=strict)
-            beside = (posixpath.normpath(posixpath.join(posixpath.dirname(path), name)) for name in own.included)
+            beside = (posixpath.normpath(posixpath.join(posixpath.dirname(path), name)) for name in file.included)
             yield path, (targets | repository.known.intersection(beside)) - {path}
 
 
 def used_paths(tree: str) -> list[Names]:
-    """The paths that the tree of a ``use`` stands for.
+    """The paths in the tree of a ``use``.
 
     >>> used_paths("crate::a::{self, b::{C, D as E}, f::*}")
     [('crate', 'a', 'self'), ('crate', 'a', 'b', 'C'), ('crate', 'a', 'b', 'D'), ('crate', 'a', 'f')]
     """
-    found: list[Names] = []
+    paths: list[Names] = []
     outer: list[Names] = []
     prefix: Names = ()
     path: Names = ()
@@ -244,7 +243,7 @@ def used_paths(tree: str) -> list[Names]:
 
     def end_path() -> None:
         if path != prefix:
-            found.append(path)
+            paths.append(path)
 
     for token in _USE_TOKEN.findall(_COMMENT.sub(" ", tree)):
         if token == "{":
@@ -258,17 +257,17 @@ def used_paths(tree: str) -> list[Names]:
         elif token == "as":
             renaming = True
         elif token == "*":
-            found.append(path)
+            paths.append(path)
             path = prefix
         elif not renaming:
-            path = (*path, token.removeprefix("r#"))[:DEEPEST]
+            path = (*path, token.removeprefix("r#"))[:MAX_MODULE_DEPTH]
     end_path()
-    return found
+    return paths
 
 
-def _outermost(nodes: Mapping[str, Sequence["Node"]]) -> list["Node"]:
-    """Paths that are not the beginning of a longer one, nor part of a ``use``; in order."""
-    found: list[Node] = []
+def _outermost_paths(nodes: Mapping[str, Sequence["Node"]]) -> list["Node"]:
+    """The paths that are neither the beginning of a longer path nor part of a ``use``, in order."""
+    paths: list[Node] = []
     uses = iter(nodes[_USE])
     use = next(uses, None)
     for node in sorted(
@@ -277,13 +276,13 @@ def _outermost(nodes: Mapping[str, Sequence["Node"]]) -> list["Node"]:
         while use is not None and use.end_byte <= node.start_byte:
             use = next(uses, None)
         in_use = use is not None and use.start_byte <= node.start_byte
-        if not in_use and not (found and found[-1].start_byte == node.start_byte):
-            found.append(node)
-    return found
+        if not in_use and not (paths and paths[-1].start_byte == node.start_byte):
+            paths.append(node)
+    return paths
 
 
-def _apart(nodes: Iterable["Node"]) -> Iterator["Node"]:
-    """Those that lie in none before them."""
+def _not_nested(nodes: Iterable["Node"]) -> Iterator["Node"]:
+    """The nodes that are not inside an earlier node."""
     end = 0
     for node in nodes:
         if node.start_byte >= end:
@@ -291,13 +290,13 @@ def _apart(nodes: Iterable["Node"]) -> Iterator["Node"]:
             yield node
 
 
-def _plain(path: str) -> Names:
+def _names_in(path: str) -> Names:
     """The names of a path up to its first type argument."""
     return tuple(re.findall(r"\w+", path.partition("<")[0]))
 
 
 def _with_modules(nodes: Iterable["Node"], bodies: Iterable["Node"]) -> Iterator[tuple["Node", Names]]:
-    """Nodes in order, each with the modules whose bodies hold it, from outside in."""
+    """The nodes in order, each with the names of the inline modules around it, outermost first."""
     waiting = deque((body.start_byte, body.end_byte, _name(body)) for body in bodies)
     around: list[tuple[int, str]] = []
     for node in nodes:
@@ -308,21 +307,21 @@ def _with_modules(nodes: Iterable["Node"], bodies: Iterable["Node"]) -> Iterator
             around.append((end, name))
         while around and around[-1][0] <= node.start_byte:
             around.pop()
-        yield node, tuple(name for _, name in around[:DEEPEST])
+        yield node, tuple(name for _, name in around[:MAX_MODULE_DEPTH])
 
 
 def _path_attributes(mods: Iterable["Node"], attributes: Iterable["Node"], source: bytes) -> dict[int, str]:
-    """The files that attributes name, by where the module after each begins."""
-    found: dict[int, str] = {}
+    """The files that path attributes name, by the first byte of the module that follows."""
+    files: dict[int, str] = {}
     named = deque((node.end_byte, match[1]) for node in attributes if (match := _PATH_ATTRIBUTE.search(text_of(node))))
     for mod in mods:
         nearest = None
         while named and named[0][0] <= mod.start_byte:
             nearest = named.popleft()
-        # Between an attribute and its module there is nothing that ends or opens an item.
+        # Nothing between an attribute and its module ends or opens an item.
         if nearest is not None and not re.search(rb"[;{}]", source[nearest[0] : mod.start_byte]):
-            found[mod.start_byte] = nearest[1]
-    return found
+            files[mod.start_byte] = nearest[1]
+    return files
 
 
 def _name(mod: "Node") -> str:
