@@ -74,8 +74,8 @@ class Case:
 def make_case(model: Any, *, count: int, prompt: int, length: int, share: float) -> Case:
     subject = Subject.of(model)
     generator = torch.Generator().manual_seed(1)
-    prompts = torch.randint(subject.vocabulary, (count, prompt), generator=generator)
-    target = torch.randint(subject.vocabulary, (count, length), generator=generator)
+    prompts = torch.randint(subject.vocabulary_size, (count, prompt), generator=generator)
+    target = torch.randint(subject.vocabulary_size, (count, length), generator=generator)
     known = torch.arange(count) < share * count
     known = known[torch.randperm(count, generator=generator)]
     size = subject.batch_rows(prompt + length)

@@ -18,7 +18,7 @@ from experiments.code_base.training import Table
 from hush.audit.canaries import Canary, Candidates
 from hush.audit.exposure import rank_canary
 from hush.audit.extraction import extract
-from hush.audit.models import Subject, matching_tokens, still
+from hush.audit.models import Subject, evaluation_mode, matching_tokens
 from hush.audit.sequences import Sequences
 from hush.audit.statistics import Success, excess_over_held_out
 from hush.train.language_models import causal_lm_loss
@@ -64,7 +64,7 @@ class Measures:
         ranked = [
             rank_canary(
                 self.subject, self.tokenizer, canary, prepared.candidates,
-                max_length=prepared.scale.length, most=prepared.scale.candidates, rng=Random(number),
+                max_length=prepared.scale.length, max_candidates=prepared.scale.candidates, rng=Random(number),
             )
             for number, canary in enumerate(prepared.canaries)
         ]  # fmt: skip
@@ -106,7 +106,7 @@ def mean_loss(model: torch.nn.Module, blocks: Blocks) -> float:
     """Per token, over all tokens of all blocks but the first of each."""
     table = Table(blocks, next(model.parameters()).device)
     learnt_N = np.maximum(blocks.lengths - 1, 0)
-    with still(model):
+    with evaluation_mode(model):
         parts = np.array_split(np.arange(len(table)), -(-len(table) // ROWS))
         losses = torch.cat([causal_lm_loss(model, table.batch(part)) for part in parts])
     return float(np.average(losses.double().cpu().numpy(), weights=learnt_N))

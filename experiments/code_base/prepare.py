@@ -13,7 +13,7 @@ from experiments.code_base.arms import plans_of
 from experiments.code_base.company import PROMISES, Company, read_company
 from experiments.code_base.prepared import Blocks, Prepared
 from experiments.code_base.scales import Scale
-from hush.audit.canaries import Candidates, Planted, Template, plant
+from hush.audit.canaries import Candidates, PlantedCanaries, Template, plant
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.protection import Protection
@@ -153,7 +153,7 @@ def _some(numbers: Sequence[int], most: int) -> list[int]:
     return [numbers[int(place)] for place in np.linspace(0, len(numbers) - 1, min(most, len(numbers)))]
 
 
-def _facts(company: Company, trained: Sequence[Any], planted: Planted, shown: Sequence[str]) -> dict[str, Any]:
+def _facts(company: Company, trained: Sequence[Any], planted: PlantedCanaries, shown: Sequence[str]) -> dict[str, Any]:
     graph = planted.incidence
     per_secret = graph.examples_per_secret[: len(company.names)]
     return {

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from hush.audit.extraction import extract
-from hush.audit.models import Subject, still
+from hush.audit.models import Subject, evaluation_mode
 from hush.audit.sequences import Sequences
 from hush.train.language_models import causal_lm_loss
 
@@ -26,7 +26,7 @@ AT_ONCE = 64  # rows whose logits are in memory together
 def validation_loss(model: Any, row_RT: NDArray[np.uint16]) -> float:
     """Mean loss of a token, in float32."""
     losses: list[torch.Tensor] = []
-    with still(model):
+    with evaluation_mode(model):
         for begin in range(0, len(row_RT), AT_ONCE):
             ids = torch.from_numpy(row_RT[begin : begin + AT_ONCE].astype(np.int64)).to(model.device)
             losses.append(causal_lm_loss(model, {"input_ids": ids, "labels": ids}))

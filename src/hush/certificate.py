@@ -1,7 +1,8 @@
-"""What a plan promises, to whom, under which assumptions, and what it does not: for a reader and for a program.
+"""The certificate of a plan: what it promises, under which assumptions, and what it does not cover.
 
-A certificate holds numbers, ids, fingerprints of public things and, of the data, one under the owner's key; never the
-text of a secret, the draw or the noise.
+It is written for people (Markdown) and for programs (JSON). It holds numbers, ids, fingerprints of public content and a
+keyed fingerprint of the data; never the text of a secret, the draw or the noise. Its sentences are part of the format
+of a plan: changing one needs a new minor version (``hush.plan.files.MINOR``).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from hush.numbers import counted, is_number, rounded_down, rounded_up
 __all__ = ["ASSUMPTIONS", "DATA_FINGERPRINT", "NOT_COVERED", "Certificate"]
 
 
-DATA_FINGERPRINT = "data (keyed)"  # the one fingerprint of private content: it tells nothing without the owner's key
+DATA_FINGERPRINT = "data (keyed)"  # the only fingerprint of private content: it reveals nothing without the owner's key
 
 EXTREMES = ("largest_prior", "smallest_ceiling", "largest_ceiling", "largest_share_of_ceiling")
 
@@ -46,9 +47,9 @@ NOT_COVERED = (
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The promise of one plan. `marks` is empty for a real one; a simulation or a fixed seed is marked there.
+    """The promise of one plan. `marks` is empty for a valid one; a simulation or a fixed seed is marked there.
 
-    binding names the first of num_binding secrets; curve gives, for a few of them, posteriors from other priors.
+    binding names the first of num_binding secrets; curve holds, for a few of them, posteriors from other priors.
     """
 
     noise_multiplier: float
@@ -74,7 +75,7 @@ class Certificate:
 
     @property
     def is_real(self) -> bool:
-        """Whether it certifies anything: false for simulations and fixed seeds."""
+        """Whether it certifies anything: not for simulations and fixed seeds."""
         return not self.marks
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,16 +84,16 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """From what ``to_dict`` gave; fields of a newer minor version are ignored, missing ones are an error."""
+        """From the result of ``to_dict``; fields of a newer minor version are ignored, missing ones are an error."""
         known = cls.__dataclass_fields__
         if not isinstance(data, Mapping):
-            raise InvalidInput("the certificate is not a JSON object; it is not one of ours")
+            raise InvalidInput("the certificate is not a JSON object; pass one that hush wrote")
         missing = [name for name in known if name not in data]
         if missing:
-            raise InvalidInput(f"the certificate lacks {missing}; it is incomplete or not one of ours")
-        odd = [name for name in known if not _FITS[name](data[name])]
-        if odd:
-            raise InvalidInput(f"the certificate holds something of another shape as {odd}; it is not one of ours")
+            raise InvalidInput(f"the certificate lacks {missing}; pass one that hush wrote")
+        wrong = [name for name in known if not _CHECKS[name](data[name])]
+        if wrong:
+            raise InvalidInput(f"the certificate has values of the wrong type for {wrong}; pass one that hush wrote")
         values: dict[str, Any] = {name: data[name] for name in known}
         for name in ("binding", "marks", "assumptions", "not_covered"):
             values[name] = tuple(values[name])
@@ -100,7 +101,7 @@ class Certificate:
         return cls(**values)
 
     def to_markdown(self) -> str:
-        """For a person to read and to sign; every bound is rounded to the safe side."""
+        """For people to read and sign; every bound is rounded to the safe side."""
         parts = [self._title(), self._promise(), self._curves()]
         parts += ["## Under these assumptions\n", *(f"- {line}" for line in self.assumptions), ""]
         parts += ["## What is not covered\n", *(f"- {line}" for line in self.not_covered), ""]
@@ -129,7 +130,7 @@ class Certificate:
                 "The plan lists every one."
             )
         more = self.num_binding - len(self.binding)
-        names = [_safe(name) for name in self.binding] + ([f"and {more:,} more"] if more > 0 else [])
+        names = [_escaped(name) for name in self.binding] + ([f"and {more:,} more"] if more > 0 else [])
         examples = counted(self.num_examples, "example")
         return (
             f"## The promise\n\n{promise}\n\n"
@@ -144,7 +145,7 @@ class Certificate:
         if not self.curve:
             return ""
         lines = ["## From other priors\n", "What the same model allows for the secrets closest to their ceilings:\n"]
-        names = [_safe(name) for name in self.curve]
+        names = [_escaped(name) for name in self.curve]
         lines += ["| prior | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
         for row in zip(*self.curve.values(), strict=True):
             lines.append(f"| {row[0][0]:g} | " + " | ".join(rounded_up(after) for _, after in row) + " |")
@@ -172,7 +173,7 @@ def _are_extremes(value: object) -> bool:
 
 
 def _are_curves(value: object) -> bool:
-    """Points of two numbers each, the same many for every secret: rows of one table."""
+    """Points of two numbers each, the same number of points for every secret: rows of one table."""
     if not isinstance(value, dict) or not all(isinstance(points, list) for points in value.values()):
         return False
     points = [point for points in value.values() for point in points]
@@ -182,7 +183,7 @@ def _are_curves(value: object) -> bool:
     )
 
 
-_FITS: Mapping[str, Callable[[Any], bool]] = {  # what JSON holds in place of each field
+_CHECKS: Mapping[str, Callable[[Any], bool]] = {  # the check of each field as read from JSON
     **dict.fromkeys(("noise_multiplier", "batch_size", "clip_norm", "weights_gap", "kept_fraction"), is_number),
     **dict.fromkeys(("rounds", "num_examples", "num_secrets", "num_binding"), _is_whole),
     **dict.fromkeys(("bound", "capacity", "created"), _is_text),
@@ -199,11 +200,11 @@ def _plain(value: Any) -> Any:
     return [_plain(entry) for entry in value] if isinstance(value, tuple) else value
 
 
-def _safe(name: str) -> str:
-    """An id that can neither break a line nor a table, nor pass for something else on the page."""
+def _escaped(name: str) -> str:
+    """An id with Markdown escaped, so that it can break neither a line nor a table."""
     return "".join(f"\\{letter}" if letter in "\\`*_|<>[]#" else letter for letter in _printable(name))
 
 
 def _printable(text: str) -> str:
-    """Text that cannot end its line, nor have a terminal or the direction of writing hide what stands around it."""
+    """Text without line breaks, terminal controls and marks of writing direction, which could hide other text."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -1,6 +1,6 @@
-"""Which example contains which secret, between the scan and everything after it.
+"""The incidence: which example contains which secret, as a sparse 0/1 matrix. The scan makes it for all later stages.
 
-The graph is public in the threat model (that a secret exists, and where, is not hidden), so it may be stored, hashed
+The graph is public in the threat model (it is not hidden that a secret exists, and where), so it may be stored, hashed
 and printed. Shapes: N examples, S secrets.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Incidence"]
 
 
-MOST_EMPTY = 10**7  # secrets in no example: such a number may be a mere word in a file, and takes memory all the same
+MAX_UNLISTED = 10**7  # secrets in no example: a wrong number in a file must not use up the memory
 
 
 @final
@@ -60,7 +60,7 @@ class Incidence:
             ("offset_S", offset_S, np.int64),
             ("example_of_entry", example_of_entry, _index_type(self.num_examples)),
         ):
-            frozen = np.array(array, dtype=dtype)  # a copy: the caller keeps theirs, and cannot change this one
+            frozen = np.array(array, dtype=dtype)  # a copy, so that the caller cannot change it
             frozen.flags.writeable = False
             object.__setattr__(self, name, frozen)
 
@@ -83,12 +83,12 @@ class Incidence:
             )
         if n * m >= 2**63:
             raise InvalidInput(f"{n} examples × {m} secrets exceed 2**63 cells; split the secrets into several graphs")
-        if m > len(secret) + MOST_EMPTY:
+        if m > len(secret) + MAX_UNLISTED:
             raise InvalidInput(
-                f"num_secrets={m}, but there are only {len(secret)} pairs: more than {MOST_EMPTY} secrets would be in "
-                "no example, which is hardly meant; leave those out"
+                f"num_secrets={m}, but there are only {len(secret)} pairs: more than {MAX_UNLISTED} secrets would be "
+                "in no example, which is probably a mistake; leave those out"
             )
-        # One number per pair, so that a single sort puts the pairs in order and equal ones side by side.
+        # One number per pair, so that a single sort orders the pairs and makes equal ones adjacent.
         key = secret * n
         key += example
         key.sort()
@@ -110,9 +110,9 @@ class Incidence:
         coo = matrix.tocoo()
         if coo.dtype.kind not in "biuf" or not (np.isfinite(coo.data) & (coo.data >= 0)).all():
             raise InvalidInput("the matrix holds negative or non-finite values; use 1 where an example has the secret")
-        there = coo.data > 0
+        present = coo.data > 0
         num_examples, num_secrets = coo.shape
-        return cls.from_pairs(coo.row[there], coo.col[there], num_examples=num_examples, num_secrets=num_secrets)
+        return cls.from_pairs(coo.row[present], coo.col[present], num_examples=num_examples, num_secrets=num_secrets)
 
     def to_scipy(self) -> "csr_array":
         """The same matrix as a scipy.sparse CSR array of int8 ones, examples × secrets."""
@@ -123,7 +123,7 @@ class Incidence:
         return csc.tocsr()
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Write the pairs (columns example, secret), sizes and fingerprint; the file appears whole or not at all."""
+        """Write the pairs (columns example, secret), sizes and fingerprint; the file appears complete or not at all."""
         import pyarrow as pa
 
         sizes = {"num_examples": str(self.num_examples), "num_secrets": str(self.num_secrets)}
@@ -132,7 +132,7 @@ class Incidence:
 
     @classmethod
     def from_parquet(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what ``to_parquet`` wrote. Guarantee: the graph has the fingerprint that was written with it."""
+        """Read a file that ``to_parquet`` wrote. Guarantee: the graph has the fingerprint that was stored with it."""
         table, labels = read_table(path, kind="incidence", columns=("example", "secret"))
         try:
             sizes = {name: int(labels[name]) for name in ("num_examples", "num_secrets")}
@@ -151,8 +151,8 @@ class Incidence:
     def fingerprint(self) -> str:
         """SHA-256, in hex, of the sizes and the sorted pairs: equal exactly for equal graphs.
 
-        A plain hash is right here because the graph is public and holds no text. Private content needs a keyed one
-        (HMAC): with a plain hash anyone could test guesses of a secret against it.
+        A plain hash is enough because the graph is public and holds no text. Private content needs a keyed hash
+        (HMAC): against a plain one, anybody could test guesses of a secret.
         """
         digest = hashlib.sha256(b"hush incidence 1\n")
         for array in ([self.num_examples, self.num_secrets, self.num_entries], self.offset_S, self.example_of_entry):
@@ -176,12 +176,12 @@ class Incidence:
 
     @property
     def examples_per_secret(self) -> NDArray[np.int64]:
-        """How many examples contain each secret, shape (S,)."""
+        """The number of examples that contain each secret, shape (S,)."""
         return np.diff(self.offset_S)
 
     @property
     def secrets_per_example(self) -> NDArray[np.int64]:
-        """How many secrets each example contains, shape (N,)."""
+        """The number of secrets in each example, shape (N,)."""
         return np.bincount(self.example_of_entry, minlength=self.num_examples)
 
     def examples_of(self, secret: SupportsIndex) -> NDArray[np.integer]:
@@ -231,7 +231,7 @@ def _index_type(size: int) -> type[np.signedinteger]:
 def _renumbered(
     name: str, chosen: ArrayLike | None, index: NDArray[np.integer], size: int
 ) -> tuple[NDArray[np.integer], int]:
-    """New numbers for ``index`` under a selection, -1 for what it leaves out, and how many rows it keeps."""
+    """New numbers for ``index`` under a selection, -1 for rows that it leaves out, and the number of rows it keeps."""
     if chosen is None:
         return index, size
     kept = chosen_indices(name, chosen, size)

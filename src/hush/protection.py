@@ -1,4 +1,4 @@
-"""The promise itself, before every stage: from which prior an adversary may rise to which ceiling.
+"""The promise about a secret: from which prior an adversary may rise to which ceiling.
 
 Shapes: S secrets, Q promised points per secret.
 """
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Self, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from hush.errors import InvalidInput
+from hush.arrays import Array
+from hush.errors import InvalidInput, Setting
 
 __all__ = ["Protection", "promise_arrays"]
 
@@ -21,7 +22,7 @@ _RULE = "a promise needs 0 < prior <= ceiling < 1; lower the prior or raise the 
 @final
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Protection:
-    """What one secret is promised: who gives no candidate more than ``prior`` ends at ``ceiling`` or below.
+    """The promise about one secret: an adversary with a prior of at most ``prior`` ends at ``ceiling`` or below.
 
     Several (prior, ceiling) points may be promised at once; all of them must hold. ``points`` is sorted and without
     duplicates. Invariant: 0 < prior <= ceiling < 1 at every point.
@@ -78,13 +79,13 @@ def _checked_point(point: tuple[float, float]) -> tuple[float, float]:
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"{point!r} is not a (prior, ceiling) pair of numbers; {_RULE}") from error
     if not 0.0 < prior <= ceiling < 1.0:  # written so that NaN fails
-        raise InvalidInput(f"prior={prior!r}, ceiling={ceiling!r}: {_RULE}")
+        raise InvalidInput(
+            Setting("prior"), f"={prior!r}, ", Setting("ceiling"), f"={ceiling!r}: {_RULE}", setting="ceiling"
+        )
     return prior, ceiling
 
 
-def promise_arrays(
-    prior: ArrayLike, ceiling: ArrayLike, num_secrets: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def promise_arrays(prior: ArrayLike, ceiling: ArrayLike, num_secrets: int) -> tuple[Array, Array]:
     """Priors and ceilings as two fresh float64 arrays of shape (num_secrets, q), checked entry by entry.
 
     Each argument is one number for all, one per secret (shape (m,)), or several points per secret (shape (m, q)).
@@ -98,8 +99,11 @@ def promise_arrays(
     widths = {prior_SQ.shape[1], ceiling_SQ.shape[1]}
     if 0 in widths or len(widths - {1}) > 1:
         raise InvalidInput(
-            f"prior has {prior_SQ.shape[1]} points per secret and ceiling {ceiling_SQ.shape[1]}; "
-            "give both the same number of points, at least 1 (a single one is repeated)"
+            Setting("prior"),
+            f" has {prior_SQ.shape[1]} points per secret and ",
+            Setting("ceiling"),
+            f" {ceiling_SQ.shape[1]}; give both the same number of points, at least 1 (a single one is repeated)",
+            setting="ceiling",
         )
     shape = (num_secrets, max(widths))
     prior_SQ, ceiling_SQ = (np.broadcast_to(array, shape).copy() for array in (prior_SQ, ceiling_SQ))
@@ -107,24 +111,30 @@ def promise_arrays(
     if broken_SQ.any():
         secret, point = np.argwhere(broken_SQ)[0].tolist()
         raise InvalidInput(
-            f"secret {secret} has prior={float(prior_SQ[secret, point])!r}, "
-            f"ceiling={float(ceiling_SQ[secret, point])!r} ({int(broken_SQ.any(axis=1).sum())} secrets of "
-            f"{num_secrets} break the rule): {_RULE}"
+            f"secret {secret} has ",
+            Setting("prior"),
+            f"={float(prior_SQ[secret, point])!r}, ",
+            Setting("ceiling"),
+            f"={float(ceiling_SQ[secret, point])!r} ({int(broken_SQ.any(axis=1).sum())} secrets of {num_secrets} break "
+            f"the rule): {_RULE}",
+            setting="ceiling",
         )
     return prior_SQ, ceiling_SQ
 
 
-def _by_secret(name: str, values: ArrayLike, num_secrets: int) -> NDArray[np.float64]:
-    """``values`` with a row per secret, or the one row that stands for all of them."""
+def _by_secret(name: str, values: ArrayLike, num_secrets: int) -> Array:
+    """``values`` with a row per secret, or a single row for all of them."""
     expected = f"pass one number, {num_secrets} numbers (one per secret) or an array of shape ({num_secrets}, points)"
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise InvalidInput(f"{name} has rows of different lengths; {expected}") from error
+        raise InvalidInput(Setting(name), f" has rows of different lengths; {expected}", setting=name) from error
     if array.size and array.dtype.kind not in "fiu":
-        raise InvalidInput(f"{name} holds {array.dtype} values, not real numbers; {expected}")
+        raise InvalidInput(Setting(name), f" holds {array.dtype} values, not real numbers; {expected}", setting=name)
     if array.ndim == 0:
         return array.astype(np.float64).reshape(1, 1)
     if array.ndim > 2 or array.shape[0] != num_secrets:
-        raise InvalidInput(f"{name} has shape {array.shape} but there are {num_secrets} secrets; {expected}")
+        raise InvalidInput(
+            Setting(name), f" has shape {array.shape} but there are {num_secrets} secrets; {expected}", setting=name
+        )
     return array.astype(np.float64).reshape(num_secrets, 1 if array.ndim == 1 else array.shape[1])

@@ -1,7 +1,7 @@
-"""The table of secrets, before every stage: which secrets there are and what each is promised.
+"""The table of secrets: an id and a promise for each, and optionally their texts.
 
-A secret's text is the one thing that hush must never show. It is optional here, and no repr, error, pickle or public
-file holds it.
+hush must never show the text of a secret. Texts are optional here, and no repr, error, pickle or public file holds
+them.
 """
 
 import os
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Self, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from hush.arrays import chosen_indices
+from hush.arrays import Array, chosen_indices
 from hush.errors import InvalidInput
 from hush.protection import Protection
 from hush.storage import read_table, write_table
@@ -27,7 +27,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 @final
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Secrets:
-    """A stable id and a Protection for each secret, and their texts only if the owner gives them.
+    """A stable id and a Protection for each secret, and their texts if the owner gives them.
 
     Ids are public: they appear in certificates and reports, so they are never made from the text (by default they
     count: ``secret-000000``, …). Two tables are equal when ids and protections are; texts are not part of the public
@@ -59,15 +59,15 @@ class Secrets:
         object.__setattr__(self, "texts", texts)
 
     @property
-    def prior(self) -> NDArray[np.float64]:
+    def prior(self) -> Array:
         """Priors for the accountant: shape (m,) where every secret has one point, else (m, q).
 
-        Rows with fewer points repeat their last one; all points must hold, so that asks for nothing new.
+        Rows with fewer points repeat their last one; all points must hold, so this adds no promise.
         """
         return _padded([protection.priors for protection in self.protections])
 
     @property
-    def ceiling(self) -> NDArray[np.float64]:
+    def ceiling(self) -> Array:
         """Ceilings that match ``prior`` entry by entry."""
         return _padded([protection.ceilings for protection in self.protections])
 
@@ -81,9 +81,9 @@ class Secrets:
         )
 
     def to_parquet(self, path: str | os.PathLike[str], *, texts_path: str | os.PathLike[str] | None = None) -> None:
-        """Write ids and points to ``path``; texts go only to a file of their own, and only if it is named here.
+        """Write ids and points to ``path``; texts are written only to a separate file, and only if it is named here.
 
-        Guarantee: the file at ``path`` holds no text. The file at ``texts_path`` is readable by its owner alone.
+        Guarantee: the file at ``path`` holds no text. Only its owner can read the file at ``texts_path``.
         """
         import pyarrow as pa
 
@@ -137,7 +137,7 @@ def _without_texts(protections: tuple[Protection, ...], ids: tuple[str, ...]) ->
     return Secrets(protections, ids=ids)
 
 
-def _padded(rows: list[tuple[float, ...]]) -> NDArray[np.float64]:
+def _padded(rows: list[tuple[float, ...]]) -> Array:
     width = max(map(len, rows), default=1)
     array = np.array([row + row[-1:] * (width - len(row)) for row in rows], dtype=np.float64)
     return array.reshape(len(rows)) if width == 1 else array
@@ -146,7 +146,7 @@ def _padded(rows: list[tuple[float, ...]]) -> NDArray[np.float64]:
 def _check_protections(protections: tuple[object, ...]) -> None:
     for index, protection in enumerate(protections):
         if not isinstance(protection, Protection):
-            # Its type only: whatever was passed by mistake may hold text.
+            # Only its type: a value passed by mistake may hold text.
             raise InvalidInput(
                 f"protections[{index}] is a {type(protection).__name__}; pass Protection(prior, ceiling)"
             )
@@ -164,7 +164,7 @@ def _check_ids(ids: tuple[object, ...], count: int) -> None:
 
 
 def _check_texts(texts: tuple[object, ...] | None, ids: tuple[str, ...]) -> None:
-    """Errors name the index alone: not even a part of a text may show."""
+    """Errors name only the index: no part of a text may be shown."""
     if texts is None:
         return
     if len(texts) != len(ids):

@@ -18,10 +18,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import hush
 from hush.audit.auditor import Audit
-from hush.audit.folders import AuditedRun, Places
+from hush.audit.folders import AuditedRun, SecretSpans
 from hush.audit.session import AuditInputs
 from hush.audit.settings import AuditSettings
-from hush.audit.verdict import Row
+from hush.audit.verdict import VerdictRow
 from hush.data import read_corpus
 from hush.storage import folder_digest
 
@@ -31,6 +31,11 @@ COUNT, THREE = 12, 3  # secrets of a plan
 ROUNDS = 6
 FEW = AuditSettings(prompts=(10, HEAD), trials=2000, seed=0)
 QUICK = AuditSettings(prompts=(4,), trials=50, candidates=10, seed=0)
+
+
+def changed(settings: AuditSettings, **changes: Any) -> AuditSettings:
+    """The same settings but for these, checked like any others."""
+    return AuditSettings(**{name: getattr(settings, name) for name in AuditSettings.model_fields} | changes)
 
 
 def plan_for(count: int, *, ceiling: float = 1e-6, prior: float = 26.0**-SECRET, **more: Any) -> hush.Plan:
@@ -107,7 +112,7 @@ class Desk:
     texts: list[str]
 
     def inputs(self, run: AuditedRun, **more: Any) -> AuditInputs:
-        places = Places.read(self.root / "spans.parquet", run.plan.secret_ids)
+        places = SecretSpans.read(self.root / "spans.parquet", run.plan.secret_ids)
         corpus = read_corpus(self.root / "data.jsonl")
         return AuditInputs(**{"corpus": corpus, "places": places, "reference": str(self.root / "base")} | more)
 
@@ -120,7 +125,7 @@ def corpus_of(folder: Path, texts: list[str]) -> Any:
     return read_corpus(folder / "texts.jsonl")
 
 
-def places_of(texts: list[str], secrets: dict[int, str]) -> Places:
+def places_of(texts: list[str], secrets: dict[int, str]) -> SecretSpans:
     """Every place of these secrets."""
     found = [
         (example, secret, begin, begin + len(said))
@@ -130,8 +135,8 @@ def places_of(texts: list[str], secrets: dict[int, str]) -> Places:
         if text.startswith(said, begin)
     ]
     columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
-    return Places(example=columns[0], secret=columns[1], begin=columns[2], end=columns[3])
+    return SecretSpans(example=columns[0], secret=columns[1], begin=columns[2], end=columns[3])
 
 
-def rows_of(made: Audit, attack: str) -> list[Row]:
+def rows_of(made: Audit, attack: str) -> list[VerdictRow]:
     return [row for row in made.verdict.rows if row.attempt.attack == attack]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import hush
-from hush.audit.reconstruction import Scenario, Transcripts, train_small_runs, train_watched_runs
+from hush.audit.reconstruction import Scenario, Transcripts, train_recorded_runs, train_small_runs
 from hush.train import private_training as training_loop
 from hush.train.noise import Noise
 from hush.train.sampler import Draws
@@ -121,7 +121,7 @@ def plan_scenario(plan: hush.Plan, *, holders: int = 1) -> Scenario:
 
 def real_runs(plan: hush.Plan, scenario: Scenario, runs: int, *, seed: int = 0) -> Transcripts:
     """Runs of ``PrivateTraining``, which can be repeated."""
-    return train_watched_runs(scenario, plan, runs=runs, rng=np.random.default_rng(seed), insecure_seed=seed)
+    return train_recorded_runs(scenario, plan, runs=runs, rng=np.random.default_rng(seed), insecure_seed=seed)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from audited import COUNT, FEW, TOKENIZER, Desk, masked_bytes, memorised, plan_f
 from memorising import byte_model
 
 from hush.audit.auditor import Audit, audit
-from hush.audit.folders import AuditedRun, Places
+from hush.audit.folders import AuditedRun, SecretSpans
 from hush.audit.settings import AuditSettings
 from hush.data import read_corpus
 from hush.errors import InvalidInput
@@ -68,7 +68,7 @@ def test_a_scan_says_where_secrets_stand(tmp_path: Path) -> None:
     )
     found = scan(tmp_path / "mail.txt", tmp_path / "rules.yaml")
     ids = ["canary-000000", *reversed(found.secrets.ids)]  # a plan may have more, in another order
-    places = Places.of_scan(found, ids)
+    places = SecretSpans.of_scan(found, ids)
     shown = {
         (ids[secret], int(example), texts[example][begin:end])
         for secret, example, begin, end in zip(places.secret, places.example, places.begin, places.end, strict=True)
@@ -97,7 +97,7 @@ def test_what_is_not_the_run_that_was_certified_is_refused(desk: Desk) -> None:
     with pytest.raises(InvalidInput, match="not the plan"):
         AuditedRun.load(desk.root / "right", plan=desk.root / "other")
     shutil.rmtree(desk.root / "right" / "release" / "plan")
-    with pytest.raises(InvalidInput, match="pass --plan"):
+    with pytest.raises(InvalidInput, match=r"pass the folder of its plan as plan$"):
         AuditedRun.load(desk.root / "right")
 
 
@@ -110,9 +110,10 @@ def test_settings_that_nobody_can_mean_are_refused(settings: dict[str, Any]) -> 
         AuditSettings(**settings)
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="is not there"):
-        AuditSettings(device="mars")
+def test_a_device_that_is_not_there_is_refused_before_any_attack(run: AuditedRun, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="device='mars'; it cannot be used here"):
+        audit(run, folder=tmp_path / "audit", settings=AuditSettings(device="mars"))
+    assert not list((tmp_path / "audit" / "owner").glob("*.jsonl"))
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(desk: Desk) -> None:
@@ -129,6 +130,6 @@ def test_a_folder_that_holds_something_else_is_left_alone(desk: Desk) -> None:
 
 def test_places_of_secrets_that_the_plan_does_not_know_are_refused(desk: Desk) -> None:
     with pytest.raises(InvalidInput, match="12 of 12 secrets are not in the plan"):
-        Places.read(desk.root / "spans.parquet", ["a", "b"])
+        SecretSpans.read(desk.root / "spans.parquet", ["a", "b"])
     with pytest.raises(InvalidInput, match=r"data\.jsonl is not a readable Parquet file"):
-        Places.read(desk.root / "data.jsonl", ["a", "b"])
+        SecretSpans.read(desk.root / "data.jsonl", ["a", "b"])

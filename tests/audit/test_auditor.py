@@ -2,7 +2,7 @@
 
 import stat
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,11 @@ from audited import COUNT, FEW, ROUNDS, TOKENIZER, Desk, memorised, plan_for, re
 from memorising import byte_model, trained_plainly
 
 import hush
+from hush.audit.attacks import ATTACK_TABLE
 from hush.audit.auditor import audit
-from hush.audit.folders import AuditedRun, Places
+from hush.audit.folders import AuditedRun, SecretSpans
 from hush.audit.session import AuditInputs
+from hush.audit.settings import ATTACKS
 from hush.data import read_corpus
 from hush.keys import DataKey
 from hush.train.fit import Fitted, fit
@@ -55,6 +57,13 @@ def test_a_protected_run_passes_and_the_same_run_without_protection_fails(desk: 
     assert "secret-000000" in page
 
 
+def test_every_attack_that_a_setting_names_is_in_the_table_in_that_order() -> None:
+    assert tuple(attack.name for attack in ATTACK_TABLE) == ATTACKS
+    inputs = {field.name for field in fields(AuditInputs)}
+    assert all(set(attack.needs) <= inputs for attack in ATTACK_TABLE)
+    assert [attack.name for attack in ATTACK_TABLE if attack.is_possible(AuditInputs())] == ["mechanism"]
+
+
 def check_files(desk: Desk, folder: Path) -> None:
     """Nothing that an audit writes holds a text, and its owner alone can read it."""
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -71,7 +80,7 @@ def test_many_secrets_are_judged_by_class(tmp_path: Path) -> None:
     texts, _ = write_texts(tmp_path, 24)
     tokens = [TOKENIZER(text)["input_ids"] for text in texts]
     run = release(tmp_path / "run", plan_for(24), trained_plainly(tokens, steps=100), TOKENIZER)
-    places = Places.read(tmp_path / "spans.parquet", run.plan.secret_ids)
+    places = SecretSpans.read(tmp_path / "spans.parquet", run.plan.secret_ids)
     inputs = AuditInputs(corpus=read_corpus(tmp_path / "data.jsonl"), places=places)
     made = audit(run, inputs, folder=tmp_path / "audit", settings=FEW)
     (row,) = rows_of(made, "extraction")

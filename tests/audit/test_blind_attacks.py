@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from audited import QUICK, THREE, TOKENIZER, corpus_of, plan_for, release
+from audited import QUICK, THREE, TOKENIZER, changed, corpus_of, plan_for, release
 from hypothesis import given
 from hypothesis import strategies as st
 from memorising import byte_model
@@ -17,13 +17,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers import processors as post
 
 from hush.audit.auditor import audit
-from hush.audit.canaries import Canary, Candidates, Planting, Template
-from hush.audit.exposure import frame_of, framed, rank_canary
-from hush.audit.folders import Places
+from hush.audit.canaries import Canary, CanarySet, Candidates, Template
+from hush.audit.exposure import aligned_to_frames, canary_frame, rank_canary
+from hush.audit.folders import SecretSpans
 from hush.audit.models import Subject
 from hush.audit.sequences import secret_sequences
 from hush.audit.session import AuditInputs
-from hush.audit.verdict import Together
+from hush.audit.verdict import DependentSuccess
 
 
 def test_a_rank_does_not_depend_on_where_the_true_candidate_stands() -> None:
@@ -102,7 +102,7 @@ def test_no_model_that_never_saw_a_canary_says_it_more_often_than_its_prior(
     more = 0
     for truth, value in enumerate(values):
         canary = Canary(id="canary-000000", template=template, truth=truth, examples=(0,))
-        frame = frame_of(canary, candidates, tokenizer, both_sides=both_sides)
+        frame = canary_frame(canary, candidates, tokenizer, both_sides=both_sides)
         assert frame is not None
         assert frame.shared  # there are few, and all of them were compared
         first = len(template.before)
@@ -110,7 +110,7 @@ def test_no_model_that_never_saw_a_canary_says_it_more_often_than_its_prior(
             [template.filled(value)], tokenizer, example=[0], secret=[0], begin=[first], end=[first + len(value)],
             max_length=cut, both_sides=both_sides,
         )  # fmt: skip
-        moved, counts_N = framed(trained, {0: frame})
+        moved, counts_N = aligned_to_frames(trained, {0: frame})
         assert trained.left_out.cut == 1 - len(moved)
         more = frame.more
         for tokens, begin, end in zip(moved.tokens, moved.begin_N, moved.end_N, strict=True):
@@ -123,7 +123,7 @@ def test_no_model_that_never_saw_a_canary_says_it_more_often_than_its_prior(
     right = sum(
         max(sum(answer[: len(said)] == said for said in asked) for answer in asked) for asked in answers.values()
     )
-    prior = candidates.masked_prior(more=more) if both_sides else candidates.spoken_prior()
+    prior = candidates.masked_prior(more=more) if both_sides else candidates.prefix_prior()
     assert right / len(values) <= prior * (1 + 1e-15)
 
 
@@ -147,7 +147,7 @@ def test_candidates_whose_tokens_fall_otherwise_do_not_count() -> None:
     tokenizer = merging([("1", "2"), ("12", "3"), ("123", "4"), ("1234", "5"), ("y", "12345")])
     rare = Canary(id="canary-000000", template=template, truth=123456, examples=(0,))
     for truth, shared in ((123456, False), (123465, True), (7, True)):
-        frame = frame_of(replace(rare, truth=truth), candidates, tokenizer, both_sides=False)
+        frame = canary_frame(replace(rare, truth=truth), candidates, tokenizer, both_sides=False)
         assert frame is not None
         assert (frame.begin, frame.shared) == (7, shared)
 
@@ -177,10 +177,12 @@ def test_an_audit_asks_for_every_candidate_in_the_same_way(tmp_path: Path) -> No
     hits = 0
     for truth in range(10):
         canary = Canary(id=run.plan.secret_ids[0], template=template, truth=truth, examples=(0,))
-        planting = Planting(id="one", canaries=(canary,), candidates=candidates)
+        planting = CanarySet(id="one", canaries=(canary,), candidates=candidates)
         corpus = corpus_of(tmp_path, [template.filled(str(truth)), *["none"] * (2 * THREE - 1)])
-        inputs = AuditInputs(corpus=corpus, places=Places.of_canaries(planting, run.plan.secret_ids), planting=planting)
-        settings = replace(QUICK, attacks=("extraction",))
+        inputs = AuditInputs(
+            corpus=corpus, places=SecretSpans.of_canaries(planting, run.plan.secret_ids), planting=planting
+        )
+        settings = changed(QUICK, attacks=("extraction",))
         made = audit(run, inputs, folder=tmp_path / f"audit-{truth}", settings=settings)
         (row,) = made.verdict.rows
         assert row.attempt.prior == pytest.approx(0.1)
@@ -195,12 +197,14 @@ def test_a_reader_is_told_of_canaries_that_cannot_count(tmp_path: Path) -> None:
     template = Template.parse("the key{secret}.")
     for truth, barred in ((123456, 1), (123465, 0)):
         canary = Canary(id=run.plan.secret_ids[0], template=template, truth=truth, examples=(0,))
-        planting = Planting(id="one", canaries=(canary,), candidates=Candidates.of_format("digits", 6))
+        planting = CanarySet(id="one", canaries=(canary,), candidates=Candidates.of_format("digits", 6))
         corpus = corpus_of(tmp_path, [template.filled(str(truth)), *["none"] * (2 * THREE - 1)])
-        inputs = AuditInputs(corpus=corpus, places=Places.of_canaries(planting, run.plan.secret_ids), planting=planting)
-        settings = replace(QUICK, attacks=("extraction",))
+        inputs = AuditInputs(
+            corpus=corpus, places=SecretSpans.of_canaries(planting, run.plan.secret_ids), planting=planting
+        )
+        settings = changed(QUICK, attacks=("extraction",))
         made = audit(run, inputs, folder=tmp_path / f"audit-{barred}", settings=settings)
         (row,) = made.verdict.rows
-        assert row.attempt.measured == Together(hits=0, tried=1, barred=barred)
+        assert row.attempt.measured == DependentSuccess(hits=0, tried=1, barred=barred)
         assert any("1 canary cannot count" in notice for notice in made.notices) == bool(barred)
         assert str(truth) not in "".join(made.notices)

@@ -20,14 +20,14 @@ from hush.audit.canaries import (
     ALPHABETS,
     Canary,
     Candidates,
-    Planted,
+    PlantedCanaries,
     Template,
     plant,
     read_canaries,
     save_planted,
     templates_from,
 )
-from hush.audit.exposure import BY_CHANCE, Ranked, by_chance, chance_of_ranks, rank_canary
+from hush.audit.exposure import CHANCE_EXPOSURE, CanaryRank, chance_exposure, rank_canary, ranks_p_value
 from hush.audit.models import Subject
 from hush.data import read_corpus
 from hush.errors import InvalidInput
@@ -41,7 +41,7 @@ GRAPH = Incidence.from_pairs([0, 2], [0, 1], num_examples=3, num_secrets=2)
 SECRETS = Secrets([Protection(1e-6, 1e-3)] * 2, ids=["a", "b"])
 
 
-def planted(*, count: int = 5, repeats: int = 3, seed: int = 0) -> Planted:
+def planted(*, count: int = 5, repeats: int = 3, seed: int = 0) -> PlantedCanaries:
     return plant(GRAPH, SECRETS, [TEMPLATE], PINS, count=count, repeats=repeats, ceiling=0.01, rng=Random(seed))
 
 
@@ -66,7 +66,7 @@ def test_other_candidates_are_different_and_not_the_true_one(
 ) -> None:
     candidates = Candidates.of_list([f"word-{number}" for number in range(size)])
     truth = data.draw(st.integers(0, size - 1))
-    others = candidates.others(truth, count, Random(seed))
+    others = candidates.sample_others(truth, count, Random(seed))
     assert len(others) == len(set(others)) == min(count, size - 1)
     assert truth not in others
     assert all(0 <= other < size for other in others)
@@ -75,7 +75,7 @@ def test_other_candidates_are_different_and_not_the_true_one(
 @given(st.integers(1, 3), st.integers(1, 2000), st.integers(0, 9))
 def test_some_candidates_are_different_and_all_where_there_are_no_more(length: int, count: int, seed: int) -> None:
     candidates = Candidates.of_format("digits", length)
-    some = candidates.some(count, Random(seed))
+    some = candidates.sample(count, Random(seed))
     assert len(set(some)) == len(some) == min(count, candidates.size)
     assert set(some) <= set(range(candidates.size))
 
@@ -83,7 +83,7 @@ def test_some_candidates_are_different_and_all_where_there_are_no_more(length: i
 def test_huge_formats_are_sampled_too() -> None:
     keys = Candidates.of_format("alphanumeric", 32)
     assert keys.size == 62**32
-    assert len(set(keys.others(keys.size - 1, 50, Random(0)))) == 50
+    assert len(set(keys.sample_others(keys.size - 1, 50, Random(0)))) == 50
     assert len(keys.text(keys.size - 1)) == 32
 
 
@@ -131,7 +131,7 @@ def test_every_candidate_is_as_likely() -> None:
         ({"ceiling": 1.0}, "longer format"),
         ({"count": 0}, "at least one"),
         ({"secrets": Secrets([Protection(0.1, 0.2)] * 2, ids=["a", "canary-000001"])}, "plant all canaries at once"),
-        ({"secrets": Secrets([Protection(0.1, 0.2)])}, "pass a pair"),
+        ({"secrets": Secrets([Protection(0.1, 0.2)])}, "pass two that belong together"),
     ],
 )
 def test_plantings_that_cannot_work_are_refused(change: dict[str, Any], said: str) -> None:
@@ -191,7 +191,7 @@ def test_a_folder_holds_all_that_planning_and_auditing_need(tmp_path: Path) -> N
     assert (planting.canaries, planting.candidates, planting.id) == (made.canaries, PINS, made.id)
     assert stat.S_IMODE(owner.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in owner.iterdir()} == {0o600}
-    with pytest.raises(InvalidInput, match="name a new folder"):
+    with pytest.raises(InvalidInput, match=r"pass a new folder for the canaries as output$"):
         save_planted(made, read_corpus(tmp_path / "data.jsonl"), tmp_path / "out")
 
 
@@ -241,7 +241,7 @@ def test_ranks_are_those_of_a_plain_loop_over_losses(with_reference: bool) -> No
         used = loss - anyway if with_reference else loss
         rank, alone, said = (1 + int(np.sum(each < each[truth])) for each in (used, loss, anyway))
         beside = (alone, said) if with_reference else (None, None)
-        assert found == Ranked(id="canary-000000", rank=rank, ranked=7, alone=beside[0], anyway=beside[1])
+        assert found == CanaryRank(id="canary-000000", rank=rank, ranked=7, alone=beside[0], anyway=beside[1])
 
 
 def test_some_of_many_candidates_are_ranked_and_ties_count_against_the_attack() -> None:
@@ -250,7 +250,7 @@ def test_some_of_many_candidates_are_ranked_and_ties_count_against_the_attack() 
         for parameter in model.parameters():
             parameter.zero_()
     canary = Canary(id="canary-000003", template=Template.parse("Code: {secret}"), truth=77, examples=(0,))
-    found = rank_canary(Subject.of(model), tokenizer, canary, PINS, max_length=48, most=30, rng=Random(0))
+    found = rank_canary(Subject.of(model), tokenizer, canary, PINS, max_length=48, max_candidates=30, rng=Random(0))
     assert (found.rank, found.ranked, found.exposure) == (30, 30, 0.0)
     assert found.named.hits == 0
     with pytest.raises(InvalidInput, match="plant shorter"):
@@ -259,9 +259,9 @@ def test_some_of_many_candidates_are_ranked_and_ties_count_against_the_attack() 
 
 @pytest.mark.parametrize("ranked", [2, 3, 10, 50, 4000])
 def test_exposure_by_chance_is_its_mean_over_all_ranks(ranked: int) -> None:
-    ranks = [Ranked(id="c", rank=rank, ranked=ranked) for rank in range(1, ranked + 1)]
-    assert np.mean([one.exposure for one in ranks]) == pytest.approx(by_chance(ranked))
-    assert by_chance(ranked) < BY_CHANCE
+    ranks = [CanaryRank(id="c", rank=rank, ranked=ranked) for rank in range(1, ranked + 1)]
+    assert np.mean([one.exposure for one in ranks]) == pytest.approx(chance_exposure(ranked))
+    assert chance_exposure(ranked) < CHANCE_EXPOSURE
     assert ranks[0].exposure == pytest.approx(np.log2(ranked))
     assert ranks[0].named.hits == 1
 
@@ -270,13 +270,13 @@ def test_exposure_by_chance_is_its_mean_over_all_ranks(ranked: int) -> None:
 def test_ranks_by_chance_are_called_remarkable_as_rarely_as_stated(ranked: int, canaries: int) -> None:
     """All ranks that there are, each as likely: the exact law of what is stated."""
     every = product(range(1, ranked + 1), repeat=canaries)
-    stated = np.sort([chance_of_ranks(ranks, ranked) for ranks in every])
+    stated = np.sort([ranks_p_value(ranks, ranked) for ranks in every])
     share = np.arange(1, stated.size + 1) / stated.size  # of all outcomes, at least, that are called as remarkable
     last = np.append(np.diff(stated) > 1e-12, True)
     assert np.all(share[last] <= stated[last] * (1 + 1e-9))
 
 
 def test_a_model_that_learnt_the_canaries_ranks_them_as_none_does_by_chance() -> None:
-    assert chance_of_ranks([1] * 3, 1000) < 1e-6
-    assert chance_of_ranks([3, 8, 5, 2], 1000) < 1e-5
-    assert chance_of_ranks([1000] * 3, 1000) == 1
+    assert ranks_p_value([1] * 3, 1000) < 1e-6
+    assert ranks_p_value([3, 8, 5, 2], 1000) < 1e-5
+    assert ranks_p_value([1000] * 3, 1000) == 1

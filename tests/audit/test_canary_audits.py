@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from audited import QUICK, ROUNDS, THREE, TOKENIZER, corpus_of, plan_for, release, rows_of
+from audited import QUICK, ROUNDS, THREE, TOKENIZER, changed, corpus_of, plan_for, release, rows_of
 from memorising import byte_model, byte_tokenizer, trained_plainly
 from tokenizers import normalizers
 
 import hush
 from hush.audit.auditor import audit
-from hush.audit.canaries import Canary, Candidates, Planting, Template, plant, read_canaries, save_planted
-from hush.audit.folders import AuditedRun, Places
+from hush.audit.canaries import Canary, CanarySet, Candidates, Template, plant, read_canaries, save_planted
+from hush.audit.folders import AuditedRun, SecretSpans
 from hush.audit.session import AuditInputs, read_named_run
 from hush.audit.settings import AuditSettings
 from hush.audit.statistics import Success
-from hush.audit.verdict import NamedRun, Together
+from hush.audit.verdict import DependentSuccess, NamedRun
 from hush.data import read_corpus
 from hush.errors import InvalidInput
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def planted_run(folder: Path, seed: int, *, learn: bool, repeats: int = 1) -> tuple[AuditedRun, Planting]:
+def planted_run(folder: Path, seed: int, *, learn: bool, repeats: int = 1) -> tuple[AuditedRun, CanarySet]:
     """Six canaries in a run under a plan of its own; a model that learnt them by heart, or never saw them."""
     folder.mkdir()
     (folder / "notes.txt").write_text("".join(f"Note {number} is short.\n" for number in range(12)))
@@ -50,7 +50,7 @@ def test_canaries_are_named_by_a_model_that_learnt_them(tmp_path: Path) -> None:
     run, planting = planted_run(tmp_path / "one", 1, learn=True)
     inputs = AuditInputs(
         corpus=read_corpus(tmp_path / "one" / "planted" / "owner" / "data.parquet"),
-        places=Places.of_canaries(planting, run.plan.secret_ids),
+        places=SecretSpans.of_canaries(planting, run.plan.secret_ids),
         planting=planting,
     )
     made = audit(run, inputs, folder=tmp_path / "audit", settings=settings)
@@ -78,7 +78,7 @@ def test_canaries_are_named_by_a_model_that_learnt_them(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="same model"):
         audit(other, again, folder=tmp_path / "again", settings=settings)
     again = AuditInputs(planting=fresh, earlier=(replace(earlier, planting=fresh.id),))
-    with pytest.raises(InvalidInput, match="same planting"):
+    with pytest.raises(InvalidInput, match="same canaries"):
         audit(other, again, folder=tmp_path / "again", settings=settings)
     unproven = AuditInputs(planting=fresh, earlier=(replace(earlier, certified=None),))
     (row,) = rows_of(audit(other, unproven, folder=tmp_path / "again", settings=settings), "naming")
@@ -98,7 +98,7 @@ def test_a_reference_that_learnt_the_canaries_is_refused(tmp_path: Path, attack:
         TOKENIZER.save_pretrained(tmp_path / folder)
     inputs = AuditInputs(
         corpus=read_corpus(tmp_path / "one" / "planted" / "owner" / "data.parquet"),
-        places=Places.of_canaries(planting, run.plan.secret_ids),
+        places=SecretSpans.of_canaries(planting, run.plan.secret_ids),
         planting=planting,
         reference=str(tmp_path / "also"),
     )
@@ -114,7 +114,7 @@ def test_copies_of_a_canary_are_one_try(tmp_path: Path) -> None:
     """What comes out of one comes out of all: as tries of their own they would make limits that are too narrow."""
     run, planting = planted_run(tmp_path / "one", 1, learn=False, repeats=5)
     corpus = read_corpus(tmp_path / "one" / "planted" / "owner" / "data.parquet")
-    places = Places.of_canaries(planting, run.plan.secret_ids)
+    places = SecretSpans.of_canaries(planting, run.plan.secret_ids)
     for known, prompt in ((places, 21), (None, 5)):
         inputs = AuditInputs(corpus=corpus, places=known, planting=planting)
         settings = AuditSettings(attacks=("extraction",), prompts=(prompt,))
@@ -126,7 +126,7 @@ def test_copies_of_a_canary_are_one_try(tmp_path: Path) -> None:
     assert "left out: 24 copies" in (tmp_path / "audit-21" / "audit.md").read_text()
 
 
-def two_canaries(run: AuditedRun) -> tuple[Planting, list[str]]:
+def two_canaries(run: AuditedRun) -> tuple[CanarySet, list[str]]:
     """The first stands early in its text, the second late; with the texts of the run."""
     templates = [Template.parse("the key is {secret}."), Template.parse("a text that goes on for a while: {secret}.")]
     canaries = tuple(
@@ -134,20 +134,20 @@ def two_canaries(run: AuditedRun) -> tuple[Planting, list[str]]:
         for number, template in enumerate(templates)
     )
     texts = [canary.template.filled(f"{canary.truth:03d}") for canary in canaries] + ["none"] * (2 * THREE - 2)
-    return Planting(id="one", canaries=canaries, candidates=Candidates.of_format("digits", 3)), texts
+    return CanarySet(id="one", canaries=canaries, candidates=Candidates.of_format("digits", 3)), texts
 
 
 def test_a_canary_that_training_cut_off_keeps_its_place(run: AuditedRun, tmp_path: Path) -> None:
     """Where the tokens of a candidate decide whether it is cut, those left would be hit more often than all are."""
     planting, texts = two_canaries(run)
-    places = Places.of_canaries(planting, run.plan.secret_ids)
+    places = SecretSpans.of_canaries(planting, run.plan.secret_ids)
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places, planting=planting)
     for length, barred in ((48, 0), (24, 1)):
-        settings = replace(QUICK, attacks=("extraction",), max_length=length)
+        settings = changed(QUICK, attacks=("extraction",), max_length=length)
         made = audit(run, inputs, folder=tmp_path / f"audit-{length}", settings=settings)
         (row,) = made.verdict.rows
         assert row.attempt.name == "canaries (all 2)"
-        assert row.attempt.measured == Together(hits=0, tried=2, barred=barred)
+        assert row.attempt.measured == DependentSuccess(hits=0, tried=2, barred=barred)
 
 
 @pytest.mark.parametrize("attack", ["extraction", "exposure"])
@@ -161,13 +161,15 @@ def test_the_reader_is_told_where_nobody_can_tell_what_a_reference_was_trained_o
         few = replace(planting, canaries=planting.canaries[:count])
         inputs = AuditInputs(
             corpus=corpus_of(tmp_path, texts),
-            places=Places.of_canaries(few, run.plan.secret_ids),
+            places=SecretSpans.of_canaries(few, run.plan.secret_ids),
             planting=few,
             reference=str(tmp_path / "base"),
         )
-        settings = replace(QUICK, attacks=(attack,), candidates=1000)
+        settings = changed(QUICK, attacks=(attack,), candidates=1000)
         made = audit(run, inputs, folder=tmp_path / f"audit-{count}", settings=settings)
-        assert any("nobody can tell" in notice for notice in made.notices) == (count == 1)
+        assert any(
+            "it cannot be checked whether the reference was trained on them" in notice for notice in made.notices
+        ) == (count == 1)
 
 
 @pytest.mark.parametrize("folds", [False, True])
@@ -179,8 +181,8 @@ def test_a_canary_that_the_tokenizer_takes_for_another_cannot_be_named(tmp_path:
     run = release(tmp_path / "run", plan_for(THREE, prior=1e-3, ceiling=2e-3), byte_model(), tokenizer)
     candidates = Candidates.of_list([f"{number:03d}{letter}" for number in range(500) for letter in "xX"])
     canary = Canary(id=run.plan.secret_ids[0], template=Template.parse("Code: {secret}."), truth=7, examples=(0,))
-    inputs = AuditInputs(planting=Planting(id="one", canaries=(canary,), candidates=candidates))
-    settings = replace(QUICK, attacks=("exposure",), candidates=1000)
+    inputs = AuditInputs(planting=CanarySet(id="one", canaries=(canary,), candidates=candidates))
+    settings = changed(QUICK, attacks=("exposure",), candidates=1000)
     made = audit(run, inputs, folder=tmp_path / "audit", settings=settings)
     (row,) = made.verdict.rows
     assert row.status == ("could not fail" if folds else "kept")
@@ -192,6 +194,6 @@ def test_a_canary_that_the_tokenizer_takes_for_another_cannot_be_named(tmp_path:
 
 
 def test_places_of_canaries_without_their_candidates_are_refused(run: AuditedRun) -> None:
-    places = Places.of_canaries(two_canaries(run)[0], run.plan.secret_ids)
-    with pytest.raises(InvalidInput, match="pass their planting too"):
+    places = SecretSpans.of_canaries(two_canaries(run)[0], run.plan.secret_ids)
+    with pytest.raises(InvalidInput, match=r"pass the planted canaries too, as canaries$"):
         AuditInputs(places=places)

@@ -20,7 +20,8 @@ from hush.audit.extraction import (
     samples_needed,
 )
 from hush.audit.models import Subject, greedy_tokens
-from hush.audit.sequences import Continuation, Sequences
+from hush.audit.sequences import Sequences
+from hush.audit.settings import Continuation
 from hush.errors import InvalidInput
 
 SCHEMES = [Sampling(), Sampling(temperature=0.6, top_k=5), Sampling(temperature=2.0), Sampling(top_k=97)]

@@ -19,8 +19,9 @@ from memorising import (
 )
 
 from hush.audit.extraction import Extraction, edit_distances, extract, extract_batches
-from hush.audit.models import Subject, greedy_tokens, load_subject, matching_tokens, still
-from hush.audit.sequences import Continuation, Grid, Sequences, secret_sequences
+from hush.audit.models import Subject, evaluation_mode, greedy_tokens, load_subject, matching_tokens
+from hush.audit.sequences import Grid, Sequences, secret_sequences
+from hush.audit.settings import Continuation
 from hush.errors import InvalidInput
 
 TOKENIZER = byte_tokenizer()
@@ -152,7 +153,7 @@ def test_adapters_are_extracted_from_like_the_model_they_make(tmp_path: Path) ->
     assert matching_tokens(subject, prompts, said).tolist() == [6, 6, 6]
     assert said[0].tolist() == generated(adapted.merge_and_unload(), prompts[0].tolist(), 6)
     (adapters / "adapter_config.json").write_text("{}")
-    with pytest.raises(InvalidInput, match="does not name the model"):
+    with pytest.raises(InvalidInput, match="does not name the model of the adapters"):
         load_subject(str(adapters))
 
 
@@ -199,7 +200,7 @@ def test_the_models_mode_is_put_back() -> None:
     model = tiny("gpt2").train()
     model.get_submodule("transformer.h.0").eval()
     before = [module.training for module in model.modules()]
-    with still(model):
+    with evaluation_mode(model):
         assert not any(module.training for module in model.modules())
     assert [module.training for module in model.modules()] == before
 
@@ -217,9 +218,9 @@ def refused(match: str, sequences: Sequences | None = None, **more: Any) -> None
 def test_what_cannot_be_tried_is_refused_with_the_reason() -> None:
     refused("at least one", Sequences.of([], begin=[]))
     refused("prompt of 4 tokens and a continuation of 2 tokens.*at most 3", prompts=[2, 4])
-    refused("continuation of 4 tokens: the longest has 6", continuations=[4])
+    refused("continuation of 4 tokens: the longest sequence has 6", continuations=[4])
     refused("model takes 32", Sequences.of([list(range(60))], begin=30), prompts=[30], continuations=[5])
-    refused("97 embeddings", Sequences.of([[5, 6], [5, 971_234]], begin=1), prompts=[1], continuations=[1])
+    refused("vocabulary of 97 tokens", Sequences.of([[5, 6], [5, 971_234]], begin=1), prompts=[1], continuations=[1])
     refused("lead holds", lead=[97])
     refused("from 0 to 96", end_tokens=[97])
     refused("at least 1", prompts=[0])
@@ -240,7 +241,7 @@ def test_no_error_and_no_repr_shows_a_token_or_a_text() -> None:
     with pytest.raises(InvalidInput) as error:
         secret_sequences(["password hunter2"], TOKENIZER, example=[0], secret=[0], begin=[9], end=[99])
     assert "hunter2" not in str(error.value)
-    with pytest.raises(InvalidInput, match=r"hold 1 example$"):
+    with pytest.raises(InvalidInput, match="hold 1 example; pass the data"):
         secret_sequences(["password"], TOKENIZER, example=[4], secret=[0], begin=[0], end=[2])
     sequences = Sequences.of([[5, 6, 96, 8]], begin=2)
     subject = Subject.of(tiny("gpt2"))

@@ -8,13 +8,13 @@ import pytest
 import torch
 from memorising import MASK, tiny
 
-from hush.audit.fill_in import FillIn, Way, fill_in, fill_in_batches
+from hush.audit.fill_in import FillIn, FillOrder, fill_in, fill_in_batches
 from hush.audit.models import Subject
 from hush.audit.sequences import Sequences
 from hush.errors import InvalidInput
 
 COUNT, SIZE = 16, 3
-WAYS: list[Way] = ["together", "in_turn"]
+WAYS: list[FillOrder] = ["together", "in_turn"]
 
 
 def texts(*, seed: int) -> list[list[int]]:
@@ -48,7 +48,7 @@ def trained(seed: int) -> Any:
     return model
 
 
-def filled_plainly(model: Any, row: list[int], begin: int, end: int, way: Way) -> list[int]:
+def filled_plainly(model: Any, row: list[int], begin: int, end: int, way: FillOrder) -> list[int]:
     """One text, no padding, one pass after another."""
     shown = list(row)
     shown[begin:end] = [MASK] * (end - begin)
@@ -61,7 +61,7 @@ def filled_plainly(model: Any, row: list[int], begin: int, end: int, way: Way) -
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_fills_are_those_of_one_text_at_a_time(way: Way) -> None:
+def test_fills_are_those_of_one_text_at_a_time(way: FillOrder) -> None:
     model: Any = tiny("bert", seed=5).double()
     rng = np.random.default_rng(0)
     rows = [rng.integers(3, 96, rng.integers(8, 20)).tolist() for _ in range(20)]
@@ -81,7 +81,7 @@ def test_fills_are_those_of_one_text_at_a_time(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_model_that_memorised_puts_nearly_all_back_and_one_that_never_saw_them_none(way: Way) -> None:
+def test_a_model_that_memorised_puts_nearly_all_back_and_one_that_never_saw_them_none(way: FillOrder) -> None:
     sequences = sequences_of(texts(seed=1))
     found = fill_in(Subject.of(trained(1)), sequences, mask=MASK, way=way)
     without = fill_in(Subject.of(trained(2)), sequences, mask=MASK, way=way)

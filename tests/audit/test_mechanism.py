@@ -11,7 +11,7 @@ from scipy.special import logsumexp, ndtr, ndtri
 
 import hush
 from hush.accounting.arguments import Side
-from hush.audit.mechanism import MechanismAttack, attack_mechanism, log_ratios
+from hush.audit.mechanism import MechanismAttack, attack_mechanism, log_likelihood_ratios
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 
@@ -66,7 +66,7 @@ def random_setting(rng: np.random.Generator) -> Setting:
 @pytest.mark.parametrize("rates", [[1.0], [0.2, 0.9, 1.0], [0.01] * 40])
 def test_log_ratios_are_those_of_the_drawn_outputs(rates: list[float], sigma: float) -> None:
     """The same random numbers, one by one, and the ratio by its definition; small noise leaves the fast path."""
-    found = log_ratios(rates, noise_multiplier=sigma, rounds=7, trials=30, rng=np.random.default_rng(5))
+    found = log_likelihood_ratios(rates, noise_multiplier=sigma, rounds=7, trials=30, rng=np.random.default_rng(5))
     mass = np.ones(1)
     for rate in rates:
         mass = np.convolve(mass, [1 - rate, rate])
@@ -105,7 +105,7 @@ def test_weighted_alarms_agree_with_runs_without_the_secret() -> None:
     """The direct way: simulate the other law and count what passes the threshold."""
     setting = Setting(np.array([0.05, 0.1, 0.02]), 60, 0.02, 0.9)
     attack = setting.attack(30_000, np.random.default_rng(4))
-    without = log_ratios(
+    without = log_likelihood_ratios(
         setting.rates, noise_multiplier=0.9, rounds=60, trials=60_000, rng=np.random.default_rng(5), secret=False
     )
     direct = Success(hits=int((without > attack.log_threshold).sum()), runs=without.size)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import transformers
 from audited import QUICK as FEW
-from audited import ROUNDS, TOKENIZER, corpus_of, places_of, plan_for, release
+from audited import ROUNDS, TOKENIZER, changed, corpus_of, places_of, plan_for, release
 from audited import THREE as COUNT
 from memorising import byte_model, trained_plainly
 from tokenizers import Tokenizer, models
 
 import hush
 from hush.audit.auditor import audit
-from hush.audit.canaries import Canary, Candidates, Planting, Template
+from hush.audit.canaries import Canary, CanarySet, Candidates, Template
 from hush.audit.folders import AuditedRun
 from hush.audit.headline import headline
 from hush.audit.session import AuditInputs
@@ -41,10 +41,10 @@ def test_canaries_of_another_planting_are_refused(run: AuditedRun, tmp_path: Pat
     candidates = Candidates.of_format("digits", 3)
     template = Template.parse("Code: {secret}.")
     canary = Canary(id=run.plan.secret_ids[0], template=template, truth=7, examples=(1, 4))
-    planting = Planting(id="one", canaries=(canary,), candidates=candidates)
+    planting = CanarySet(id="one", canaries=(canary,), candidates=candidates)
     texts = ["other"] * (2 * COUNT)
     texts[1] = texts[4] = template.filled("007")
-    settings = replace(FEW, attacks=("exposure",))
+    settings = changed(FEW, attacks=("exposure",))
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), planting=planting)
     assert audit(run, inputs, folder=tmp_path / "audit", settings=settings).record["exposure"]["canaries"] == 1
     for wrong in (replace(canary, truth=8), replace(canary, examples=(1, 3)), replace(canary, examples=(1, 4, 99))):
@@ -62,12 +62,12 @@ def test_a_reader_is_told_that_the_model_was_not_attacked_or_the_data_not_compar
     texts = ["my key is abc", "xyz"] * COUNT
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "abc"}))  # nobody compared
     made = audit(run, inputs, folder=tmp_path / "two", settings=FEW)
-    assert any("nobody checked that these are the data" in notice for notice in made.notices)
-    nobody = "Nobody checked that the model was trained on what it was attacked with."
-    assert nobody in headline(made.record)
+    assert any("it was not checked that these are the plan's data" in notice for notice in made.notices)
+    unchecked = "It was not checked that the model was trained on the data it was attacked with."
+    assert unchecked in headline(made.record)
     checked = audit(run, replace(inputs, compared=True), folder=tmp_path / "three", settings=FEW)
     assert made.verdict.status == checked.verdict.status == "kept"
-    assert nobody not in headline(checked.record)
+    assert unchecked not in headline(checked.record)
     assert not any("no attack on the model itself" in notice for notice in made.notices)
 
 
@@ -86,7 +86,7 @@ def test_a_reader_is_told_which_secrets_were_hardly_trained_on(run: AuditedRun, 
     """Nothing comes out of an example that is never drawn, whatever else is wrong with the training."""
     texts = ["my key is abc", "my key is xyz", *["none"] * (2 * COUNT - 2)]
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "abc", 1: "xyz"}))
-    settings = replace(FEW, attacks=("extraction",))
+    settings = changed(FEW, attacks=("extraction",))
     for ceiling, few in ((0.5, 0), (1.001e-3, 1)):  # a ceiling close to the prior leaves hardly a draw
         plan = hush.make_plan(
             run.plan.incidence, prior=1e-3, ceiling=[ceiling, 0.5, 0.5], noise_multiplier=5.0, batch_size=3,
@@ -110,7 +110,7 @@ def test_a_secret_is_asked_for_where_it_was_trained_on(tmp_path: Path) -> None:
     model = trained_plainly([TOKENIZER(text)["input_ids"] for text in alone], steps=120)
     run = release(tmp_path / "run", plan, model, TOKENIZER)
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, dict(enumerate(keys))))
-    settings = replace(FEW, attacks=("extraction",), prompts=(20,))
+    settings = changed(FEW, attacks=("extraction",), prompts=(20,))
     made = audit(run, inputs, folder=tmp_path / "audit", settings=settings)
     assert [row.status for row in made.verdict.rows] == ["failed"] * 3
     more = [*["none"] * len(texts), *texts]

@@ -9,7 +9,7 @@ import pytest
 import transformers
 from audited import QUICK as FEW
 from audited import THREE as COUNT
-from audited import TOKENIZER, corpus_of, masked_bytes, places_of, plan_for, release
+from audited import TOKENIZER, changed, corpus_of, masked_bytes, places_of, plan_for, release
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memorising import byte_model, byte_tokenizer
@@ -59,7 +59,7 @@ def test_masked_models_are_not_shown_a_copy_behind_the_secret(tmp_path: Path) ->
     texts = ["Ann met Ann", "only Bo", "Bo, Ann, Bo", "none", "none", "none"]
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "Ann", 1: "Bo"}))
     made = audit(run, inputs, folder=tmp_path / "audit", settings=FEW)
-    (found,) = made.found
+    (found,) = made.extractions
     tried = set(zip(found.sequences.example_N.tolist(), found.sequences.secret_N.tolist(), strict=True))
     assert tried == {(1, 1), (2, 0)}
     assert made.record["extraction"][0]["left_out"]["repeated"] == 4
@@ -106,8 +106,8 @@ def test_whole_examples_are_named_by_their_numbers_in_the_data(run: AuditedRun, 
     moved = release(tmp_path / "moved", plan, byte_model(), TOKENIZER)
     texts = [f"a long text with a number, {number}" for number in range(5)] + ["short"]
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts))
-    made = audit(moved, inputs, folder=tmp_path / "audit", settings=replace(FEW, attacks=("extraction",)))
-    (found,) = made.found
+    made = audit(moved, inputs, folder=tmp_path / "audit", settings=changed(FEW, attacks=("extraction",)))
+    (found,) = made.extractions
     assert found.sequences.example_N.tolist() == [1, 3]
     assert [TOKENIZER.decode(row) for row in found.sequences.tokens] == [texts[1], texts[3]]
 
@@ -144,8 +144,8 @@ def test_places_that_cannot_be_tried_are_counted() -> None:
 @pytest.mark.parametrize(
     ("before", "tried", "said"),
     [
-        (["", "its ", "a code: "], 4, "no text has room for prompts of 20, 50 tokens; they were left out, and 4 "),
-        (["", "", ""], None, "none of the 3 places of secrets can be tried: they begin their texts"),
+        (["", "its ", "a code: "], 4, "no text is long enough for prompts of 20, 50 tokens; they were skipped, and 4 "),
+        (["", "", ""], None, "none of the 3 spans of secrets can be tried: they begin their texts"),
     ],
 )
 def test_where_no_prompt_fits_a_shorter_one_is_tried(
@@ -154,8 +154,8 @@ def test_where_no_prompt_fits_a_shorter_one_is_tried(
     secrets = {0: "abcdefgh", 1: "hgfedcba", 2: "aaaabbbb"}
     texts = [text + secret for text, secret in zip(before, secrets.values(), strict=True)]
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, secrets))
-    asked = replace(FEW, attacks=("extraction",), prompts=(20, 50))
+    asked = changed(FEW, attacks=("extraction",), prompts=(20, 50))
     made = audit(run, inputs, folder=tmp_path / "audit", settings=asked)
     assert any(notice.startswith(said) for notice in made.notices)
-    cells = [(cell.prompt, cell.success.runs) for found in made.found for cell in found.cells]
+    cells = [(cell.prompt, cell.success.runs) for found in made.extractions for cell in found.cells]
     assert cells == ([] if tried is None else [(tried, 2)])

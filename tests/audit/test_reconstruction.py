@@ -12,7 +12,14 @@ from scipy.special import logsumexp, ndtr
 from scipy.stats import chi2, multivariate_normal
 from torch import nn
 
-from hush.audit.reconstruction import Scenario, attack_runs, candidate_scores, flat_parameters, train_small_runs, watch
+from hush.audit.reconstruction import (
+    Scenario,
+    attack_runs,
+    candidate_scores,
+    flat_parameters,
+    train_and_record,
+    train_small_runs,
+)
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 from hush.train.private_training import PrivateTraining
@@ -116,11 +123,13 @@ def test_the_score_is_the_log_of_the_likelihood_ratio(holders: int) -> None:
             terms, chances = [], []
             for drawn in product((0, 1), repeat=holders):
                 mean = sum((d * g for d, g in zip(drawn, gradients, strict=True)), np.zeros(noisy.size))
-                terms.append(multivariate_normal.logpdf(noisy, mean, scenario.noise**2 * np.eye(noisy.size)))
+                terms.append(multivariate_normal.logpdf(noisy, mean, scenario.noise_deviation**2 * np.eye(noisy.size)))
                 rate = scenario.rates[scenario.holders]
                 chances.append(np.prod(np.where(drawn, rate, 1 - rate)))
             expected += logsumexp(terms, b=chances)
-            expected -= multivariate_normal.logpdf(noisy, np.zeros(noisy.size), scenario.noise**2 * np.eye(noisy.size))
+            expected -= multivariate_normal.logpdf(
+                noisy, np.zeros(noisy.size), scenario.noise_deviation**2 * np.eye(noisy.size)
+            )
         assert float(scores[run, candidate]) == pytest.approx(expected, rel=1e-6, abs=1e-6)
     nn.utils.vector_to_parameters(start, scenario.model.parameters())
 
@@ -131,7 +140,7 @@ def test_scoring_many_examples_one_by_one_is_exact_where_they_do_not_overlap(mon
     scenario = replace(scenario, candidates=apart)
     transcripts = train_small_runs(scenario, runs=20, generator=seeded(5))
     exact = candidate_scores(scenario, transcripts)
-    monkeypatch.setattr("hush.audit.reconstruction.MOST_SUBSETS", 0)
+    monkeypatch.setattr("hush.audit.reconstruction.MAX_SUBSET_EXAMPLES", 0)
     torch.testing.assert_close(candidate_scores(scenario, transcripts), exact, rtol=1e-4, atol=1e-4)
 
 
@@ -156,7 +165,7 @@ def test_scores_see_the_transcript_and_not_the_truth(score: str, monkeypatch: py
     scenario = label_scenario(candidates=5)
     transcripts = train_small_runs(scenario, runs=30, generator=seeded(6))
     scores = candidate_scores(scenario, transcripts, score=score)  # pyright: ignore[reportArgumentType]
-    monkeypatch.setattr("hush.audit.reconstruction.FLOATS_AT_ONCE", 1)
+    monkeypatch.setattr("hush.audit.reconstruction.MAX_GRADIENT_FLOATS", 1)
     order = torch.tensor([3, 0, 4, 1, 2])
     other = replace(scenario, candidates={key: value[order] for key, value in scenario.candidates.items()})
     unknown = replace(transcripts, truth=np.zeros(30, dtype=np.int64))
@@ -212,7 +221,7 @@ def test_only_plain_descent_can_be_watched() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     private = PrivateTraining(model, optimizer, plan, loss=scenario.loss)
     with pytest.raises(InvalidInput, match="plain SGD"):
-        watch(private, scenario.data)
+        train_and_record(private, scenario.data)
 
 
 def test_scenarios_and_transcripts_that_fit_nothing_are_refused() -> None:

@@ -60,7 +60,7 @@ def test_other_inputs_are_tried_again_and_half_lines_are_dropped(desk: Desk) -> 
     assert hits[1] == hits[0] - 1
 
 
-PIECES: dict[str, Callable[[list[str]], list[str]]] = {
+CHANGES: dict[str, Callable[[list[str]], list[str]]] = {
     "changed": lambda lines: [*lines[:2], lines[2].replace("2", "9"), *lines[3:]],
     "doubled": lambda lines: [*lines[:2], lines[1], *lines[2:]],
     "swapped": lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
@@ -68,23 +68,23 @@ PIECES: dict[str, Callable[[list[str]], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("how", list(PIECES))
-def test_pieces_that_were_changed_are_done_again(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("how", list(CHANGES))
+def test_records_that_were_changed_are_computed_again(tmp_path: Path, how: str) -> None:
     folder = AuditFolder(tmp_path)
-    pieces = folder.pieces("secrets", ["a", "b"])
+    journal = folder.journal("secrets", ["a", "b"])
     records = [{"rows": [number, 2], "matched": [0.1, -float("inf")]} for number in range(4)]
     for record in records:
-        pieces.add(record)
-    assert folder.pieces("secrets", ["a", "b"]).done == records
-    assert folder.pieces("other", ["a", "b"]).done == []
+        journal.append(record)
+    assert folder.journal("secrets", ["a", "b"]).records == records
+    assert folder.journal("other", ["a", "b"]).records == []
     path = tmp_path / "owner" / "secrets.jsonl"
-    path.write_text("\n".join(PIECES[how](path.read_text().splitlines())) + "\n")
-    again = folder.pieces("secrets", ["a", "b"])
-    assert again.done == records[: len(again.done)]
-    assert len(again.done) < 4
-    for record in records[len(again.done) :]:
-        again.add(record)
-    assert folder.pieces("secrets", ["a", "b"]).done == records
+    path.write_text("\n".join(CHANGES[how](path.read_text().splitlines())) + "\n")
+    again = folder.journal("secrets", ["a", "b"])
+    assert again.records == records[: len(again.records)]
+    assert len(again.records) < 4
+    for record in records[len(again.records) :]:
+        again.append(record)
+    assert folder.journal("secrets", ["a", "b"]).records == records
 
 
 RIGHT = {"model": "m", "planting": "p", "hit": True, "prior": 0.1, "certified": 0.2}
@@ -101,7 +101,7 @@ def test_an_edited_report_is_not_counted(tmp_path: Path, change: dict[str, objec
     (tmp_path / "audit.json").write_text(json.dumps({"naming": RIGHT}))
     assert read_named_run(tmp_path).hit
     (tmp_path / "audit.json").write_text(json.dumps({"naming": RIGHT | change}))
-    with pytest.raises(InvalidInput, match="no audit in which a canary"):
+    with pytest.raises(InvalidInput, match="not an audit in which a canary"):
         read_named_run(tmp_path)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hush.audit.headline import headline
 from hush.audit.mechanism import MechanismAttack, attack_mechanism
 from hush.audit.statistics import Success
-from hush.audit.verdict import Attempt, Together, judge
+from hush.audit.verdict import Attempt, DependentSuccess, judge
 from hush.errors import InvalidInput
 
 
@@ -23,7 +23,7 @@ def attempt(measured: Any, certified: float | None, **other: Any) -> Attempt:
 
 COUNTS = st.integers(1, 50).flatmap(lambda runs: st.tuples(st.integers(0, runs), st.just(runs)))
 SUCCESSES = COUNTS.map(lambda count: Success(hits=count[0], runs=count[1]))
-CLASSES = COUNTS.map(lambda count: Together(hits=count[0], tried=count[1]))
+CLASSES = COUNTS.map(lambda count: DependentSuccess(hits=count[0], tried=count[1]))
 MECHANISMS = st.tuples(st.integers(0, 300), st.integers(0, 300), st.floats(0, 8)).map(
     lambda made: MechanismAttack(
         prior=1e-3,
@@ -68,7 +68,7 @@ def test_secrets_of_one_run_may_fall_together(weights: list[float], level: float
     """Any law of the number of hits: the limits of their mean chance are wrong as rarely as stated."""
     law, tried = np.array(weights) / sum(weights), len(weights) - 1
     mean = float(law @ np.arange(tried + 1)) / tried
-    found = [Together(hits=hits, tried=tried) for hits in range(tried + 1)]
+    found = [DependentSuccess(hits=hits, tried=tried) for hits in range(tried + 1)]
     assert sum(p for p, one in zip(law, found, strict=True) if one.lower(level) > mean) <= level
     assert sum(p for p, one in zip(law, found, strict=True) if one.upper(level) < mean) <= level
     for one in found:
@@ -79,7 +79,7 @@ def test_secrets_of_one_run_may_fall_together(weights: list[float], level: float
 
 @pytest.mark.parametrize("hits", [0, 1])
 def test_one_secret_is_judged_as_one_run(hits: int) -> None:
-    one, other = Together(hits=hits, tried=1), Success(hits=hits, runs=1)
+    one, other = DependentSuccess(hits=hits, tried=1), Success(hits=hits, runs=1)
     for level in (1e-4, 0.01, 0.3):
         assert one.lower(level) == pytest.approx(other.lower(level), rel=1e-8)
         assert one.upper(level) == pytest.approx(other.upper(level), rel=1e-8)
@@ -108,7 +108,7 @@ def test_rows_that_could_not_have_failed_are_counted() -> None:
     rows = [
         attempt(Success(hits=0, runs=1), 0.05),  # one run can show no more than the level
         attempt(Success(hits=0, runs=1), 1e-4),
-        attempt(Together(hits=0, tried=9), 0.05),
+        attempt(DependentSuccess(hits=0, tried=9), 0.05),
         attempt(Success(hits=0, runs=10), 0.05),
     ]
     assert [row.status for row in judge(rows).rows] == ["could not fail", "kept", "could not fail", "kept"]
@@ -117,13 +117,15 @@ def test_rows_that_could_not_have_failed_are_counted() -> None:
 
 
 def test_what_would_not_have_counted_could_not_fail() -> None:
-    tried = attempt(Together(hits=0, tried=4, barred=1), 1e-4)
+    tried = attempt(DependentSuccess(hits=0, tried=4, barred=1), 1e-4)
     assert judge([tried]).status == "kept"
     for barred, certified in ((4, 1e-4), (3, 0.009)):
-        alone = judge([attempt(Together(hits=0, tried=4, barred=barred), certified)])
+        alone = judge([attempt(DependentSuccess(hits=0, tried=4, barred=barred), certified)])
         assert alone.rows[0].status == "could not fail"
     # Which tries are barred may depend on the secrets, so they keep their place among the rows.
-    both = judge([attempt(Together(hits=1, tried=1), 0.006), attempt(Together(hits=0, tried=1, barred=1), 1e-4)])
+    both = judge(
+        [attempt(DependentSuccess(hits=1, tried=1), 0.006), attempt(DependentSuccess(hits=0, tried=1, barred=1), 1e-4)]
+    )
     assert [row.level for row in both.rows] == [0.005, 0.005]
 
 
@@ -143,7 +145,7 @@ def test_a_row_could_have_failed_exactly_if_it_fails_when_every_try_succeeds(row
     """The second route: each row is judged again as if all of its tries had succeeded, at the level it was shown at."""
     for row in judge(rows).rows:
         best: Any = row.attempt.measured
-        best = replace(best, hits=best.tried if isinstance(best, Together) else best.runs)
+        best = replace(best, hits=best.tried if isinstance(best, DependentSuccess) else best.runs)
         again = judge([replace(row.attempt, measured=best)], level=row.level)
         if row.status != "failed" and abs(again.rows[0].lower - row.attempt.certified) > 1e-6 * row.attempt.certified:  # pyright: ignore[reportOptionalOperand, reportOperatorIssue]
             assert again.failed == (row.status == "kept")
@@ -172,7 +174,7 @@ def test_the_simulated_worst_case_is_judged_by_its_own_limits() -> None:
 def test_counts_that_cannot_be_are_refused() -> None:
     for hits, tried, barred in ((2, 1, 0), (-1, 1, 0), (0, 0, 0), (1, 1, 1), (0, 1, 2), (0, 1, -1)):
         with pytest.raises(InvalidInput):
-            Together(hits=hits, tried=tried, barred=barred)
+            DependentSuccess(hits=hits, tried=tried, barred=barred)
 
 
 # --- what it is said to rest on
@@ -188,25 +190,25 @@ def test_a_verdict_on_canaries_alone_says_so() -> None:
     simulated = attempt(Success(hits=0, runs=1000), 0.1, attack="mechanism")
     powerless = attempt(Success(hits=0, runs=1), 0.5, attack="extraction")
     secret = attempt(Success(hits=0, runs=1), 1e-4, attack="extraction")
-    alone = "about planted canaries alone"
+    alone = "concern planted canaries only"
     assert all(alone in said(*rows) for rows in ([canary], [canary, simulated], [canary, simulated, powerless]))
     assert not any(alone in said(*rows) for rows in ([secret, canary], [simulated], [simulated, powerless], []))
 
 
 def test_more_than_was_certified_is_said_even_where_it_does_not_fail() -> None:
-    some = attempt(Together(hits=300, tried=1000), 2e-3, hits=300, runs=1000)
+    some = attempt(DependentSuccess(hits=300, tried=1000), 2e-3, hits=300, runs=1000)
     other = attempt(Success(hits=0, runs=1), 1e-3, hits=0, runs=1)
     assert judge([some, other]).status == "kept"
-    assert "In 1 row a larger share came out than was certified" in said(some, other)
-    assert "larger share" not in said(other)
-    failed = attempt(Together(hits=900, tried=1000), 2e-3, hits=900, runs=1000)
-    assert "larger share" not in said(failed)
+    assert "In 1 row the attack succeeded more often than certified" in said(some, other)
+    assert "more often than certified" not in said(other)
+    failed = attempt(DependentSuccess(hits=900, tried=1000), 2e-3, hits=900, runs=1000)
+    assert "more often than certified" not in said(failed)
 
 
 @pytest.mark.parametrize("name", ["hits", "runs", "certified"])
 def test_a_number_that_no_float_holds_is_passed_over(name: str) -> None:
     row = {"status": "kept", "attack": "naming", "hits": 1, "runs": 2, "certified": 0.5, name: 10**400}
-    assert "larger share" not in headline({"verdict": "kept", "rows": [row]})
+    assert "more often than certified" not in headline({"verdict": "kept", "rows": [row]})
 
 
 @pytest.mark.parametrize("bound", [float("nan"), float("inf"), -0.1, 1.5])
@@ -214,14 +216,14 @@ def test_a_number_that_no_float_holds_is_passed_over(name: str) -> None:
     "measured",
     [
         Success(hits=1, runs=1),
-        Together(hits=3, tried=5),
+        DependentSuccess(hits=3, tried=5),
         MechanismAttack(prior=0.1, log_threshold=0.0, detected=Success(hits=5, runs=9), alarms=Success(hits=1, runs=9)),
     ],
 )
 def test_a_bound_that_is_no_probability_is_refused_and_never_kept(measured: Any, bound: float) -> None:
     with pytest.raises(InvalidInput, match="not a probability"):
         Attempt(attack="extraction", name="a", prior=None, certified=bound, ceiling=None, measured=measured)
-    if isinstance(measured, Success | Together):
+    if isinstance(measured, Success | DependentSuccess):
         with pytest.raises(InvalidInput, match="not a probability"):
             measured.p_value(bound)
 
@@ -230,7 +232,7 @@ def test_a_bound_that_is_no_probability_is_refused_and_never_kept(measured: Any,
 def test_bounds_at_the_ends_decide_as_they_say(bound: float) -> None:
     made = judge([
         Attempt(attack="extraction", name="a", prior=None, certified=bound, ceiling=None, measured=measured)
-        for measured in (Success(hits=1, runs=1), Together(hits=3, tried=5))
+        for measured in (Success(hits=1, runs=1), DependentSuccess(hits=3, tried=5))
     ])  # fmt: skip
     assert [row.status for row in made.rows] == ["failed" if bound == 0 else "could not fail"] * 2
 

@@ -1,6 +1,5 @@
 """What counts as one try and what one answer may say: the prior that follows, and the bound to hold it against."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 import transformers
 from audited import QUICK as FEW
-from audited import ROUNDS, corpus_of, places_of, plan_for, release
+from audited import ROUNDS, changed, corpus_of, places_of, plan_for, release
 from audited import THREE as COUNT
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +17,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import hush
 from hush.audit.auditor import audit
 from hush.audit.canaries import Candidates
-from hush.audit.folders import CANARIES, AuditedRun
+from hush.audit.folders import CANARY_CLASS, AuditedRun
 from hush.audit.session import AuditInputs
-from hush.audit.verdict import extraction_attempts, first_tries, judge
+from hush.audit.verdict import counted_tries, extraction_attempts, judge
 
 RATES = st.sampled_from([0.0, 0.1, 0.15, 0.5])
 
@@ -38,14 +37,14 @@ def test_each_secret_has_one_try_its_first_that_is_often_drawn_with_the_longest_
             most = max((other[3] for other in rows if other[0] == secret and (other[1] or other[2])), default=0.0)
             if secret >= 0 and fitting[column] and rate >= most / 2 and secret not in expected:
                 expected[secret] = (place, column)
-    assert first_tries(secret_N, rate_N, fits) == expected
+    assert counted_tries(secret_N, rate_N, fits) == expected
 
 
 def test_extraction_is_held_against_the_bound_from_the_smallest_promised_prior(tmp_path: Path) -> None:
     incidence = hush.Incidence.from_pairs(range(3), range(3), num_examples=8, num_secrets=3)
     promises: dict[str, Any] = {"prior": [[1e-8, 1e-2]] * 3, "ceiling": [[1e-5, 0.3]] * 3}
     plan = hush.make_plan(incidence, **promises, batch_size=4, rounds=ROUNDS)
-    run = AuditedRun(model=tmp_path, plan=plan, certificate=plan.certificate, max_length=None, why_not="")
+    run = AuditedRun(model=tmp_path, plan=plan, certificate=plan.certificate, max_length=None, uncertified_reason="")
     rows = extraction_attempts(run, {0: True, 2: False}, {})
     assert [(row.name, row.prior, row.hits) for row in rows] == [("secret-000000", 1e-8, 1), ("secret-000002", 1e-8, 0)]
     assert [row.certified for row in rows] == plan.posterior[[0, 2], 0].tolist()
@@ -55,7 +54,7 @@ def test_extraction_is_held_against_the_bound_from_the_smallest_promised_prior(t
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=2, max_size=12, unique=True))
 def test_the_prior_of_an_answer_counts_all_candidates_that_it_says(values: list[str]) -> None:
     said = max(sum(answer.startswith(value) for value in values) for answer in values)
-    prior = Candidates.of_list(values).spoken_prior()
+    prior = Candidates.of_list(values).prefix_prior()
     assert said / len(values) <= prior * (1 + 1e-15)
     assert prior == pytest.approx(said / len(values))
 
@@ -64,14 +63,14 @@ def test_the_prior_of_an_answer_counts_all_candidates_that_it_says(values: list[
 def test_candidates_that_a_tokenizer_takes_for_one_are_said_at_once(values: list[str]) -> None:
     folded = [value.lower() for value in values]
     said = max(sum(answer.startswith(value) for value in folded) for answer in folded)
-    assert Candidates.of_list(values).spoken_prior(str.lower) == pytest.approx(said / len(values))
+    assert Candidates.of_list(values).prefix_prior(str.lower) == pytest.approx(said / len(values))
 
 
 def test_formats_that_a_tokenizer_folds_have_fewer_texts() -> None:
     pins = Candidates.of_format("letters", 3)
-    assert pins.spoken_prior() == pins.prior
-    assert pins.spoken_prior(str.lower) == pytest.approx(26**-3)
-    assert Candidates.of_format("hex", 3).spoken_prior(str.lower) == Candidates.of_format("hex", 3).prior
+    assert pins.prefix_prior() == pins.prior
+    assert pins.prefix_prior(str.lower) == pytest.approx(26**-3)
+    assert Candidates.of_format("hex", 3).prefix_prior(str.lower) == Candidates.of_format("hex", 3).prior
 
 
 @given(
@@ -88,15 +87,15 @@ def test_who_is_told_the_number_of_tokens_has_an_answer_for_each(values: list[st
     )  # fmt: skip
     candidates = Candidates.of_list(values)
     assert min(1.0, right / len(values)) <= candidates.masked_prior() * (1 + 1e-15)
-    assert candidates.masked_prior() >= candidates.spoken_prior()
+    assert candidates.masked_prior() >= candidates.prefix_prior()
     assert Candidates.of_format("hex", 6).masked_prior() == pytest.approx(6 / 16**6)
 
 
 def test_canaries_that_hold_each_other_are_held_against_a_bound_from_a_larger_prior(run: AuditedRun) -> None:
-    classes, hit_of = dict.fromkeys(range(COUNT), CANARIES), dict.fromkeys(range(COUNT), True)
-    (plain,) = extraction_attempts(run, hit_of, classes)
-    (spoken,) = extraction_attempts(run, hit_of, classes, canary_prior=0.4)
-    (certain,) = extraction_attempts(run, hit_of, classes, canary_prior=1.0)
+    classes, hit_by_secret = dict.fromkeys(range(COUNT), CANARY_CLASS), dict.fromkeys(range(COUNT), True)
+    (plain,) = extraction_attempts(run, hit_by_secret, classes)
+    (spoken,) = extraction_attempts(run, hit_by_secret, classes, canary_prior=0.4)
+    (certain,) = extraction_attempts(run, hit_by_secret, classes, canary_prior=1.0)
     assert plain.certified is not None
     assert spoken.certified is not None
     assert plain.certified < 1e-5 < 0.4 <= spoken.certified < 1 == certain.certified
@@ -123,7 +122,10 @@ def test_the_token_for_unknown_text_says_no_secret(tmp_path: Path) -> None:
     run = release(tmp_path / "run", plan_for(COUNT), model, tokenizer)
     texts = ["my name is zoë", "my name is bo", "my name is 漢字", "my", "my", "my"]
     inputs = AuditInputs(corpus=corpus_of(tmp_path, texts), places=places_of(texts, {0: "zoë", 1: "bo", 2: "漢字"}))
-    made = audit(run, inputs, folder=tmp_path / "audit", settings=replace(FEW, prompts=(3,)))
+    made = audit(run, inputs, folder=tmp_path / "audit", settings=changed(FEW, prompts=(3,)))
     assert [cell["hits"] for cell in made.record["extraction"][0]["cells"]] == [2]
     assert [row.status for row in made.verdict.rows[-COUNT:]] == ["could not fail", "kept", "could not fail"]
-    assert any("in 2 places a secret stands that the tokenizer cannot write" in notice for notice in made.notices)
+    assert any(
+        "2 spans of secrets contain text that the tokenizer maps to its token for unknown text" in notice
+        for notice in made.notices
+    )

@@ -112,7 +112,7 @@ def test_bad_rates_are_refused_by_name_and_without_their_text(tmp_path: Path, co
         ("--rate nan --examples 1 --noise-multiplier 1 --rounds 1 --prior 0.1", "nan is not a probability"),
         (
             "--rate 0.1 --examples 1 --noise-multiplier -1 --rounds 1 --prior 0.1",
-            "noise_multiplier=-1.0; pass a finite",
+            "--noise-multiplier=-1.0; pass a finite",
         ),
         ("--rate 0.1 --examples 1 --noise-multiplier 1 --rounds 0 --prior 0.1", "rounds=0; pass a whole number"),
         ("--rate 0.1 --examples 1 --noise-multiplier 1 --rounds 1 --prior 1", "prior=1.0; pass priors from 1e-300"),

@@ -109,7 +109,7 @@ def test_the_plan_alone_can_be_audited_without_data(desk: Path, tmp_path: Path) 
         (["--level", "0.99"], "probability of error"),
         (["--scan", "found"], "both say where"),
         (["--add", "other"], "pass --canaries"),
-        (["--continuation", "47"], "ask for less"),
+        (["--continuation", "47"], "and the model takes 48; lower "),
     ],
 )
 def test_bad_input_ends_with_2(desk: Path, tmp_path: Path, more: list[str], said: str) -> None:
@@ -203,7 +203,7 @@ def test_a_list_of_candidates_is_read_line_by_line(desk: Path, tmp_path: Path) -
     template: list[object] = ["--template", "By {number}: {secret}", "--candidates", tmp_path / "names.txt"]
     assert run_json(*planting(desk / "data.jsonl", tmp_path / "out", *template))["prior"] == 1 / 40
     again = run(*planting(desk / "data.jsonl", tmp_path / "out", *template))
-    assert "name a new folder" in message(again)
+    assert "pass a new folder for the canaries" in message(again)
 
 
 def test_what_a_certificate_is_marked_with_is_shown_and_never_obeyed() -> None:

@@ -150,7 +150,7 @@ def test_no_plan_ends_with_1_and_leaves_nothing(graph: Path, tmp_path: Path) -> 
     command = ["plan", graph, *PROMISE, "--rounds", 50, "--output", tmp_path / "plan"]
     message = refused(1, *command, "--batch-size", 60, "--noise-multiplier", 0.5)
     assert "raise it to at least" in message
-    assert "lower batch_size to at most" in message
+    assert "lower --batch-size to at most" in message
     assert list(tmp_path.iterdir()) == []
 
 

@@ -89,7 +89,7 @@ def test_everything_at_once_leaves_nothing_out_and_is_for_the_owner(folder: Path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("nothing", "--output", "r.html"), "is not a folder; pass one that hush plan or hush train wrote"),
+        (("nothing", "--output", "r.html"), "is not a folder; pass a folder that hush plan or hush train wrote"),
         (("plan", "--output", "r.pdf"), "let the name end in .html"),
         (("plan", "--output", "r.html", "--show-text"), "pass --scan FOLDER"),
         (("plan", "--output", "r.html", "--show-text", "--scan", "scan"), "owner's side of a scan"),
@@ -115,7 +115,7 @@ def test_a_marked_run_needs_its_plan_and_a_run_of_another_plan_is_refused(folder
     fingerprints = {**planned.fingerprints, "model": "ab" * 32}
     certificate = replace(planned, fingerprints=fingerprints, marks=("insecure_seed was set",))
     (release / "certificate.json").write_text(json.dumps(certificate.to_dict()))
-    assert "pass --plan PLAN" in refused(2, "report", marked, "--output", folder / "m.html")
+    assert "pass the folder of its plan as" in refused(2, "report", marked, "--output", folder / "m.html")
     options = ("--output", folder / "m.html", "--no-compare", "--force", "--plan")
     assert run("report", marked, *options, folder / "plan").exit_code == 0
     assert "insecure_seed was set" in (folder / "m.html").read_text()

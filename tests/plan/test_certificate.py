@@ -18,7 +18,7 @@ def test_a_certificate_survives_json(plan: hush.Plan) -> None:
 
 @pytest.mark.parametrize("data", [{}, [], "certificate", {"noise_multiplier": 1}])
 def test_anything_else_is_no_certificate(data: object) -> None:
-    with pytest.raises(hush.InvalidInput, match="not one of ours"):
+    with pytest.raises(hush.InvalidInput, match="pass one that hush wrote"):
         Certificate.from_dict(data)
 
 

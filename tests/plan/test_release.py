@@ -296,7 +296,7 @@ def test_the_signature_of_a_plan_does_not_vouch_for_a_model(release: Path, key: 
     )
     (release / "certificate.sig").unlink()
     sign(release / "plan", private)
-    assert "not about this model" in detail(release, "signature", public_key=key)
+    assert "covers only the plan and not this model" in detail(release, "signature", public_key=key)
     assert hush.verify(release / "plan", public_key=key).passed
 
 

@@ -42,7 +42,7 @@ def test_rows_that_could_not_have_failed_are_not_counted(attempts: list[Attempt]
         result = AuditResult.of(given)
         assert result.status == status
         assert f"Comparisons that count: {counted}." in result.sentence
-        assert "All together are wrong with probability at most 0.01." in result.sentence
+        assert "The probability of a false alarm in any row is at most 0.01." in result.sentence
     assert ("No attack did better" in AuditResult.of(made).sentence) == (status == "kept")
 
 
@@ -52,7 +52,7 @@ def test_a_row_that_failed_counts_whatever_else_a_record_states() -> None:
 
 def test_a_verdict_on_canaries_alone_says_so() -> None:
     canary = replace(TRIED, canaries=True)
-    alone = "about planted canaries alone"
+    alone = "concern planted canaries only"
     assert alone in AuditResult.of(record(judge([SIMULATED, canary]))).sentence
     assert alone not in AuditResult.of(record(judge([SIMULATED, canary, TRIED]))).sentence
 

@@ -19,8 +19,8 @@ def label(*points: tuple[float, float]) -> str:
 
 def test_the_star_is_the_least_noise_of_the_points_and_not_the_plan_that_would_be_made() -> None:
     said = label((2.0, 1.0), (1.5, 0.95), (1.0, 0.5))
-    assert said == "least noise here that keeps 90 %: 1.50, 95.0 % kept"
+    assert said == "least noise of the points that keep 90 %: 1.50, 95.0 % kept"
 
 
 def test_where_no_point_keeps_enough_the_star_says_so() -> None:
-    assert label((0.5, 0.4), (0.3, 0.03)) == "most data here, at a noise of 0.500, 40.0 % kept"
+    assert label((0.5, 0.4), (0.3, 0.03)) == "most data of the points, at a noise of 0.500, 40.0 % kept"

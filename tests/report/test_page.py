@@ -136,7 +136,7 @@ def test_texts_are_in_the_file_only_if_asked_for_and_then_for_the_owner_alone(tm
         page = path.read_text()
         assert ("hunter3two" in unpacked(page).decode("latin-1")) == asked
         assert "hunter" not in page
-        assert ("Holds the texts of secrets" in page) == asked
+        assert ("Contains the texts of secrets" in page) == asked
         assert bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)) == (not asked)
 
 
@@ -151,7 +151,7 @@ def test_only_the_owners_page_says_how_the_scan_came_to_its_pairs(
     owner.write_counts(skipped={"mail.jsonl": 417}, inherited=523)
     scan = replace(scan_of(["x"] * 12), owner=owner, skipped=417, inherited=523)
     page = Report(plan=small_plan(), scan=scan, **given).page()
-    assert ("523 of them through copies; rows passed over: 417" in page) == is_owners
+    assert ("523 of them through copies; skipped rows: 417" in page) == is_owners
     assert f"in {scan.incidence.num_entries} pairs of example and secret" in page
 
 
@@ -185,7 +185,9 @@ def test_what_is_not_given_is_left_out_and_the_page_says_how_to_get_it() -> None
     for name, given_ in parts.items():
         assert f'<section id="{name}"' not in bare
         assert f'<section id="{name}"' in Report(plan=plan, **given_).page()
-    assert all(how in bare for how in ("hush frontier", "--compare", "evaluations.jsonl", "hush audit", "--scan"))
+    assert all(
+        how in bare for how in ("hush frontier", "compare the methods", "evaluations.jsonl", "hush audit", "hush scan")
+    )
     whole = Report(plan=plan, **{key: value for given_ in parts.values() for key, value in given_.items()}).page()
     assert '<section id="missing"' not in whole
     assert "hush verify PLAN\n" in whole
@@ -216,7 +218,7 @@ def test_a_mark_and_a_failed_audit_stand_at_the_top() -> None:
     assert "insecure_seed was set" in top
     assert "The audit failed" in top
     assert "Not a certificate" not in Report(plan=plan).page()
-    closest = "The closest secret comes to"  # what was planned is not what was trained
+    closest = "The closest secret reaches"  # what was planned is not what was trained
     assert closest not in Report(plan=plan, certificate=marked).page()
     assert closest in Report(plan=plan).page()
 
@@ -296,7 +298,7 @@ def test_what_the_page_is_made_of_is_in_the_wheel() -> None:
 
 def test_a_missing_plotly_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(InvalidInput, match="draws with plotly, which is missing here; pip install plotly"):
+    with pytest.raises(InvalidInput, match="a report needs plotly, which is not installed; pip install plotly"):
         Report(plan=small_plan()).page()
 
 

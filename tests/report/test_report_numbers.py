@@ -16,8 +16,8 @@ from hush.accounting import calibrate
 from hush.errors import InvalidInput
 from hush.report import numbers
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most
-from hush.report.numbers import SecretNumbers, binned_counts, curve_of, kept_weight, noise_by_method, shown_curves
-from hush.report.plots import CELLS, MOST_POINTS, scatter_plot
+from hush.report.numbers import SecretNumbers, binned_counts, closest_curves, kept_weight, noise_by_method, secret_curve
+from hush.report.plots import GRID_CELLS, MAX_SINGLE_POINTS, scatter_plot
 from hush.report.report import checked_training, frontier_rows, read_frontier, read_source
 from hush.storage import record_digest
 from hush.weights import frontier
@@ -68,7 +68,7 @@ def test_the_block_of_rows_reads_back_as_it_was(counts: list[int], most: int) ->
     found = numbers_of(counts)
     ids = [f"s-{place}" for place in range(len(counts))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(numbers, "MOST_ROWS", most)
+        patch.setattr(numbers, "MAX_TABLE_ROWS", most)
         packed = numbers.packed_rows(ids, found, None)
     block, offset, read = zlib.decompress(base64.b64decode(packed.content)), 0, {}
     for name, kind in packed.layout["columns"]:
@@ -85,12 +85,12 @@ def test_the_block_of_rows_reads_back_as_it_was(counts: list[int], most: int) ->
 
 def test_curves_are_those_of_the_certificate_and_rise_with_the_prior() -> None:
     plan = small_plan()
-    curves = shown_curves(plan, SecretNumbers.of(plan))
+    curves = closest_curves(plan, SecretNumbers.of(plan))
     certified = plan.certificate.curve
     assert any(curve.name in certified for curve in curves)
     for curve in curves:
         assert list(curve.posteriors) == sorted(curve.posteriors)
-        assert all(after >= prior for prior, after in curve.told)
+        assert all(after >= prior for prior, after in curve.shown_points)
         by_prior = dict(zip(curve.priors, curve.posteriors, strict=True))
         assert by_prior[curve.prior] <= curve.ceiling * 1.001  # accurate to 1e-3, as every bound is
         for prior, after in certified.get(curve.name, ()):
@@ -115,7 +115,7 @@ def test_the_noise_of_each_method_is_what_calibration_finds_and_the_plan_is_the_
     assert calls
 
 
-@pytest.mark.parametrize("size", [40, MOST_POINTS + 500])
+@pytest.mark.parametrize("size", [40, MAX_SINGLE_POINTS + 500])
 def test_the_picture_shows_every_secret_that_an_example_contains(size: int) -> None:
     rng = np.random.default_rng(3)
     counts = rng.integers(0, 50, size)
@@ -127,7 +127,7 @@ def test_the_picture_shows_every_secret_that_an_example_contains(size: int) -> N
         gathered += len(more) + sum(int(each) for each in more if each)
         assert max(trace["y"]) <= 100
     assert gathered == np.count_nonzero(counts)
-    assert sum(len(trace["x"]) for trace in plot.traces) <= max(MOST_POINTS, 2 * CELLS[0] * CELLS[1])
+    assert sum(len(trace["x"]) for trace in plot.traces) <= max(MAX_SINGLE_POINTS, 2 * GRID_CELLS[0] * GRID_CELLS[1])
 
 
 def test_a_frontier_is_the_same_from_memory_and_from_its_file(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_point_of_a_curve_reads_the_same_in_certificate_and_report() -> None:
     rows = [line.strip("| ").split(" | ") for line in plan.certificate.to_markdown().splitlines() if line[:3] == "| 0"]
     read = {float(prior): [float(cell) for cell in cells] for prior, *cells in rows}
     for place, name in enumerate(plan.certificate.curve):
-        told = dict(curve_of(plan, numbers, plan.secret_ids.index(name)).told)
+        told = dict(secret_curve(plan, numbers, plan.secret_ids.index(name)).shown_points)
         assert {prior: read[prior][place] for prior in told} == {
             prior: float(at_most(after)) for prior, after in told.items()
         }

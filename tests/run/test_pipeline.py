@@ -70,7 +70,7 @@ def test_lengths_that_no_text_has_room_for_are_told_by_their_key_and_cost_no_tra
 def test_prompts_that_no_text_has_room_for_do_not_end_a_run(tmp_path: Path) -> None:
     said: list[str] = []
     ran(tmp_path, audit={"prompts": [500]}, watch=Watch(notice=said.append))
-    assert any("no text has room for prompts of 500 tokens; they were left out, and" in notice for notice in said)
+    assert any("no text is long enough for prompts of 500 tokens; they were skipped, and" in notice for notice in said)
 
 
 def test_nothing_is_done_twice(finished: Path, desk: Path) -> None:

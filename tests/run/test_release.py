@@ -58,7 +58,7 @@ def test_both_reports_show_how_good_the_model_was_on_examples_without_secrets(fi
     for side in ("release", "owner"):
         page = (finished / side / "report.html").read_text()
         assert '<section id="training"' in page
-        assert "5 without a secret are held out, to evaluate on." in page
+        assert "5 examples without a secret are held out for evaluation." in page
         for round, loss in enumerate(losses):
             assert f"<td>{round}</td><td>{loss:.5g}</td>" in page
 
@@ -70,7 +70,7 @@ def test_canaries_do_not_keep_the_scan_out_of_the_report(tmp_path: Path) -> None
         page = (tmp_path / "run" / side / "report.html").read_text()
         assert '<section id="scan"' in page
         assert "2 canaries were planted after the scan" in page
-    assert "Holds the texts of secrets" in page
+    assert "Contains the texts of secrets" in page
 
 
 def test_a_signature_stays_while_what_it_covers_is_the_same(own: Path) -> None:

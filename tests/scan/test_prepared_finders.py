@@ -7,7 +7,7 @@ import sys
 import traceback
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,8 +21,8 @@ from hush.scan.finders import Fields, Literals, Patterns, Tokens, Words
 from hush.scan.finders.literals import read_literals
 from hush.scan.near_copies import Copies
 from hush.scan.rules import Rules
-from hush.scan.rules.schema import CodeRule
-from hush.scan.scanner import chunks_of_rules, code_settings, prepare
+from hush.scan.rules.schema import CodeRule, Rule
+from hush.scan.scanner import FINDERS, chunks_of_rules, code_settings, prepare
 
 TOKEN = "hunter2-Zq81x"
 COLUMNS = "a table of literals has the column text, and may have name, prior, ceiling, each once"
@@ -32,6 +32,12 @@ DEFAULTS = {"prior": 1e-10, "ceiling": 1e-3}
 
 def rules_of(*listed: dict[str, Any], folder: Path = Path(), **more: Any) -> Rules:
     return Rules.of({"defaults": DEFAULTS, "rules": listed, **more}, folder=folder)
+
+
+def test_every_kind_of_rule_but_copies_has_one_finder_in_the_table() -> None:
+    models = get_args(get_args(Rule)[0])
+    kinds = {get_args(model.model_fields["find"].annotation)[0] for model in models}
+    assert set(FINDERS) == kinds - {"copies"}
 
 
 def test_each_rule_becomes_its_finder() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import hush
+from hush.weights.choose import checked_batch_size
 
 PROMISE: dict[str, Any] = {"prior": 1e-6, "ceiling": 1e-2, "rounds": 10}
 
@@ -44,3 +45,25 @@ def test_a_tolerance_that_is_no_share_is_refused(incidence: hush.Incidence, tole
 def test_a_plan_that_keeps_everything_has_no_settings(incidence: hush.Incidence) -> None:
     with pytest.raises(hush.InvalidInput, match="no settings to sweep"):
         hush.frontier(incidence, **PROMISE, batch_size=1, capacity="none", settings=[1.0])
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (0, "batch_size=0; pass a number above 0"),
+        (float("nan"), "batch_size=nan; pass a number above 0"),
+        ("many", "batch_size='many'; pass a number"),
+        (9, "batch_size=9 is more than the 8 examples that are not held out, of 10; lower it to at most 8"),
+    ],
+)
+def test_one_check_of_the_batch_size_names_the_setting(size: Any, message: str) -> None:
+    with pytest.raises(hush.InvalidInput) as caught:
+        checked_batch_size(size, 10, held_out=2)
+    assert str(caught.value).startswith(message)
+    assert caught.value.setting == "batch_size"
+    assert checked_batch_size(8, 10, held_out=2) == 8.0
+
+
+def test_a_batch_larger_than_the_data_is_infeasible_too() -> None:
+    with pytest.raises(hush.InfeasiblePlan, match="batch_size=2 is more than the 1 example; lower it to at most 1"):
+        checked_batch_size(2, 1)

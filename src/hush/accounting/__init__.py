@@ -1,8 +1,8 @@
 """Stage 2, the mathematics: from sampling rates and noise to certified posteriors, and back to the least noise.
 
-counts -> one_round -> compose -> blowup (upper bound), attack (lower bound)
-                    -> divergences -> bounds (KL and Renyi)
-secret: one secret; calibration: all of them at once; capacity: how often a secret may be drawn.
+counts: draws of a secret in one round -> one_round: a table that dominates the round -> composition: T rounds ->
+blowup: upper bound and attack; divergences: the bounds by KL and Renyi divergence. accountant: one secret, or many at
+one noise. calibration: the least noise, and how often a secret may be drawn. arguments: checks of what callers pass.
 """
 
 from hush.accounting.accountant import posterior, posteriors

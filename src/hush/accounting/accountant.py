@@ -1,16 +1,14 @@
-"""One secret: from the sampling rates of its examples to what an adversary can end up with.
+"""Posteriors of one secret, and of many secrets at one noise.
 
-Posteriors of many secrets at one noise, group by group.
+One secret: from the sampling rates of its examples to the success of an adversary. Many secrets: those whose counts
+have nearly the same mean and spread share one dominating law, so that one evaluation serves the group. Labels (E5) and
+(E30) refer to docs/proofs.md.
 
 Legend: S secrets, Q priors of a secret, N examples.
-
-Many secrets at once: those whose counts have nearly the same mean and spread share one dominating law.
-
-Legend: S secrets, N examples.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import SupportsIndex, overload
@@ -29,13 +27,23 @@ from hush.accounting.arguments import (
     checked_rounds,
 )
 from hush.accounting.blowup import blowup_lower, blowup_upper
-from hush.accounting.counts import EPS, Array, CountLaw, count_law, joined_law
+from hush.accounting.counts import EPS, CountLaw, count_law, joined_law
 from hush.accounting.divergences import kl_upper, renyi_upper
-from hush.errors import InvalidInput
+from hush.arrays import Array, Progress
+from hush.errors import InvalidInput, Setting
 from hush.incidence import Incidence
 
-ACCURACY = 1e-3
-LOOSE = 0.05  # share of round-off in a bound above which others are tried
+Indices = NDArray[np.int64]
+
+ACCURACY = 1e-3  # default of the relative excess to aim for; tightness only
+COUNT_TAIL_SHARE = 1e-9  # of the prior, over all rounds: mass of the count's tail that is conceded; tightness only
+MIN_COUNT_TAIL = 1e-310  # tightness only
+MAX_ALLOWANCE = 0.05  # share of round-off in a bound above which the Renyi bound is computed too; tightness only
+NOISELESS_ROUNDING = 1e5 * EPS  # relative error of the noiseless bound (E5)
+FINEST_WIDTH = 2e-4  # relative width of the finest groups: sharing a law costs almost no noise; tightness only
+SPREAD_WIDTHS = 8  # widths in mean that a group may differ in spread; tightness only
+COARSE_GROUPS = 384  # into which secrets are grouped first; speed only
+MAX_DISTINCT_PRIORS = 48  # evaluated for one group; more are rounded up to a grid; tightness only (E30)
 
 
 @overload
@@ -75,9 +83,9 @@ def posterior(
     rates are the sampling probabilities of the examples that contain the secret; noise_multiplier 0 means no noise:
     the adversary then learns the secret exactly when any of its examples is ever drawn.
 
-    Guarantee: with side="upper" the answer is an upper bound, always; with side="lower" it is the success of an
-    explicit attack on the dominating pair, so the truth for the bound "blowup" lies between the two.
-    `accuracy` is the relative excess aimed for; a finer one costs time, a coarser one never costs safety.
+    Guarantee: with side="upper" the answer is always an upper bound; with side="lower" it is the success of an explicit
+    attack on the dominating pair, so the true value for the bound "blowup" lies between the two. `accuracy` is the
+    relative excess to aim for; a smaller one costs time, a larger one never costs safety.
 
     >>> round(posterior([0.001] * 100, noise_multiplier=2.0, rounds=1000, prior=1e-10), 7)
     2.1e-06
@@ -89,7 +97,10 @@ def posterior(
     checked_choice("side", side, Side)
     accuracy = checked_accuracy(accuracy)
     if side == "lower" and bound != "blowup":
-        raise InvalidInput(f"side='lower' is an attack, whatever the bound; drop bound={bound!r}")
+        raise InvalidInput(
+            Setting("side"), "='lower' is an attack, for which bounds do not matter; drop ", Setting("bound"),
+            f"={bound!r}", setting="bound",
+        )  # fmt: skip
     flat = priors.ravel()
     if flat.size == 0:
         return priors.copy()
@@ -102,51 +113,52 @@ def posterior(
 
 
 def count_tail(prior: float, rounds: int) -> float:
-    """Mass of the count's tail that may be conceded at this prior without showing in the answer."""
-    return max(1e-9 * prior / rounds, 1e-310)
+    """Mass of the count's tail that may be conceded at this prior without a visible effect on the answer."""
+    return max(COUNT_TAIL_SHARE * prior / rounds, MIN_COUNT_TAIL)
 
 
 def upper_posterior(law: CountLaw, sigma: float, rounds: int, priors: Array, *, bound: Bound, accuracy: float) -> Array:
-    """Upper bounds for a law of counts: the asked bound, or the noiseless limit where that is smaller."""
-    ceiling = noiseless_posterior(law.log_idle, rounds, priors)
+    """Upper bounds for a law of counts: the requested bound, or the noiseless limit where that is smaller."""
+    noiseless = noiseless_posterior(law.log_idle, rounds, priors)
     if sigma == 0.0 or law.log_idle == 0.0:
-        return ceiling
+        return noiseless
     if bound == "kl":
-        found = kl_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        bounds = kl_upper(law, sigma, rounds, priors, accuracy=accuracy)
     elif bound == "renyi":
-        found = renyi_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        bounds = renyi_upper(law, sigma, rounds, priors, accuracy=accuracy)
     else:
-        found, allowance = blowup_upper(law, sigma, rounds, priors, accuracy=accuracy)
-        loose = allowance > LOOSE
+        bounds, allowance = blowup_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        loose = allowance > MAX_ALLOWANCE
         if loose.any():  # deep valleys between the modes of a run: another certified bound may be better
-            found[loose] = np.minimum(found[loose], renyi_upper(law, sigma, rounds, priors[loose], accuracy=accuracy))
-    # fmin: where nothing was found (NaN) the noiseless limit, which always holds, stands.
-    return np.maximum(priors, np.fmin(ceiling, found))
+            bounds[loose] = np.minimum(bounds[loose], renyi_upper(law, sigma, rounds, priors[loose], accuracy=accuracy))
+    # fmin: where a bound is NaN the noiseless limit, which always holds, remains.
+    return np.maximum(priors, np.fmin(noiseless, bounds))
 
 
 def noiseless_posterior(log_idle: float | Array, rounds: int, priors: Array) -> Array:
-    """1 - (1 - p) * P(never drawn), rounded up: the answer without noise, and an upper bound with any (noise is
-    post-processing). log_idle is the log-probability that one round draws none of the examples."""
+    """1 - (1 - p) * P(never drawn), rounded up (E5): the answer without noise, and an upper bound with any noise.
+
+    Noise is post-processing. log_idle is the log-probability that one round draws none of the examples.
+    """
     exponent = np.log1p(-priors) + rounds * np.asarray(log_idle)
-    return np.where(np.asarray(log_idle) == 0.0, priors, np.minimum(1.0, -np.expm1(exponent) * (1 + 1e5 * EPS)))
+    bound = np.minimum(1.0, -np.expm1(exponent) * (1 + NOISELESS_ROUNDING))
+    return np.where(np.asarray(log_idle) == 0.0, priors, bound)
 
 
 def _lower_posterior(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
     if law.log_idle == 0.0:
         return priors.copy()
     if sigma == 0.0:
-        return np.maximum(priors, noiseless_posterior(law.log_idle, rounds, priors) * (1 - 2e5 * EPS))
+        return np.maximum(priors, noiseless_posterior(law.log_idle, rounds, priors) * (1 - 2 * NOISELESS_ROUNDING))
     return blowup_lower(law, sigma, rounds, priors, accuracy=accuracy)
 
 
-Indices = NDArray[np.int64]
-
-FINEST = 2e-4  # relative width of the finest groups: sharing a law then costs next to no noise
+# Groups of secrets.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Secrets that share one law, which dominates the count of each; what holds for it holds for all of them."""
+    """Secrets that share one law, which dominates the count of each: a bound for this law holds for all of them."""
 
     member: Indices
     law: CountLaw
@@ -154,12 +166,12 @@ class Group:
 
     @property
     def is_finest(self) -> bool:
-        """Too narrow for cutting it finer to matter."""
-        return self.width <= FINEST
+        """So narrow that splitting it would not matter."""
+        return self.width <= FINEST_WIDTH
 
 
 class Crowd:
-    """The sampling rates of every secret's examples, and how to group secrets."""
+    """The sampling rates of the examples of every secret, and groups of secrets that are drawn about equally often."""
 
     def __init__(self, incidence: Incidence, rate_N: Array, *, tail: float) -> None:
         self._offset_S = incidence.offset_S
@@ -173,19 +185,19 @@ class Crowd:
 
         self.mean_S = total(rate)
         self._square_S = total(rate * rate)  # mean less variance
-        # Terms of one sign, added one after another: at most an EPS of their sum each, and an idle round is made rarer.
         with np.errstate(divide="ignore"):
+            # Terms of one sign, added one after another: each costs at most EPS of their sum (E5).
             self.log_idle_S = total(np.log1p(-rate)) * (1 + EPS * incidence.examples_per_secret)
 
-    def coarse_width(self, member: Indices, most: int) -> float:
-        """The narrowest width, FINEST times a power of 2, that makes at most so many groups."""
-        width = FINEST
-        while np.unique(self._keys(member, width)).size > most:
+    def coarse_width(self, member: Indices, max_groups: int) -> float:
+        """The narrowest width, FINEST_WIDTH times a power of 2, that gives at most this many groups."""
+        width = FINEST_WIDTH
+        while np.unique(self._keys(member, width)).size > max_groups:
             width *= 2
         return width
 
     def grouped(self, member: Indices, width: float) -> Iterator[Group]:
-        """Groups of secrets with means within a factor 1 + width and alike in spread."""
+        """Groups of secrets whose means differ by at most a factor of 1 + width, with similar spread."""
         keys = self._keys(member, width)
         order = np.argsort(keys, kind="stable")
         for part in np.split(member[order], np.flatnonzero(np.diff(keys[order])) + 1):
@@ -194,17 +206,11 @@ class Crowd:
 
     def _keys(self, member: Indices, width: float) -> Indices:
         mean = np.floor(np.log(self.mean_S[member]) / width).astype(np.int64)
-        spread = np.floor(self._square_S[member] / self.mean_S[member] / (8 * width)).astype(np.int64)
+        spread = np.floor(self._square_S[member] / self.mean_S[member] / (SPREAD_WIDTHS * width)).astype(np.int64)
         return mean * (1 << 20) + spread
 
     def _rates(self, secret: int) -> Array:
         return self._rate_of_entry[self._offset_S[secret] : self._offset_S[secret + 1]]
-
-
-Progress = Callable[[int, int], None]
-
-COARSE_GROUPS = 384
-MOST_PRIORS = 48  # distinct priors evaluated for one group; more are rounded up to a grid
 
 
 def posteriors(
@@ -218,7 +224,7 @@ def posteriors(
     accuracy: float = ACCURACY,
     progress: Progress | None = None,
 ) -> Array:
-    """What an adversary can end up with, for every secret at once.
+    """Probability with which an adversary names each secret after training.
 
     prior: one number, one per secret, or several per secret (m x q); the answer has one entry per secret, or a row of
     q. rates: one sampling probability per example, or one for all.
@@ -235,20 +241,25 @@ def posteriors(
     checked_choice("bound", bound, Bound)
     priors = checked_priors(prior)
     if priors.ndim > 2 or (priors.ndim > 0 and priors.shape[0] != incidence.num_secrets):
-        raise InvalidInput(f"prior has shape {priors.shape} but there are {incidence.num_secrets} secrets")
+        raise InvalidInput(
+            Setting("prior"),
+            f" has shape {priors.shape} but there are {incidence.num_secrets} secrets; pass one number, one for each "
+            "secret, or a row for each secret",
+            setting="prior",
+        )
     rows = priors if priors.ndim == 2 else priors.reshape(-1, 1)
     prior_SQ = np.broadcast_to(rows, (incidence.num_secrets, rows.shape[1]))
     crowd = Crowd(incidence, rate_N, tail=count_tail(float(prior_SQ.min(initial=0.5)), count))
     evaluator = Evaluator(
         prior_SQ=prior_SQ, rounds=count, bound=bound, accuracy=checked_accuracy(accuracy), progress=progress
     )
-    found_SQ = noiseless_posterior(crowd.log_idle_S[:, None], count, prior_SQ)
+    posterior_SQ = noiseless_posterior(crowd.log_idle_S[:, None], count, prior_SQ)
     drawn = np.flatnonzero(crowd.mean_S > 0)
     if drawn.size and sigma > 0:
         groups = list(crowd.grouped(drawn, crowd.coarse_width(drawn, COARSE_GROUPS)))
-        for group, found in zip(groups, evaluator.evaluate(groups, sigma), strict=True):
-            found_SQ[group.member] = np.minimum(found_SQ[group.member], found)
-    return found_SQ if priors.ndim == 2 else found_SQ[:, 0]
+        for group, bounds in zip(groups, evaluator.evaluate(groups, sigma), strict=True):
+            posterior_SQ[group.member] = np.minimum(posterior_SQ[group.member], bounds)
+    return posterior_SQ if priors.ndim == 2 else posterior_SQ[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,14 +271,14 @@ class Evaluator:
     bound: Bound
     accuracy: float
     progress: Progress | None
-    _done: list[int] = field(default_factory=lambda: [0, 0])  # evaluations finished, and begun
+    _done: list[int] = field(default_factory=lambda: [0, 0])  # evaluations finished, and started
 
     def at(self, group: Group, sigma: float) -> Array:
         """Posteriors of a group's members at this noise."""
         prior_mq = self.prior_SQ[group.member]
         distinct, where = _rounded_up(prior_mq)
-        found = upper_posterior(group.law, sigma, self.rounds, distinct, bound=self.bound, accuracy=self.accuracy)
-        return found[where].reshape(prior_mq.shape)
+        bounds = upper_posterior(group.law, sigma, self.rounds, distinct, bound=self.bound, accuracy=self.accuracy)
+        return bounds[where].reshape(prior_mq.shape)
 
     def evaluate(self, groups: Sequence[Group], sigma: float) -> list[Array]:
         """Posteriors for each group; the array work runs outside the interpreter lock, so threads help."""
@@ -278,8 +289,8 @@ class Evaluator:
             return self.at(group, sigma)
 
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            for found in pool.map(work, groups):
-                results.append(found)
+            for bounds in pool.map(work, groups):
+                results.append(bounds)
                 self._done[0] += 1
                 if self.progress is not None:
                     self.progress(*self._done)
@@ -287,10 +298,10 @@ class Evaluator:
 
 
 def _rounded_up(priors: Array) -> tuple[Array, Indices]:
-    """Distinct priors to evaluate, and for each given one the index of one at least as large."""
+    """Distinct priors to evaluate, and for each given prior the index of one at least as large (E30)."""
     distinct: Array = np.unique(priors)
-    if distinct.size > MOST_PRIORS:  # the posterior grows with the prior, so a larger one is safe
+    if distinct.size > MAX_DISTINCT_PRIORS:  # the posterior grows with the prior, so a larger one is safe
         largest = float(distinct[-1])
-        distinct = np.geomspace(float(distinct[0]), largest, MOST_PRIORS)
+        distinct = np.geomspace(float(distinct[0]), largest, MAX_DISTINCT_PRIORS)
         distinct[-1] = largest
     return distinct, np.searchsorted(distinct, priors.ravel()).astype(np.int64)

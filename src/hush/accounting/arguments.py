@@ -1,6 +1,7 @@
 """Checks of the accountant's arguments: rates, noise, rounds, priors, accuracy and choices.
 
-Each raises InvalidInput that names the setting. Plain numbers are checked in ``hush.numbers``.
+Each raises InvalidInput that names the setting. Plain numbers are checked in ``hush.numbers``. Label (E3) refers to
+docs/proofs.md.
 """
 
 import operator
@@ -16,7 +17,7 @@ from hush.numbers import checked_number
 Bound = Literal["blowup", "renyi", "kl"]
 Side = Literal["upper", "lower"]
 MAX_ROUNDS = 10**9
-LEAST_PRIOR = 1e-300  # a smaller one comes too close to the smallest double
+LEAST_PRIOR = 1e-300  # a smaller one comes too close to the smallest double (E3)
 
 
 def checked_rates(rates: ArrayLike, *, length: int | None = None) -> Array:

@@ -1,22 +1,23 @@
-"""The tight bound: the blow-up function of T rounds at the prior, from above, by a lattice that dominates.
+"""The blow-up function of T rounds at the prior: an upper bound by a dominating lattice, a lower bound by an attack.
 
 B(p) = max{P(E) : Q(E) <= p} = min over t of t p + H(t), H(t) = E_Q[(R - t)+], R the likelihood ratio of the whole
 run. So one upper bound on H at one t is already an upper bound on B, and the best t is only a matter of tightness.
-H grows when R is spread with its mean kept, and that is all the discretisation ever does (docs/proofs).
+H grows when R is spread with its mean kept, and the discretisation does nothing else.
 
-A lower bound that is an attack: a test anyone could run, with its exact success and false-alarm probabilities.
+The lower bound is an attack: a test that anybody could run, with its exact success and false-alarm probabilities. The
+test adds up, over the rounds, the log ratio of each output's cell rounded to a lattice, and answers "yes" when the sum
+passes a threshold or any output lies beyond the table. The blow-up function is at least what such a test achieves. It
+shares the cells with the upper bound, but no spreading: the two laws of the sum, with and without the secret, are
+composed separately from exact cell masses, and every error is subtracted.
 
-The test adds up, over the rounds, the log ratio of each output's cell rounded to a lattice, and answers "yes" when
-the sum passes a threshold or any output lies beyond the table. Whatever such a test achieves, the blow-up function
-is at least that. It shares the cells with the upper bound, but no spreading: the two laws of the sum, with and
-without the secret, are composed separately from exact cell masses, and every error is taken off.
+Labels (E20), (E21) and (E25) to (E29) refer to docs/proofs.md.
 """
 
 import numpy as np
 from scipy.special import ndtr
 
 from hush.accounting.composition import (
-    CONCEDED_SHARE,
+    CONCEDED_EXCESS,
     Composed,
     Indices,
     Resolution,
@@ -25,20 +26,26 @@ from hush.accounting.composition import (
     numbered_step,
     retilt,
 )
-from hush.accounting.counts import EPS, Array, CountLaw, without_lifted
-from hush.accounting.one_round import CLEAR, Round, discretise, right_end, spread
+from hush.accounting.counts import EPS, CountLaw, without_lifted
+from hush.accounting.one_round import CONCEDED_SHIFT, Round, discretise, right_end, spread
+from hush.arrays import Array
 
-LARGEST_SIZE = 1 << 23  # entries of the T-fold lattice
-REACH = 30.0  # priors up to this many times the one aimed at may be served by its composition
-UNDERFLOW = 1e-306  # more than rounding to 0 can take from any result
-STEEPEST = 600.0  # exponents beyond this are left out of the search for the best threshold
+LARGEST_SIZE = 1 << 23  # entries of the T-fold lattice; weights that underflow rely on it (E26)
+MAX_PRIOR_RATIO = 30.0  # priors up to this multiple may share the composition of the smallest; tightness only
+MAX_SHARED_ALLOWANCE = 1e-2  # of the accuracy: with more round-off a prior gets its own composition; tightness only
+UNDERFLOW_RESULT = 1e-306  # more than rounding to 0 can take from any result (E26)
+MAX_THRESHOLD_EXPONENT = 600.0  # thresholds beyond it are not tried; tightness only, the error terms rely on it (E25)
+TOTAL_ROUNDING = 4 * EPS  # relative error of the total P-mass to the power T (E27)
+ATTACK_ROUNDING = 4 * EPS  # per round, of forming the P-masses (E29)
+REVEALED_ROUNDING = 1e-9  # relative, of the probabilities of the test "is any output beyond the table?" (E29)
+MIN_ATTACK_EXPONENT, MAX_ATTACK_EXPONENT = -700.0, 600.0  # of the weights in a tail sum (E29)
 
 
 def blowup_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> tuple[Array, Array]:
-    """Upper bounds on the best success probability from each prior, and the share of each that is mere allowance
-    for round-off. Guarantee: never below the true value.
+    """Upper bounds on the best success probability from each prior, and the share of each that is allowance for
+    round-off. Guarantee: never below the true value.
 
-    One composition serves every prior at which that allowance is negligible; the others get their own.
+    One composition serves all priors at which that allowance is negligible; the others get their own.
     """
     best, allowance = np.ones_like(priors), np.ones_like(priors)
     waiting = np.argsort(priors, kind="stable")
@@ -46,12 +53,12 @@ def blowup_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, acc
         prior = float(priors[waiting[0]])
         resolution = choose_resolution(law, sigma, rounds, prior, accuracy=accuracy)
         if resolution is None:
-            break  # a single draw gives the secret away, from this prior and from all larger ones
+            break  # a single draw reveals the secret, from this prior and from all larger ones
         cells = discretise(law, sigma, end=resolution.end, cells=resolution.cells)
         bounds, slack = _bounds(cells, resolution, rounds, priors[waiting])
         better = bounds <= best[waiting]
         best[waiting[better]], allowance[waiting[better]] = bounds[better], slack[better]
-        served = (slack <= 1e-2 * accuracy) & (priors[waiting] <= REACH * prior)
+        served = (slack <= MAX_SHARED_ALLOWANCE * accuracy) & (priors[waiting] <= MAX_PRIOR_RATIO * prior)
         served[0] = True
         waiting = waiting[~served]
     return best, allowance
@@ -70,18 +77,18 @@ def _bounds(cells: Round, resolution: Resolution, rounds: int, priors: Array) ->
     atom_mass, atom_value = spread(cells)
     composed, total_p = _lattice_law(atom_mass, atom_value, resolution, rounds)
     conceded = cells.conceded_over(rounds)
-    inflate_q = float(np.exp(rounds * cells.q_error))  # Q-masses are a factor of H
-    inflate_p = float(np.exp(rounds * 4 * EPS * (2 + float(np.abs(atom_value).max()))))  # ratios are one of B
+    inflate_q = float(np.exp(rounds * cells.q_error))  # Q-masses are a factor of H (E18)
+    inflate_p = float(np.exp(rounds * 4 * EPS * (2 + float(np.abs(atom_value).max()))))  # ratios are one of B (E20)
     threshold, excess, error = hockey_stick(composed, total_p, rounds, log_prior=float(np.log(priors[0])))
     height = inflate_q * (excess + error)
     bounds, slack = np.empty_like(priors), np.empty_like(priors)
     for i, log_prior in enumerate(np.log(priors)):
-        with np.errstate(over="ignore"):  # a threshold too high for the prior is merely a useless candidate
+        with np.errstate(over="ignore"):  # a threshold too high for the prior is a useless candidate
             candidates = np.exp(threshold + log_prior) + height
         best = int(candidates.argmin())
-        inflate_t = 1 + EPS * (8 + 2 * abs(log_prior) + 2 * abs(threshold[best]))  # t p comes from two logarithms
+        inflate_t = 1 + EPS * (8 + 2 * abs(log_prior) + 2 * abs(threshold[best]))  # (E28)
         bounds[i] = min(1.0, conceded + inflate_p * inflate_t * float(candidates[best]))
-        inside = 0 < best < candidates.size - 1  # at either end, another composition may see a better threshold
+        inside = 0 < best < candidates.size - 1  # at either end, another composition may have a better threshold
         slack[i] = inflate_q * error[best] / bounds[i] if inside else np.inf
     return bounds, slack
 
@@ -99,10 +106,11 @@ def _lattice_law(mass: Array, value: Array, resolution: Resolution, rounds: int)
 
 
 def _p_mass(index: Indices, mass: Array, step: float) -> float:
-    """Total of mass * exp(index * step), rounded up."""
+    """Total of mass * exp(index * step), rounded up (E21)."""
     used = mass > 0
     value = index[used].astype(np.float64) * step
-    return float(np.exp(np.log(mass[used]) + value).sum()) * (1 + EPS * (64 + 2 * float(np.abs(value).max())))
+    rounding = EPS * (64 + 2 * float(np.abs(value).max()))  # (E21)
+    return float(np.exp(np.log(mass[used]) + value).sum()) * (1 + rounding)
 
 
 def hockey_stick(composed: Composed, total_p: float, rounds: int, *, log_prior: float) -> tuple[Array, Array, Array]:
@@ -110,20 +118,21 @@ def hockey_stick(composed: Composed, total_p: float, rounds: int, *, log_prior: 
 
     For tilt >= 1 both tails are summed from the right, where the weights fall; for tilt < 1 the P-tail is the total
     less the left part, since exp((1 - tilt) v) would amplify round-off far to the right. Weights are relative to a
-    centre near the threshold for this prior, and the scale is kept as a logarithm: it may be far below any double.
+    centre near the threshold for this prior, and the scale is kept as a logarithm, since it may underflow.
     """
     tilt, size = composed.tilt, composed.tilted.size
     value, tilted = composed.values, np.maximum(composed.tilted, 0.0)
     centre = _centre(composed, log_prior)
     u = value - centre
-    near = np.flatnonzero(np.abs(u) * max(tilt, 1.0) <= STEEPEST)
+    near = np.flatnonzero(np.abs(u) * max(tilt, 1.0) <= MAX_THRESHOLD_EXPONENT)
     begin, end = int(near[0]), int(near[-1]) + 1
     log_scale = composed.log_norm + (1 - tilt) * centre
     with np.errstate(under="ignore", over="ignore"):
         q_right = _right_sums(tilted[begin:] * np.exp(-tilt * u[begin:]))[: end - begin]
         local = np.exp((1 - tilt) * u[begin:end])
         right = np.exp(u[begin:end]) * q_right
-    loss = 4 * EPS * (size + 4 * STEEPEST + abs(composed.log_norm) + abs(tilt * centre)) + composed.growth
+    # Of weighted sums (E25), and of the weights (E22).
+    loss = 4 * EPS * (size + 4 * MAX_THRESHOLD_EXPONENT + abs(composed.log_norm) + abs(tilt * centre)) + composed.growth
     if tilt >= 1.0:
         with np.errstate(under="ignore"):
             p_right = _right_sums(tilted[begin:] * np.exp((1 - tilt) * u[begin:]))[: end - begin]
@@ -132,16 +141,16 @@ def hockey_stick(composed: Composed, total_p: float, rounds: int, *, log_prior: 
         error = scaled(log_scale, spill * local + loss * p_right)
     else:
         p_left = np.cumsum(tilted[:end] * np.exp((1 - tilt) * u[:end]))[begin:]
-        whole = np.exp(rounds * np.log(total_p)) * (1 + 4 * EPS)
+        total = np.exp(rounds * np.log(total_p)) * (1 + TOTAL_ROUNDING)
         terms = _geometric(1.0 - tilt, composed.step, size) + 1 + _geometric(tilt, composed.step, size)
         spill = 2 * composed.entry_error * terms + composed.wrapped
-        excess = np.maximum(whole - scaled(log_scale, p_left + right), 0.0)
-        error = scaled(log_scale, spill * local + loss * (p_left + right)) + 4 * EPS * whole
-    return value[begin:end], excess, error + UNDERFLOW
+        excess = np.maximum(total - scaled(log_scale, p_left + right), 0.0)
+        error = scaled(log_scale, spill * local + loss * (p_left + right)) + TOTAL_ROUNDING * total
+    return value[begin:end], excess, error + UNDERFLOW_RESULT
 
 
 def _centre(composed: Composed, log_prior: float) -> float:
-    """The largest lattice value whose own Q-mass, as far as it is known, is about the prior; else the heaviest."""
+    """The largest lattice value whose Q-mass, as far as it is known, is at least the prior; else the heaviest one."""
     with np.errstate(divide="ignore"):
         log_mass = np.log(np.maximum(composed.tilted, composed.entry_error)) - composed.tilt * composed.values
     heavy = np.flatnonzero(log_mass + composed.log_norm >= log_prior)
@@ -162,25 +171,29 @@ def _right_sums(terms: Array) -> Array:
 
 def _geometric(rate: float, step: float, size: int) -> float:
     """Sum over n >= 1 of exp(-rate * step * n), at most `size` terms."""
-    exponent = min(rate * step, STEEPEST)
+    exponent = min(rate * step, MAX_THRESHOLD_EXPONENT)
     return min(float(size), 1.0 / float(np.expm1(exponent))) if exponent > 0 else float(size)
 
 
-SMALLEST, LARGEST = 700.0, 600.0  # weights stay between exp(-SMALLEST) and exp(LARGEST)
+# The lower bound.
 
 
 def blowup_lower(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
-    """Success that an explicit attack reaches from each prior. Guarantee: never above the true blow-up function."""
-    return np.array([_one_prior(law, sigma, rounds, float(p), accuracy) for p in priors])
+    """Success that an explicit attack achieves from each prior. Guarantee: never above the true blow-up function."""
+    return np.array([_attack_at(law, sigma, rounds, float(p), accuracy) for p in priors])
 
 
-def _one_prior(law: CountLaw, sigma: float, rounds: int, prior: float, accuracy: float) -> float:
-    law = without_lifted(law)  # an attack may only count on mass that is really there
+def _attack_at(law: CountLaw, sigma: float, rounds: int, prior: float, accuracy: float) -> float:
+    law = without_lifted(law)  # an attack may only use mass that the true law has
     resolution = choose_resolution(law, sigma, rounds, prior, accuracy=accuracy)
     if resolution is None:  # the test "is any output beyond the table?", and a guess if none is
-        nearest = right_end(prior, rounds, share=CONCEDED_SHARE * accuracy)  # no farther than the end that was tried
-        beyond = rounds * float(ndtr(-nearest)) * (1 + 1e-9)
-        drawn = max(0.0, -float(np.expm1(law.log_idle)) - law.certain) * float(ndtr(CLEAR)) * (1 - 1e-9)
+        nearest = right_end(prior, rounds, share=CONCEDED_EXCESS * accuracy)  # no farther than the end that was tried
+        beyond = rounds * float(ndtr(-nearest)) * (1 + REVEALED_ROUNDING)
+        drawn = (
+            max(0.0, -float(np.expm1(law.log_idle)) - law.certain)
+            * float(ndtr(CONCEDED_SHIFT))
+            * (1 - REVEALED_ROUNDING)
+        )
         caught = -float(np.expm1(rounds * np.log1p(-drawn))) if drawn < 1 else 1.0
         return max(prior, caught + (1 - caught) * max(0.0, prior - beyond))
     cells = discretise(law, sigma, end=resolution.end, cells=resolution.cells)
@@ -203,10 +216,10 @@ def _best_test(cells: Round, false: Composed, hit: Composed, rounds: int, prior:
     """Largest proven success among threshold tests whose false-alarm probability is proven to be at most the prior."""
     false_tail, false_error = _tail(false)
     hit_tail, hit_error = _tail(hit)
-    inflate = float(np.exp(rounds * (cells.q_error + 4 * EPS)))
-    deflate = float(np.exp(-rounds * (cells.q_error + float(cells.ratio_error.max()) + 4 * EPS)))
+    inflate = float(np.exp(rounds * (cells.q_error + ATTACK_ROUNDING)))
+    deflate = float(np.exp(-rounds * (cells.q_error + float(cells.ratio_error.max()) + ATTACK_ROUNDING)))
     caught = -float(np.expm1(rounds * np.log1p(-cells.attainable))) if cells.attainable < 1 else 1.0
-    # Thresholds run over the window of the false alarms; below its own window the hit tail is whole, above it 0.
+    # Thresholds run over the window of the false alarms; below its own window the hit tail is complete, above it 0.
     hits = np.append(np.maximum(hit_tail - hit_error, 0.0), 0.0)
     where = np.clip(false.first - hit.first + np.arange(false_tail.size + 1), 0, hits.size - 1)
     false_alarm = inflate * np.append(false_tail + false_error, false_error[-1]) + rounds * cells.beyond
@@ -216,7 +229,7 @@ def _best_test(cells: Round, false: Composed, hit: Composed, rounds: int, prior:
     if allowed == 0:
         return 0.0
     best = float(success[:allowed].max())
-    if allowed < success.size and false_alarm[allowed] > false_alarm[allowed - 1]:  # toss a coin between two tests
+    if allowed < success.size and false_alarm[allowed] > false_alarm[allowed - 1]:  # randomise between two tests
         share = (prior - false_alarm[allowed - 1]) / (false_alarm[allowed] - false_alarm[allowed - 1])
         best = max(best, float(success[allowed - 1] + share * (success[allowed] - success[allowed - 1])))
     return best
@@ -227,11 +240,12 @@ def _tail(composed: Composed) -> tuple[Array, Array]:
     value = composed.values
     centre = float(value[int(composed.tilted.argmax())])
     exponent = -composed.tilt * (value - centre)
-    weight = np.where(exponent < -SMALLEST, 0.0, np.exp(np.clip(exponent, -SMALLEST, LARGEST)))
-    exponent_error = SMALLEST + abs(composed.log_norm) + abs(composed.tilt * centre)
+    clipped = np.clip(exponent, MIN_ATTACK_EXPONENT, MAX_ATTACK_EXPONENT)
+    weight = np.where(exponent < MIN_ATTACK_EXPONENT, 0.0, np.exp(clipped))
+    exponents = -MIN_ATTACK_EXPONENT + abs(composed.log_norm) + abs(composed.tilt * centre)
     log_scale = composed.log_norm - composed.tilt * centre
     at_least = np.cumsum((np.maximum(composed.tilted, 0.0) * weight)[::-1])[::-1]
-    floor = np.exp(-SMALLEST)  # what the weights set to 0 could have added
+    floor = np.exp(MIN_ATTACK_EXPONENT)  # what the weights set to 0 could have added
     error = composed.entry_error * np.cumsum(weight[::-1])[::-1] + composed.wrapped * np.maximum(weight, floor)
-    error += (4 * EPS * (value.size + exponent_error) + composed.growth) * at_least + floor
-    return scaled(log_scale, at_least), scaled(log_scale, error) + UNDERFLOW
+    error += (4 * EPS * (value.size + exponents) + composed.growth) * at_least + floor  # (E25), (E29)
+    return scaled(log_scale, at_least), scaled(log_scale, error) + UNDERFLOW_RESULT

@@ -1,14 +1,12 @@
-"""The least noise that keeps every promise, for one secret or a hundred thousand.
+"""Calibration: the least noise that keeps every promise, and the largest expected count that a promise allows.
 
-Begin at the noise that the most demanding secret needs. Check everyone there in coarse groups; whoever is not proven
-safe is checked again in finer groups; whoever still is not, in the finest ones, raises the noise. More noise never
-raises a posterior (it is post-processing), so what was proven at some noise stays proven above it.
+Calibration begins at the noise that the most demanding secret needs. All secrets are checked there in coarse groups;
+those not proven safe are checked again in finer groups; those still not proven safe in the finest groups raise the
+noise. More noise never raises a posterior (it is post-processing), so what is proven at some noise stays proven above
+it. Searches end on the safe side: they return a value that was proven safe. All constants affect tightness and speed
+only.
 
 Legend: S secrets, Q promised points of a secret, N examples.
-
-How often a secret may be drawn: the largest expected count per round that a promise allows at a given noise.
-
-One-dimensional searches that end on the safe side.
 """
 
 import os
@@ -24,12 +22,11 @@ from numpy.typing import ArrayLike
 from hush.accounting.accountant import (
     ACCURACY,
     COARSE_GROUPS,
-    FINEST,
+    FINEST_WIDTH,
     Crowd,
     Evaluator,
     Group,
     Indices,
-    Progress,
     count_tail,
     noiseless_posterior,
     upper_posterior,
@@ -43,60 +40,24 @@ from hush.accounting.arguments import (
     checked_rates,
     checked_rounds,
 )
-from hush.accounting.counts import Array, poisson_law
+from hush.accounting.counts import poisson_law
+from hush.arrays import Array, Progress
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
 from hush.numbers import checked_number, rounded_up
 from hush.protection import promise_arrays
 
 TOLERANCE = 1e-3  # relative width of the bracket whose safe end is returned
-
-
-def least_safe(
-    excess: Callable[[float], float], *, unsafe: float = 0.0, start: float, least: float, most: float
-) -> float | None:
-    """The least x, within TOLERANCE, with excess(x) <= 0; None if it is above `most`, `least` if it is below that.
-
-    `unsafe` is an x known not to be safe, 0 if none is; the search begins at `start`. The excess falls with x, nearly
-    linearly in its logarithm, so each probe aims just above the secant's root; a plain bisection step follows any
-    that misses. Guarantee: proven safe at the value returned.
-    """
-    low, high = unsafe, max(unsafe * (1 + 4 * TOLERANCE), start)
-    low_excess, high_excess = np.inf, excess(high)
-    factor = 1.05 if unsafe > 0 else 2.0
-    while not high_excess <= 0:  # written so that NaN is not safe
-        low, low_excess = high, high_excess
-        if high >= most:
-            return None
-        high, factor = min(high * factor, most), factor * factor
-        high_excess = excess(high)
-    while low == 0.0 and high > least:
-        probe = max(high / 2, least)
-        found = excess(probe)
-        if not found <= 0:
-            low, low_excess = probe, found
-        else:
-            high, high_excess = probe, found
-    missed = False
-    while high > max(low, least) * (1 + TOLERANCE):
-        share = low_excess / (low_excess - high_excess) if np.isfinite(low_excess) and not missed else 0.5
-        probe = low * (high / low) ** float(np.clip(share, 0.05, 0.95)) * (1 + 0.3 * TOLERANCE)
-        probe = min(max(probe, low * (1 + 0.3 * TOLERANCE)), high * (1 - 0.3 * TOLERANCE))
-        found = excess(probe)
-        width = high / low
-        if not found <= 0:
-            low, low_excess = probe, found
-        else:
-            high, high_excess = probe, found
-        missed = (high / low - 1) > 0.5 * (width - 1)
-    return high  # proven safe; never the midpoint
-
-
-FINER = 8  # groups that are not proven safe are cut this much finer
-LEAST_NOISE, MOST_NOISE = 1e-3, 1e9  # the search stays between these
-BINDING = 0.005  # a secret binds if this much less noise would break its promise
-SHARP = 1e-3  # width of the groups in which they are told apart: sharing a law costs about as much noise
-NEAR = 0.7  # posteriors this close to their ceiling, in log, are looked at when binding secrets are named
+SPLIT_FACTOR = 8  # groups that are not proven safe are split into groups this much narrower
+MIN_NOISE, MAX_NOISE = 1e-3, 1e9  # noise multipliers between which the search stays
+BINDING_SHARE = 0.005  # a secret binds if this much less noise would break its promise
+BINDING_WIDTH = 1e-3  # of the groups that separate binding secrets: sharing a law costs about as much noise
+BINDING_CANDIDATES = 0.7  # log distance of a posterior from its ceiling up to which a secret may bind
+MAX_COUNT = 1e6  # expected draws of a secret in one round
+MIN_COUNT = 1e-12  # a smaller expected count is reported as 0; tightness only
+MAX_TABLE_POINTS = 256  # means in the table that many promises share
+TABLE_STEP = 2e-3  # relative distance of these means, where MAX_TABLE_POINTS allow it
+MAX_SINGLE_SEARCHES = 16  # with more promises than this, they share a table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -104,8 +65,8 @@ class Calibration:
     """Noise that keeps every promise. Invariant: posterior <= ceiling at every promised point of every secret.
 
     posterior and ceiling have one entry per secret, or one row per secret where several points are promised.
-    binding lists the secrets whose promise would break with about 0.5 % less noise; all others are proven to hold with
-    0.5 % less.
+    binding lists the secrets whose promise about 0.5 % less noise would break; all others are proven to hold with 0.5 %
+    less.
     """
 
     noise_multiplier: float
@@ -175,7 +136,7 @@ def calibrate(
 
 @dataclass(frozen=True, kw_only=True)
 class _Search:
-    """The search for one noise multiplier; holds the inputs so that its steps read as steps."""
+    """The search for the least noise multiplier."""
 
     crowd: Crowd
     evaluator: Evaluator
@@ -190,11 +151,13 @@ class _Search:
             return 0.0, posterior_SQ, np.empty(0, dtype=np.int64)
         self._refuse_impossible(needy)
         drawn = np.flatnonzero(self.crowd.mean_S > 0)
-        sigma = self._settle(self._most_demanding(needy), 0.0)
+        sigma = self._least_noise(self._most_demanding(needy), 0.0)
         sigma, proven = self._prove(drawn, sigma, posterior_SQ)
-        groups = [group for at, group in proven if at < sigma]  # the others' posteriors are known at this very noise
-        for group, found in zip(groups, self.evaluator.evaluate(groups, sigma), strict=True):
-            posterior_SQ[group.member] = np.minimum(posterior_SQ[group.member], found)  # both are upper bounds
+        groups = [
+            group for at, group in proven if at < sigma
+        ]  # the posteriors of the others are known at exactly this noise
+        for group, bounds in zip(groups, self.evaluator.evaluate(groups, sigma), strict=True):
+            posterior_SQ[group.member] = np.minimum(posterior_SQ[group.member], bounds)  # both are upper bounds
         return sigma, posterior_SQ, self._binding(posterior_SQ, drawn, sigma)
 
     def _refuse_impossible(self, needy: Indices) -> None:
@@ -202,76 +165,75 @@ class _Search:
         if tight.size:
             raise InfeasiblePlan(
                 f"secret {int(tight[0])} has prior = ceiling and examples that are drawn ({tight.size} such secrets): "
-                "no finite noise suffices; raise its ceiling or set its examples' rates to 0"
+                "no finite noise suffices; raise its ceiling or set the rates of its examples to 0"
             )
 
     def _most_demanding(self, needy: Indices) -> Group:
-        """The secret that probably needs most noise: mean count against what the promise allows."""
+        """The secret that probably needs the most noise: the largest mean count relative to what its promise allows."""
         slack_S = np.log(self.ceiling_SQ[needy] / self.prior_SQ[needy]).min(axis=1)
         rank_S = self.crowd.mean_S[needy] / slack_S
-        return next(self.crowd.grouped(needy[[int(rank_S.argmax())]], FINEST))
+        return next(self.crowd.grouped(needy[[int(rank_S.argmax())]], FINEST_WIDTH))
 
     def _prove(self, member: Indices, sigma: float, posterior_SQ: Array) -> tuple[float, list[tuple[float, Group]]]:
-        """Raise sigma until every secret is proven safe at it; also the groups in which they were, with the sigma."""
+        """Raise sigma until every secret is proven safe at it; also the groups that prove it, each with its sigma."""
         safe: list[tuple[float, Group]] = []
         waiting = list(self.crowd.grouped(member, self.crowd.coarse_width(member, COARSE_GROUPS)))
         while waiting:
             unproven: list[tuple[float, Group]] = []
-            for group, found in zip(waiting, self.evaluator.evaluate(waiting, sigma), strict=True):
-                fails = ~(found <= self.ceiling_SQ[group.member]).all(axis=1)  # NaN fails
+            for group, bounds in zip(waiting, self.evaluator.evaluate(waiting, sigma), strict=True):
+                fails = ~(bounds <= self.ceiling_SQ[group.member]).all(axis=1)  # NaN fails
                 proven, rest = group.member[~fails], group.member[fails]
-                posterior_SQ[proven] = np.minimum(posterior_SQ[proven], found[~fails])
+                posterior_SQ[proven] = np.minimum(posterior_SQ[proven], bounds[~fails])
                 if proven.size:
                     safe.append((sigma, Group(member=proven, law=group.law, width=group.width)))
                 if rest.size:
-                    excess = self._excess(rest, found[fails])
+                    excess = self._excess(rest, bounds[fails])
                     unproven.append((excess, Group(member=rest, law=group.law, width=group.width)))
             waiting = [group for _, group in unproven if group.is_finest]
             coarse = [group for _, group in unproven if not group.is_finest]
             for width in {group.width for group in coarse}:
                 again = np.sort(np.concatenate([group.member for group in coarse if group.width == width]))
-                waiting.extend(self.crowd.grouped(again, max(FINEST, width / FINER)))
+                waiting.extend(self.crowd.grouped(again, max(FINEST_WIDTH, width / SPLIT_FACTOR)))
             if unproven and not coarse:
-                sigma = self._settle(max(unproven, key=lambda pair: pair[0])[1], sigma)
+                sigma = self._least_noise(max(unproven, key=lambda pair: pair[0])[1], sigma)
         return sigma, safe
 
     def _binding(self, posterior_SQ: Array, drawn: Indices, sigma: float) -> Indices:
-        """The secrets that no group proves safe with a little less noise. Most are in a coarse one already."""
-        near = (np.log(posterior_SQ[drawn]) > np.log(self.ceiling_SQ[drawn]) - NEAR).any(axis=1)
+        """The secrets that no group proves safe with slightly less noise. A coarse group proves most of the others."""
+        near = (np.log(posterior_SQ[drawn]) > np.log(self.ceiling_SQ[drawn]) - BINDING_CANDIDATES).any(axis=1)
         unproven, width = drawn[near], np.inf
-        while unproven.size and width > SHARP:
-            width = min(self.crowd.coarse_width(unproven, COARSE_GROUPS), max(SHARP, width / FINER))
+        while unproven.size and width > BINDING_WIDTH:
+            width = min(self.crowd.coarse_width(unproven, COARSE_GROUPS), max(BINDING_WIDTH, width / SPLIT_FACTOR))
             groups = list(self.crowd.grouped(unproven, width))
             fails = [
-                group.member[~(found <= self.ceiling_SQ[group.member]).all(axis=1)]
-                for group, found in zip(groups, self.evaluator.evaluate(groups, sigma * (1 - BINDING)), strict=True)
+                group.member[~(bounds <= self.ceiling_SQ[group.member]).all(axis=1)]
+                for group, bounds in zip(
+                    groups, self.evaluator.evaluate(groups, sigma * (1 - BINDING_SHARE)), strict=True
+                )
             ]
             unproven = np.sort(np.concatenate(fails))
         return unproven
 
-    def _settle(self, group: Group, unsafe: float) -> float:
+    def _least_noise(self, group: Group, unsafe: float) -> float:
         """The least noise that is safe for one group."""
 
         def excess(sigma: float) -> float:
             return self._excess(group.member, self.evaluator.at(group, sigma))
 
-        found = least_safe(excess, unsafe=unsafe, start=0.25, least=LEAST_NOISE, most=MOST_NOISE)
-        if found is None:
+        sigma = least_safe(excess, unsafe=unsafe, start=0.25, least=MIN_NOISE, most=MAX_NOISE)
+        if sigma is None:
             raise CannotCertify(
-                f"secret {int(group.member[0])} needs a noise multiplier above {MOST_NOISE:.0e} under the bound "
+                f"secret {int(group.member[0])} needs a noise multiplier above {MAX_NOISE:.0e} under the bound "
                 f"{self.evaluator.bound!r}; raise its ceiling or draw its examples less often"
             )
-        return found
+        return sigma
 
-    def _excess(self, member: Indices, found: Array) -> float:
+    def _excess(self, member: Indices, bounds: Array) -> float:
         """Largest log(posterior / ceiling): safe exactly if it is at most 0."""
-        return float(np.log(found / self.ceiling_SQ[member]).max())
+        return float(np.log(bounds / self.ceiling_SQ[member]).max())
 
 
-MAX_COUNT = 1e6  # no secret is drawn more often than this in one round
-MIN_COUNT = 1e-12
-GRID, STEP = 256, 2e-3  # points of the table that many promises share, at most; relative distance, where they suffice
-FEW = 16  # up to so many promises are searched one by one
+# The largest expected count.
 
 
 def capacity(
@@ -287,8 +249,8 @@ def capacity(
     """Largest s such that a Poisson(s) number of the secret's examples per round keeps the promise, for each secret.
 
     prior and ceiling as in `calibrate`: one number, one per secret, or several points per secret (all must hold; the
-    smallest capacity counts). The answer has one entry per secret (one in all for two plain numbers), at most `most`:
-    larger ones are not looked for, since a large count takes long to account for.
+    smallest capacity counts). The answer has one entry per secret (a single one for two plain numbers), at most `most`:
+    the search stops there, since a large count takes long to account for.
 
     Guarantee: a secret whose rates satisfy sum of -log(1 - rate) <= s keeps its promise, since its count is then
     dominated by the Poisson law. The answer errs downwards: by about 0.1 %; where many promises share a table by 1 %
@@ -304,7 +266,9 @@ def capacity(
     checked_priors(prior_SQ)
     accuracy, limit = checked_accuracy(accuracy), checked_number("most", most)
     if not MIN_COUNT < limit <= MAX_COUNT:
-        raise InvalidInput(f"most={most!r}; pass an expected count above {MIN_COUNT} and at most {MAX_COUNT:g}")
+        raise InvalidInput(
+            f"pass an expected count above {MIN_COUNT} and at most {MAX_COUNT:g}", setting="most", value=most
+        )
     points, where = np.unique(np.stack([prior_SQ.ravel(), ceiling_SQ.ravel()]), axis=1, return_inverse=True)
     curves = _Curves(points[0], sigma=sigma, rounds=count, bound=bound, accuracy=accuracy, most=limit)
     return curves.largest(points[1])[where.ravel()].reshape(prior_SQ.shape).min(axis=1)
@@ -321,50 +285,50 @@ class _Curves:
         self._accuracy, self._most = accuracy, most
 
     def largest(self, ceiling_P: Array) -> Array:
-        """For each point a mean proven safe and close to the largest one; 0 where none is."""
-        found_P = np.zeros(ceiling_P.size)
+        """For each point a mean that is proven safe and close to the largest such mean; 0 where there is none."""
+        mean_P = np.zeros(ceiling_P.size)
         able = np.flatnonzero(self._prior_P < ceiling_P)
-        if able.size > FEW:
+        if able.size > MAX_SINGLE_SEARCHES:
             able = able[self._posteriors(MIN_COUNT, able) <= ceiling_P[able]]
-        if able.size > FEW:
-            found_P[able] = self._table(able, ceiling_P[able])
+        if able.size > MAX_SINGLE_SEARCHES:
+            mean_P[able] = self._table(able, ceiling_P[able])
         else:
             low = 0.0
             for point in able.tolist():
                 # With the same prior, a higher ceiling allows a little more.
                 low = self._search(np.array([point]), ceiling_P[[point]], guess=low or 0.1)
-                found_P[point] = low
-        return found_P
+                mean_P[point] = low
+        return mean_P
 
     def _table(self, member: Indices, ceiling_m: Array) -> Array:
-        """From the least mean that any member needs to the most: octaves first, then steps in those that hold any."""
+        """As ``largest``, by a table of means: octaves first, then steps inside those that hold an answer."""
         low = self._search(member, ceiling_m) or MIN_COUNT  # where all are safe
         high = max(self._search(member, ceiling_m, every=False, guess=low), low)
         octaves = max(int(np.ceil(np.log2(high / low))), 1)
         factor = (high / low) ** (1 / octaves)
         begin_o: Array = low * factor ** np.arange(octaves + 1)
         begin_m = self._climb(member, ceiling_m, begin_o)
-        steps = int(np.clip(np.log(factor) / STEP, 1, GRID // np.unique(begin_m).size))
-        found_m = begin_m.copy()
-        for begin in begin_o[:-1].tolist():  # the last is the highest there is
-            own = np.flatnonzero(begin_m == begin)
-            found = self._climb(member[own], ceiling_m[own], begin * factor ** np.linspace(0.0, 1.0, steps + 1))
-            found_m[own] = np.maximum(begin, found)
-        return np.minimum(found_m, self._most)  # the highest, but for a rounding
+        steps = int(np.clip(np.log(factor) / TABLE_STEP, 1, MAX_TABLE_POINTS // np.unique(begin_m).size))
+        mean_m = begin_m.copy()
+        for begin in begin_o[:-1].tolist():  # no octave begins at the last
+            inside = np.flatnonzero(begin_m == begin)
+            means = begin * factor ** np.linspace(0.0, 1.0, steps + 1)
+            mean_m[inside] = np.maximum(begin, self._climb(member[inside], ceiling_m[inside], means))
+        return np.minimum(mean_m, self._most)  # the last mean may exceed it by rounding
 
     def _climb(self, member: Indices, ceiling_m: Array, means: Array) -> Array:
         """For each member the last of these ascending means up to which all are safe; 0 where the first is not."""
-        found_m, left, workers = np.zeros(member.size), np.arange(member.size), os.cpu_count() or 1
+        mean_m, left, workers = np.zeros(member.size), np.arange(member.size), os.cpu_count() or 1
         with ThreadPoolExecutor(workers) as pool:  # the array work runs outside the interpreter lock
-            for some in np.split(means, range(workers, means.size, workers)):
+            for batch in np.split(means, range(workers, means.size, workers)):
                 if left.size == 0:
                     break
                 safe = np.ones(left.size, dtype=np.bool_)
-                for mean, found in zip(some, pool.map(self._posteriors, some, repeat(member[left])), strict=True):
-                    safe &= found <= ceiling_m[left]
-                    found_m[left[safe]] = mean
+                for mean, bounds in zip(batch, pool.map(self._posteriors, batch, repeat(member[left])), strict=True):
+                    safe &= bounds <= ceiling_m[left]
+                    mean_m[left[safe]] = mean
                 left = left[safe]
-        return found_m
+        return mean_m
 
     def _search(self, member: Indices, ceiling_m: Array, *, every: bool = True, guess: float = 0.1) -> float:
         """A mean close to the largest that is safe for every member, or for any; 0 where none is."""
@@ -382,5 +346,45 @@ class _Curves:
         """Upper bounds on the members' posteriors for a Poisson count with this mean; one law serves all priors."""
         priors, where = np.unique(self._prior_P[member], return_inverse=True)
         law = poisson_law(mean, tail=count_tail(float(priors[0]), self._rounds))
-        found = upper_posterior(law, self._sigma, self._rounds, priors, bound=self._bound, accuracy=self._accuracy)
-        return found[where]
+        bounds = upper_posterior(law, self._sigma, self._rounds, priors, bound=self._bound, accuracy=self._accuracy)
+        return bounds[where]
+
+
+def least_safe(
+    excess: Callable[[float], float], *, unsafe: float = 0.0, start: float, least: float, most: float
+) -> float | None:
+    """The least x, within TOLERANCE, with excess(x) <= 0; None if it is above `most`, `least` if it is below that.
+
+    `unsafe` is an x that is known to be unsafe, or 0; the search begins at `start`. The excess decreases in x, nearly
+    linearly in its logarithm, so each probe aims just above the root of the secant; a bisection step follows a probe
+    that reduces the bracket too little. Guarantee: excess(x) <= 0 was evaluated at the value returned.
+    """
+    low, high = unsafe, max(unsafe * (1 + 4 * TOLERANCE), start)
+    low_excess, high_excess = np.inf, excess(high)
+    factor = 1.05 if unsafe > 0 else 2.0
+    while not high_excess <= 0:  # written so that NaN is not safe
+        low, low_excess = high, high_excess
+        if high >= most:
+            return None
+        high, factor = min(high * factor, most), factor * factor
+        high_excess = excess(high)
+    while low == 0.0 and high > least:
+        probe = max(high / 2, least)
+        probe_excess = excess(probe)
+        if not probe_excess <= 0:
+            low, low_excess = probe, probe_excess
+        else:
+            high, high_excess = probe, probe_excess
+    missed = False
+    while high > max(low, least) * (1 + TOLERANCE):
+        share = low_excess / (low_excess - high_excess) if np.isfinite(low_excess) and not missed else 0.5
+        probe = low * (high / low) ** float(np.clip(share, 0.05, 0.95)) * (1 + 0.3 * TOLERANCE)
+        probe = min(max(probe, low * (1 + 0.3 * TOLERANCE)), high * (1 - 0.3 * TOLERANCE))
+        probe_excess = excess(probe)
+        width = high / low
+        if not probe_excess <= 0:
+            low, low_excess = probe, probe_excess
+        else:
+            high, high_excess = probe, probe_excess
+        missed = (high / low - 1) > 0.5 * (width - 1)
+    return high  # proven safe; never the midpoint

@@ -1,13 +1,13 @@
-"""One round of training as a finite table: what a test can learn about one secret from one noisy sum.
+"""One round of training as a finite table of cells: what a test can learn about one secret from one noisy sum.
 
 With the secret's examples the round's output is N(K, sigma^2), K their count (law P); with their gradients zeroed it
 is N(0, sigma^2) (law Q). In units u = x / sigma the likelihood ratio R(u) = sum_k pi_k exp(u m_k - m_k^2 / 2),
-m_k = k / sigma, increases in u. The line is cut into cells; each keeps its exact Q-mass and the exact mean of R over
-it. Beyond the right end Q has next to no mass: there success is conceded, which costs next to nothing and keeps the
-table short whatever sigma is. Left of the table all Q-mass is lifted to the first edge.
+m_k = k / sigma, increases in u. The line is cut into cells; each stores its exact Q-mass and the exact mean of R over
+it. Beyond the right end Q has almost no mass: there success is conceded, which costs almost nothing and keeps the table
+short for every sigma. Q-mass left of the table is lifted to the first edge.
 
 `spread` turns the cells into atoms that dominate the round; the cells themselves are an exact coarsening of it, on
-which an explicit attack is built (attack.py).
+which the explicit attack of ``blowup`` is built. Labels (E12) to (E14), (E18) and (E19) refer to docs/proofs.md.
 
 Legend: U edges of cells, K counts.
 """
@@ -19,23 +19,30 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from hush.accounting.counts import EPS, Array, CountLaw
+from hush.accounting.counts import EPS, CountLaw
+from hush.arrays import Array
 
-LEFT = -9.0  # Q-mass 1e-19 lies below; it is lifted, not dropped
-FARTHEST = 37.5  # Q-mass 5e-308 lies above: the last point where normal tails and exp(u^2 / 2) are ordinary doubles
-CLEAR = 9.0  # a count this far beyond the right end is beyond it with all but 1e-19 of its mass
-UNDERFLOW = 1e-310  # more P-mass than underflow can lose in any table
-CHUNK = 1 << 20  # entries of a (count, cell) matrix worked on at a time
+LEFT_END = -9.0  # of the table; the Q-mass below it, 1e-19, is lifted; tightness only (E12)
+MIN_RIGHT_END = 3.0  # tightness only
+MAX_RIGHT_END = 37.5  # the last point where normal tails and exp(u^2 / 2) are ordinary doubles (E13)
+CONCEDED_SHIFT = 9.0  # beyond the right end: a count shifted farther is conceded as a whole (E13)
+CONCEDED_SHARE = 1e-9  # of the prior: Q-mass beyond the right end, all rounds together; tightness only
+MIN_CONCEDED = 1e-307  # the smallest Q-mass beyond the right end that ndtri is asked for; tightness only
+TAIL_ROUNDING = 1e-12  # relative error of normal tails and of conceded mass (E12), (E14)
+UNDERFLOW_MASS = 1e-310  # more P-mass than underflow can lose in any table (E14)
+MIN_RATIO_ERROR = 1e-300  # so that no cell has width 0 (E19)
+CHUNK_ENTRIES = 1 << 20  # of a (count, cell) matrix computed at a time; sums over counts rely on it (E19)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round, cut into cells. Every `…_error` and `conceded` errs upwards, `attainable` downwards.
+    """One round, cut into cells. Every `…_error` and `conceded` are upper bounds, `attainable` is a lower bound.
 
-    q_mass is each cell's Q-mass, good to a relative q_error; log_mean the log of the mean ratio over the cell and
-    log_ratio_U the log ratio at the edges, good to ratio_error (one per cell). conceded is the P-mass beyond the
-    right end or marked certain, attainable a lower bound on what of it lies beyond, beyond its Q-mass. q_left is the
-    Q-mass left of the table, where the ratio lies between idle (its limit) and that at the first edge.
+    q_mass is the Q-mass of each cell, with a relative error of at most q_error; log_mean is the log of the mean ratio
+    over the cell and log_ratio_U the log ratio at the edges, with errors of at most ratio_error (one per cell).
+    conceded is the P-mass beyond the right end or marked certain; attainable is the P-mass that surely lies beyond the
+    right end, beyond its Q-mass. q_left is the Q-mass left of the table, where the ratio lies between idle (its limit)
+    and that at the first edge.
     """
 
     log_ratio_U: Array
@@ -50,34 +57,35 @@ class Round:
     attainable: float
 
     def conceded_over(self, rounds: int) -> float:
-        """Probability under P that any of so many rounds is conceded, rounded up."""
-        return min(1.0, -math.expm1(rounds * math.log1p(-self.conceded)) * (1 + 1e-12)) if self.conceded < 1 else 1.0
+        """Probability under P that any of this many rounds is conceded, rounded up (E14)."""
+        if self.conceded >= 1:
+            return 1.0
+        return min(1.0, -math.expm1(rounds * math.log1p(-self.conceded)) * (1 + TAIL_ROUNDING))
 
 
-def right_end(prior: float, rounds: int, *, share: float = 1e-9) -> float:
-    """Where success may be conceded: beyond it lies Q-mass of at most this share of the prior, all rounds together."""
-    return float(np.clip(-ndtri(max(share * prior / rounds, 1e-307)), 3.0, FARTHEST))
+def right_end(prior: float, rounds: int, *, share: float = CONCEDED_SHARE) -> float:
+    """The end of the table: the Q-mass beyond it is at most this share of the prior, all rounds together."""
+    return float(np.clip(-ndtri(max(share * prior / rounds, MIN_CONCEDED)), MIN_RIGHT_END, MAX_RIGHT_END))
 
 
 def gives_away(law: CountLaw, sigma: float, *, end: float) -> bool:
-    """Whether even one example drawn lies so far beyond `end` that the round gives the secret away."""
-    return max(law.lowest, 1) > sigma * (end + CLEAR)
+    """Whether a single drawn example is shifted so far beyond `end` that the round reveals the secret."""
+    return max(law.lowest, 1) > sigma * (end + CONCEDED_SHIFT)
 
 
 def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:
-    """Cut the line from LEFT to `end` into equal cells."""
-    edge_U = np.linspace(LEFT, end, cells + 1)
-    step = (end - LEFT) / cells
+    """Cut the line from LEFT_END to `end` into equal cells."""
+    edge_U = np.linspace(LEFT_END, end, cells + 1)
+    width = (end - LEFT_END) / cells
     q_mass = _cell_masses(edge_U)
     shifts = _shifts(law, sigma, end)
     log_ratio_U, share_U = _log_ratio_at(shifts, edge_U)
-    # A normal tail is good to (2 z^2 + 10) half-ulps and a shifted edge to (2 end + 27); against a cell of this width
-    # that is (docs/proofs, "Rounding"):
-    q_error = (12 * end + 128) * EPS / step
-    # Only counts above 0 carry an error, and each as a difference ratio_k - 1: share_U is how much of R that can be.
-    counted = 2 * q_error + law.relative_error + EPS * (8 + 2 * end * end)
-    ratio_error = counted * share_U[1:] + 4 * EPS * np.maximum(np.abs(log_ratio_U[:-1]), np.abs(log_ratio_U[1:]))
-    ratio_error += 1e-300  # so that no cell has width 0
+    q_error = (12 * end + 128) * EPS / width  # of normal tails and shifted edges, relative to a cell (E18)
+    # Only counts above 0 have an error, and each as a difference ratio_k - 1; share_U bounds their part of R.
+    count_error = 2 * q_error + law.relative_error + EPS * (8 + 2 * end * end)  # (E19)
+    log_error = 4 * EPS * np.maximum(np.abs(log_ratio_U[:-1]), np.abs(log_ratio_U[1:]))  # (E19)
+    ratio_error = count_error * share_U[1:] + log_error
+    ratio_error += MIN_RATIO_ERROR
     past_end = float(shifts.mass_K @ ndtr(shifts.mean_K - end))
     return Round(
         log_ratio_U=log_ratio_U,
@@ -85,11 +93,11 @@ def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:
         log_mean=_log_mean_over(shifts, edge_U, q_mass),
         ratio_error=ratio_error,
         q_error=q_error,
-        q_left=float(ndtr(LEFT)) * (1 + 1e-12),
+        q_left=float(ndtr(LEFT_END)) * (1 + TAIL_ROUNDING),
         idle=float(shifts.mass_K[shifts.mean_K == 0.0].sum()),
-        beyond=float(ndtr(-end)) * (1 + 1e-12),
-        conceded=min(1.0, (shifts.outside + past_end) * (1 + law.relative_error + 1e-12) + UNDERFLOW),
-        attainable=(past_end + shifts.dropped * float(ndtr(CLEAR))) * (1 - law.relative_error - 1e-12),
+        beyond=float(ndtr(-end)) * (1 + TAIL_ROUNDING),
+        conceded=min(1.0, (shifts.outside + past_end) * (1 + law.relative_error + TAIL_ROUNDING) + UNDERFLOW_MASS),
+        attainable=(past_end + shifts.dropped * float(ndtr(CONCEDED_SHIFT))) * (1 - law.relative_error - TAIL_ROUNDING),
     )
 
 
@@ -97,8 +105,8 @@ def spread(cells: Round) -> tuple[Array, Array]:
     """Atoms (Q-mass, log ratio) that dominate the round, two for each cell: for the blow-up function and moments.
 
     Each cell's mean ratio is written as a mixture of the ratios at its two ends: a mean-preserving spread, so every
-    convex functional of the ratio only grows. Errors are covered by moving the mean up and widening the ends; what
-    lies left of the table is lifted into it.
+    convex functional of the ratio only grows. Errors are covered by moving the mean up and widening the ends; the
+    Q-mass left of the table is lifted into it.
     """
     mass, value = _spread(cells, cells.ratio_error)
     mass[cells.q_mass.size] += cells.q_left  # onto the upper end of the first cell
@@ -108,8 +116,8 @@ def spread(cells: Round) -> tuple[Array, Array]:
 def spread_from_one(cells: Round) -> tuple[Array, Array]:
     """The same for a divergence, a convex functional that is smallest at ratio 1: errors move the mean away from 1.
 
-    In a cell with ratios on both sides of 1 either way may be up, so each end gets the most that it can have. What lies
-    left of the table has ratios below 1, and counts as if it had the smallest of them.
+    In a cell with ratios on both sides of 1 either direction may increase the result, so each end gets the larger mass.
+    The Q-mass left of the table has ratios below 1, and counts with the smallest of them.
     """
     above, below = cells.log_ratio_U[:-1] >= cells.ratio_error, cells.log_ratio_U[1:] <= -cells.ratio_error
     (down, value), (up, _) = _spread(cells, -cells.ratio_error), _spread(cells, cells.ratio_error)
@@ -122,7 +130,7 @@ def spread_from_one(cells: Round) -> tuple[Array, Array]:
 def _spread(cells: Round, shift: Array) -> tuple[Array, Array]:
     """Lower ends first, then upper ends."""
     low, high = cells.log_ratio_U[:-1] - cells.ratio_error, cells.log_ratio_U[1:] + cells.ratio_error
-    moved = np.where(np.isfinite(cells.log_mean), cells.log_mean + shift, high)  # an underflown mean: up
+    moved = np.where(np.isfinite(cells.log_mean), cells.log_mean + shift, high)  # a mean that underflowed is moved up
     weight = np.clip(np.expm1(np.clip(moved, low, high) - low) / np.expm1(high - low), 0.0, 1.0)
     upper = cells.q_mass * weight
     return np.concatenate([cells.q_mass - upper, upper]), np.concatenate([low, high])
@@ -145,25 +153,25 @@ class _Shifts:
 
     @property
     def mostly_idle(self) -> bool:
-        """Most rounds leave the secret alone: R is best computed through R - 1."""
+        """Whether most rounds draw none of the secret's examples: R is then computed through R - 1."""
         return self.mean_K.size > 0 and self.mean_K[0] == 0.0 and self.mass_K[0] > 0.5
 
     def chunks(self, columns: int) -> Iterator[tuple[Array, Array]]:
-        """Shifts as a column and their masses, a bounded number at a time; count 0 is left out when mostly idle."""
-        rows = max(1, CHUNK // columns)
+        """Shifts as a column and their masses, in bounded chunks; count 0 is left out when mostly idle."""
+        rows = max(1, CHUNK_ENTRIES // columns)
         for start in range(int(self.mostly_idle), self.mean_K.size, rows):
             yield self.mean_K[start : start + rows, None], self.mass_K[start : start + rows]
 
 
 def _shifts(law: CountLaw, sigma: float, end: float) -> _Shifts:
     mean_K = law.counts / sigma
-    keep = (mean_K <= end + CLEAR) & (law.mass > 0)  # of a larger count all but 1e-19 lies beyond: conceded as a whole
+    keep = (mean_K <= end + CONCEDED_SHIFT) & (law.mass > 0)  # larger counts are conceded as a whole (E13)
     dropped = float(law.mass[~keep].sum())
     return _Shifts(mean_K=mean_K[keep], mass_K=law.mass[keep], outside=law.certain + dropped, dropped=dropped)
 
 
 def _log_ratio_at(shifts: _Shifts, u: Array) -> tuple[Array, Array]:
-    """log R at the points u, and how large the sum of mass_k (ratio_k + 1) over counts above 0 is relative to R."""
+    """log R at the points u, and the sum of mass_k (ratio_k + 1) over counts above 0, relative to R."""
     if shifts.mostly_idle:
         excess, counted = np.zeros_like(u), float(shifts.mass_K[1:].sum())
         for mean_k, mass_k in shifts.chunks(u.size):

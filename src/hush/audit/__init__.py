@@ -1,10 +1,17 @@
-"""Stage 6, the audit: attacks whose success is laid beside what was certified; better than that means a bug.
+"""Stage 6, the audit: attacks on a trained model, compared with what was certified. Exceeding it means a bug.
 
-statistics -> mechanism (the worst case simulated), reconstruction (models trained and attacked: scenario, small_runs,
-watched_runs); sequences, generation, grid -> extraction, discoverable, masked -> comparison with other models;
-candidates -> canaries -> canary_frames, exposure; verdict; run_audit: all of it on the folder of a run.
+statistics         exact confidence limits, multiple comparisons, excess over a baseline
+mechanism          the optimal attack on the simulated worst case of a secret; mechanism_kernels: its compiled loop
+reconstruction     attacks on the iterates of many small trainings, to test the trainer itself
+models, sequences  language models under audit; the token sequences and prompts that are tried on them
+extraction         greedy and (n, p)-discoverable extraction from causal models; fill_in: the same for masked models
+canaries           planted secrets with known candidates; exposure: their ranks among the candidates
+verdict            attempts judged against the certified bounds; headline: the verdict in a few sentences
+folders, session   the run under audit and the spans of its secrets; one audit in progress, and its folder
+attacks            the table of attacks: mechanism, extraction (extraction_audit), exposure
+auditor            a complete audit of a run; record: its report
 
-Names load on first use, so that importing this is light.
+Names load on first use, so that importing this package is light.
 """
 
 from importlib import import_module
@@ -38,7 +45,6 @@ __all__ = [
     "judge",
     "plant",
 ]
-
 
 _HOME = {
     "MechanismAttack": "hush.audit.mechanism",

@@ -1,15 +1,14 @@
-"""Canaries: secrets planted into a corpus whose candidates are known, so that a real training can be audited.
+"""Canaries: planted secrets with known candidates, so that a real training can be audited.
 
-A canary is one of M candidates, drawn at random by nobody but the system, and stands in a text that looks like the
-others. It is registered like any other secret, with the prior 1 / M that follows from its public format, and gets its
-own promise. After training, whoever names it more often than promised has found a mistake, at no real secret's cost.
+A canary is one of M candidates (:class:`Candidates`: every text of a public format, or a list), drawn uniformly from
+the system's entropy, and stands in a text that looks like the others. It is registered like any other secret, with the
+prior 1 / M that follows from its public format, and gets its own promise. An attack on the trained model that names it
+more often than promised has found a mistake, at no real secret's cost.
 
-What a planted secret may be: every text of a public format, or a list. Each is as likely as any other.
-
-Planted canaries on disk: data to plan for and train on, and the key that names the true candidates.
+The folder of planted canaries holds the data to plan for and train on, and the true candidates:
 
 public/  incidence.parquet, secrets.parquet: for ``hush plan``
-owner/   data.parquet: the corpus with the canaries after it; canaries.json: what they are. For the owner alone
+owner/   data.parquet: the corpus with the canaries after it; canaries.json: the canaries. For the owner only
 """
 
 import json
@@ -32,7 +31,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hush.data import Corpus
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import counted
 from hush.plan.plan import CANARY
@@ -46,9 +45,9 @@ __all__ = [
     "ALPHABETS",
     "SLOT",
     "Canary",
+    "CanarySet",
     "Candidates",
-    "Planted",
-    "Planting",
+    "PlantedCanaries",
     "Template",
     "check_folder",
     "plant",
@@ -58,7 +57,13 @@ __all__ = [
 ]
 
 
-MAX_CANDIDATE_LETTERS = 256  # letters
+SLOT, NUMBER = "{secret}", "{number}"  # what a template contains for the secret, and for the canary's number
+MAX_CANDIDATE_LETTERS = 256  # of a format
+MAX_SLOT_END = 200  # characters: a slot cut into a text of the data ends at most here
+MAX_TEMPLATE_CHARACTERS = 400  # a text of the data is cut to this as a template
+FILE_KIND = "hush canaries 1"  # the field "kind" of canaries.json
+WRITE_ROWS = 4096  # rows that are written at once
+_WORD = re.compile(r"\S+")
 
 ALPHABETS: Mapping[str, str] = MappingProxyType(
     {
@@ -75,7 +80,7 @@ ALPHABETS: Mapping[str, str] = MappingProxyType(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Candidates:
-    """All texts that a secret may be, numbered from 0. Build one with ``of_format`` or ``of_list``.
+    """All texts that a secret may be, numbered from 0 and equally likely. Build with ``of_format`` or ``of_list``.
 
     >>> pins = Candidates.of_format("digits", 4)
     >>> pins.size, pins.text(42), pins.prior
@@ -90,9 +95,13 @@ class Candidates:
     def of_format(cls, alphabet: str, length: int) -> Self:
         """Every text of this length over a named alphabet."""
         if alphabet not in ALPHABETS:
-            raise InvalidInput(f"alphabet={alphabet!r}; pass one of {', '.join(ALPHABETS)}")
+            raise InvalidInput(f"pass one of {', '.join(ALPHABETS)}", setting="canaries.alphabet", value=alphabet)
         if not 1 <= length <= MAX_CANDIDATE_LETTERS:
-            raise InvalidInput(f"length={length}; pass a whole number of letters from 1 to {MAX_CANDIDATE_LETTERS}")
+            raise InvalidInput(
+                f"pass a whole number of letters from 1 to {MAX_CANDIDATE_LETTERS}",
+                setting="canaries.length",
+                value=length,
+            )
         return cls(letters=ALPHABETS[alphabet], length=length)
 
     @classmethod
@@ -112,68 +121,69 @@ class Candidates:
 
     @property
     def prior(self) -> float:
-        """The chance of naming the right one without having seen anything. Guarantee: at least 1 / ``size``."""
+        """The chance of guessing the right one. Guarantee: at least 1 / ``size``."""
         return prior_among(self.size)
 
-    def spoken_prior(self, fold: Callable[[str], str] = str) -> float:
-        """The same for whoever says a text that goes on: it names each candidate that it begins with, as Ann in Anna.
+    def prefix_prior(self, fold: Callable[[str], str] = str) -> float:
+        """The prior where an answer is a text that names every candidate it begins with, as "Anna" names "Ann" too.
 
-        fold: what is left of a text when it is spoken; those that are then equal, such as Bo and bo, are said at once.
+        fold: the text as a tokenizer distinguishes it; candidates that are then equal, such as Bo and bo, are named at
+        once.
 
-        >>> Candidates.of_list(["Ann", "Anna", "Bo", "Cy"]).spoken_prior()
+        >>> Candidates.of_list(["Ann", "Anna", "Bo", "Cy"]).prefix_prior()
         0.5
         """
-        most = max(Counter(map(fold, self.letters)).values(), default=1) ** self.length
-        chain: list[str] = []
-        for value in sorted(map(fold, self.values)):  # what begins alike stands together, the shorter first
-            while chain and not value.startswith(chain[-1]):
-                chain.pop()
-            chain.append(value)
-            most = max(most, len(chain))
-        exact = Fraction(most, self.size)
+        most_named = max(Counter(map(fold, self.letters)).values(), default=1) ** self.length
+        prefixes: list[str] = []
+        for value in sorted(map(fold, self.values)):  # sorted, every text follows its prefixes
+            while prefixes and not value.startswith(prefixes[-1]):
+                prefixes.pop()
+            prefixes.append(value)
+            most_named = max(most_named, len(prefixes))
+        exact = Fraction(most_named, self.size)
         return max(self.prior, float(exact), nextafter(float(exact), inf) if float(exact) < exact else 0.0)
 
     def masked_prior(self, fold: Callable[[str], str] = str, *, more: int = 0) -> float:
-        """The same for whoever is told how many tokens it has, as a masked model is, and has an answer for each number.
+        """The prior where the answer may depend on the number of masked tokens, as for a masked language model.
 
-        more: tokens that may be hidden beside its own.
+        more: tokens that may be masked beside the candidate's own.
 
         >>> round(Candidates.of_list(["Bo", "Cy", "Ada", "Eve"]).masked_prior(), 4)  # one to three tokens
         0.75
         """
         texts = self.values or (self.letters[:1] * self.length,)
         widths = more + max(len(fold(text).encode()) for text in texts)  # a token holds at least one byte
-        return min(1.0, nextafter(widths * self.spoken_prior(fold), inf))
+        return min(1.0, nextafter(widths * self.prefix_prior(fold), inf))
 
     def text(self, number: int) -> str:
-        """The candidate of this number."""
+        """The candidate with this number."""
         if not 0 <= number < self.size:
-            raise InvalidInput(f"candidate {number} is outside [0, {self.size}); they count from 0")
+            raise InvalidInput(f"candidate {number} is outside [0, {self.size}); candidates count from 0")
         if self.values:
             return self.values[number]
         letters: list[str] = []
         for _ in range(self.length):
-            number, place = divmod(number, len(self.letters))
-            letters.append(self.letters[place])
+            number, letter = divmod(number, len(self.letters))
+            letters.append(self.letters[letter])
         return "".join(reversed(letters))
 
-    def some(self, count: int, rng: Random) -> list[int]:
-        """So many different ones, drawn at random; all where there are no more."""
+    def sample(self, count: int, rng: Random) -> list[int]:
+        """The numbers of ``count`` different candidates, drawn at random; all of them where there are no more."""
         return list(range(self.size)) if count >= self.size else list(_distinct(self.size, count, rng))
 
-    def others(self, number: int, count: int, rng: Random) -> list[int]:
-        """So many different ones besides this one, drawn at random; all others where there are no more."""
+    def sample_others(self, number: int, count: int, rng: Random) -> list[int]:
+        """The same without this candidate."""
         if count >= self.size - 1:
             return [other for other in range(self.size) if other != number]
         return [other + (other >= number) for other in _distinct(self.size - 1, count, rng)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for the owner's file."""
+        """Plain data for canaries.json."""
         return {"values": list(self.values)} if self.values else {"letters": self.letters, "length": self.length}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """From what ``to_dict`` gave."""
+        """From the data of ``to_dict``."""
         if "values" in data:
             return cls.of_list([str(value) for value in data["values"]])
         names = {letters: name for name, letters in ALPHABETS.items()}
@@ -184,7 +194,7 @@ class Candidates:
 
 
 def _distinct(size: int, count: int, rng: Random) -> Iterator[int]:
-    """Different numbers below a size that may be too large for ``Random.sample``."""
+    """Different random numbers below a size that may be too large for ``Random.sample``."""
     seen: set[int] = set()
     while len(seen) < count:
         number = rng.randrange(size)
@@ -193,30 +203,25 @@ def _distinct(size: int, count: int, rng: Random) -> Iterator[int]:
             yield number
 
 
-SLOT, NUMBER = "{secret}", "{number}"
-FIRST, MAX_TEMPLATE_CHARACTERS = (
-    200,
-    400,
-)  # characters: a slot cut into a text of the data is before the first, which ends at the other
-_WORD = re.compile(r"\S+")
+# Planting.
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Template:
-    """A text with a slot for a secret: what comes before and after it."""
+    """A text with a slot for a secret: the text before and after the slot."""
 
     before: str
     after: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From a text that holds {secret} once; {number} may stand anywhere, for the number of the canary."""
+        """From a text that contains {secret} once; {number}, anywhere, stands for the number of the canary."""
         before, *rest = text.split(SLOT)
         if len(rest) != 1:
-            raise InvalidInput(f"a template holds {SLOT} {len(rest)} times; let it stand there exactly once")
+            raise InvalidInput(f"a template contains {SLOT} {len(rest)} times; it must contain it exactly once")
         if not before.strip():
-            raise InvalidInput(f"a template begins with {SLOT}; put text before it, which prompts the model")
+            raise InvalidInput(f"a template begins with {SLOT}; put text before it, to prompt the model with")
         return cls(before=before, after=rest[0])
 
     def numbered(self, number: int) -> "Template":
@@ -234,7 +239,7 @@ class Template:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Canary:
-    """A planted secret: its public id, its text around it, the true candidate, and the examples that hold it."""
+    """A planted secret: its public id, its template, the number of the true candidate, and the examples with it."""
 
     id: str
     template: Template
@@ -247,10 +252,10 @@ class Canary:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Planted:
-    """Canaries, and the graph and promises in which they are registered. Their examples come after all others.
+class PlantedCanaries:
+    """New canaries, and the graph and promises in which they are registered. Their examples come after all others.
 
-    id: at random, so that two plantings can be told apart.
+    id: random, to distinguish two plantings.
     """
 
     canaries: tuple[Canary, ...]
@@ -262,11 +267,11 @@ class Planted:
     @property
     def texts(self) -> list[str]:
         """The new examples, in order."""
-        rows = [(example, canary) for canary in self.canaries for example in canary.examples]
-        return [canary.template.filled(self.candidates.text(canary.truth)) for _, canary in sorted(rows, key=_first)]
+        canary_of = {example: canary for canary in self.canaries for example in canary.examples}
+        return [canary.template.filled(self.candidates.text(canary.truth)) for _, canary in sorted(canary_of.items())]
 
     def __repr__(self) -> str:
-        return f"Planted({len(self.canaries)} canaries of {self.candidates.size} candidates)"
+        return f"PlantedCanaries({len(self.canaries)} canaries of {self.candidates.size} candidates)"
 
 
 def plant(
@@ -279,43 +284,53 @@ def plant(
     repeats: int,
     ceiling: float,
     rng: Random | None = None,
-) -> Planted:
-    """Canaries in so many new examples each, after those of the graph; ids count on: canary-000000, ….
+) -> PlantedCanaries:
+    """Plant canaries in ``repeats`` new examples each, after those of the graph, with the ids canary-000000, ….
 
-    rng draws the true candidates, by default from the system's entropy. Whoever knows its state knows them: it is as
-    private as they are. Templates are used in turn.
+    rng draws the true candidates, by default from the system's entropy; its state reveals them, so keep it as private
+    as they are. Templates are used in turn.
     """
-    if count < 1 or repeats < 1:
-        raise InvalidInput(f"count={count}, repeats={repeats}; plant at least one canary in at least one example")
+    for name, number in (("count", count), ("repeats", repeats)):
+        if number < 1:
+            raise InvalidInput(
+                "plant at least one canary, in at least one example", setting=f"canaries.{name}", value=number
+            )
     if len(secrets) != incidence.num_secrets:
-        raise InvalidInput(f"the graph has {incidence.num_secrets} secrets, the table {len(secrets)}; pass a pair")
-    made = [templates[number % len(templates)].numbered(number) for number in range(count if templates else 0)]
-    if len({(one.before, one.after) for one in made}) < count:
         raise InvalidInput(
-            f"{counted(len(templates), 'template')} for {counted(count, 'canary', 'canaries')}: two in the same words "
-            f"hide each other; give each its own, or put {NUMBER} into them, which every canary fills with its number"
+            f"the graph has {incidence.num_secrets} secrets, the table {len(secrets)}; pass two that belong together"
+        )
+    chosen = [templates[number % len(templates)].numbered(number) for number in range(count if templates else 0)]
+    if len({(template.before, template.after) for template in chosen}) < count:
+        raise InvalidInput(
+            f"{counted(len(templates), 'template')} for {counted(count, 'canary', 'canaries')}: two canaries in the "
+            f"same words hide each other; give each its own template, or put {NUMBER} into it, which stands for the "
+            "number of the canary"
         )
     if not candidates.prior <= ceiling < 1:
         raise InvalidInput(
-            f"ceiling={ceiling!r}, but the prior of {candidates.size} candidates is {candidates.prior!r}; pass a "
-            "ceiling from there to 1, or a longer format"
+            f"the prior of {candidates.size} candidates is {candidates.prior!r}; pass a ceiling from there to 1, or a "
+            "longer format",
+            setting="canaries.ceiling",
+            value=ceiling,
         )
     source = SystemRandom() if rng is None else rng
     begin = incidence.num_examples
     canaries = tuple(
         Canary(
             id=f"{CANARY}{number:06d}",
-            template=made[number],
+            template=chosen[number],
             truth=source.randrange(candidates.size),
-            # One of each, then the next of each: a cut of the file loses no canary whole.
-            examples=tuple(begin + number + turn * count for turn in range(repeats)),
+            # Every canary once, then every canary again: a truncated file loses no canary entirely.
+            examples=tuple(begin + number + repeat * count for repeat in range(repeats)),
         )
         for number in range(count)
     )
     taken = {canary.id for canary in canaries} & set(secrets.ids)
     if taken:
-        raise InvalidInput(f"there is a secret {min(taken)} already; plant all canaries at once, into data without any")
-    return Planted(
+        raise InvalidInput(
+            f"there is already a secret {min(taken)}; plant all canaries at once, into data without canaries"
+        )
+    return PlantedCanaries(
         canaries=canaries,
         candidates=candidates,
         incidence=_extended(incidence, [canary.examples for canary in canaries]),
@@ -328,42 +343,39 @@ def plant(
 
 
 def templates_from(texts: Iterable[str], holds_secret_N: NDArray[np.bool_], count: int, rng: Random) -> list[Template]:
-    """Templates from texts of the corpus itself, drawn at random: one of their words, not the first, makes the slot.
+    """Templates from random texts of the corpus itself: one of their words, not the first, becomes the slot.
 
-    Texts that hold a secret are passed over: a canary would be a copy of it that no graph lists.
+    Texts that contain a secret are skipped: the canary's example would be a copy of it that the graph does not list.
     """
-    kept: list[Template] = []
+    chosen: list[Template] = []
     seen = 0
-    for holds, text in zip(holds_secret_N.tolist(), texts, strict=True):
-        slots = (
-            []
-            if holds
-            else [word for word in _WORD.finditer(text[:MAX_TEMPLATE_CHARACTERS]) if word.end() <= FIRST][1:]
-        )
+    for has_secret, text in zip(holds_secret_N.tolist(), texts, strict=True):
+        words = [] if has_secret else list(_WORD.finditer(text[:MAX_TEMPLATE_CHARACTERS]))
+        slots = [word for word in words if word.end() <= MAX_SLOT_END][1:]
         if not slots:
             continue
-        seen += 1  # each of those seen so far is kept with the same chance
-        place = len(kept) if len(kept) < count else rng.randrange(seen)
-        if place >= count:
+        seen += 1  # reservoir sampling: each text seen so far is kept with the same probability
+        position = len(chosen) if len(chosen) < count else rng.randrange(seen)
+        if position >= count:
             continue
-        made = [
+        templates = [
             Template(before=text[: word.start()], after=text[word.end() : MAX_TEMPLATE_CHARACTERS]) for word in slots
         ]
-        fresh = [template for template in made if template not in kept]  # copies of a text would hide each other
-        if fresh:
-            kept[place : place + 1] = [rng.choice(fresh)]
-    if len(kept) < count:
+        unused = [template for template in templates if template not in chosen]  # equal templates hide each other
+        if unused:
+            chosen[position : position + 1] = [rng.choice(unused)]
+    if len(chosen) < count:
         raise InvalidInput(
-            f"{counted(count, 'canary', 'canaries')} asked for, but the data hold {counted(len(kept), 'text')} of two "
-            "words or more without a secret, copies counted once; plant fewer canaries, or pass templates"
+            f"{counted(count, 'canary', 'canaries')} requested, but the data hold only {counted(len(chosen), 'text')} "
+            "of two words or more without a secret, copies counted once; plant fewer canaries, or pass templates"
         )
-    return kept
+    return chosen
 
 
 def _extended(incidence: Incidence, examples: Sequence[Sequence[int]]) -> Incidence:
-    """The graph with a further secret for each list of examples, which are new."""
-    added = [example for one in examples for example in one]
-    ends = incidence.num_entries + np.cumsum([len(one) for one in examples])
+    """The graph with one more secret for each list of new examples."""
+    added = [example for of_secret in examples for example in of_secret]
+    ends = incidence.num_entries + np.cumsum([len(of_secret) for of_secret in examples])
     return Incidence(
         incidence.num_examples + len(added),
         np.concatenate([incidence.offset_S, ends]),
@@ -371,73 +383,74 @@ def _extended(incidence: Incidence, examples: Sequence[Sequence[int]]) -> Incide
     )
 
 
-def _first(row: tuple[int, Canary]) -> int:
-    return row[0]
-
-
-KIND = "hush canaries 1"
-CHUNK = 4096  # rows that are written at once
+# Canaries on disk.
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a place that holds anything, before any work: what was planted there may be trained on already."""
+    """Refuse a folder that is not empty, before any work: a model may already be trained on canaries planted there."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidInput(f"{folder} holds something already; name a new folder for the canaries")
+        raise InvalidInput(f"{folder} is not empty; pass a new folder for the canaries as ", Setting("output"))
 
 
-def save_planted(planted: Planted, corpus: Corpus, folder: Path) -> None:
-    """Write everything as a folder, which appears whole or not at all."""
+def save_planted(planted: PlantedCanaries, corpus: Corpus, folder: Path) -> None:
+    """Write the folder of planted canaries; it appears complete or not at all."""
     check_folder(folder)
     texts = planted.texts
     if len(corpus) + len(texts) != planted.incidence.num_examples:
         raise InvalidInput(
-            f"{corpus.source} has {len(corpus)} rows, but the graph had {planted.incidence.num_examples - len(texts)} "
-            "examples; pass the data whose row i is example i"
+            f"{corpus.source} has {len(corpus)} rows, but the graph has {planted.incidence.num_examples - len(texts)} "
+            "examples before the canaries; pass the data whose row i is example i"
         )
-    with whole_folder(folder) as work:
-        public, owner = work / "public", work / "owner"
+    with whole_folder(folder) as temporary:
+        public, owner = temporary / "public", temporary / "owner"
         public.mkdir()
         owner.mkdir(mode=0o700)
         planted.incidence.to_parquet(public / "incidence.parquet")
         planted.secrets.to_parquet(public / "secrets.parquet")
         schema = pa.schema({corpus.column: pa.large_string()})
         with OwnerWriter(owner / "data.parquet", schema, kind="data") as file:
-            for rows in _chunks([corpus.texts(), texts]):
-                file.write({corpus.column: rows})
+            for part in (corpus.texts(), texts):
+                rows = iter(part)
+                while chunk := list(islice(rows, WRITE_ROWS)):
+                    file.write({corpus.column: chunk})
         with whole_file(owner / "canaries.json", owner_only=True) as file:
             file.write(json.dumps(_record(planted), indent=1).encode())
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Planting:
-    """Canaries that were planted, and what each may be. id: tells plantings apart."""
+class CanarySet:
+    """Planted canaries and their candidates. id: random, to distinguish two plantings."""
 
     id: str
     canaries: tuple[Canary, ...]
     candidates: Candidates
 
     def check_data(self, texts: Iterable[str]) -> None:
-        """Refuse data in which these canaries do not stand: naming what was never trained on would always fail."""
-        owner_of = {example: canary for canary in self.canaries for example in canary.examples}
-        found: set[int] = set()
+        """Refuse data without these canaries: an attack on canaries that were never trained on would always fail."""
+        canary_of = {example: canary for canary in self.canaries for example in canary.examples}
+        present = 0
         for number, text in enumerate(texts):
-            canary = owner_of.get(number)
+            canary = canary_of.get(number)
             if canary is None:
                 continue
             if text != canary.template.filled(self.candidates.text(canary.truth)):
-                raise InvalidInput(f"{canary.id} does not stand in example {number}; pass the canaries of these data")
-            found.add(number)
-        if len(found) < len(owner_of):
-            beyond = counted(len(owner_of) - len(found), "example")
-            raise InvalidInput(f"beyond the data: {beyond} of canaries; pass the canaries of these data")
+                raise InvalidInput(
+                    f"{canary.id} is not in example {number}; pass the canaries of these data as ", Setting("canaries")
+                )
+            present += 1
+        if present < len(canary_of):
+            missing = counted(len(canary_of) - present, "example")
+            raise InvalidInput(
+                f"the data lack {missing} of the canaries; pass the canaries of these data as ", Setting("canaries")
+            )
 
     def __repr__(self) -> str:
-        return f"Planting({len(self.canaries)} canaries of {self.candidates.size} candidates)"
+        return f"CanarySet({len(self.canaries)} canaries of {self.candidates.size} candidates)"
 
 
-def read_canaries(folder: str | Path) -> Planting:
-    """What was planted, from the folder or from its file canaries.json."""
+def read_canaries(folder: str | Path) -> CanarySet:
+    """Read planted canaries from their folder, or from its file canaries.json."""
     path = Path(folder)
     path = path / "owner" / "canaries.json" if path.is_dir() else path
     problem = f"{path} is not a file of canaries; pass the folder that hush canaries wrote"
@@ -445,31 +458,31 @@ def read_canaries(folder: str | Path) -> Planting:
         record: dict[str, Any] = read_json(path)
     except ValueError:
         raise InvalidInput(problem) from None
-    if not isinstance(record, dict) or record.get("kind") != KIND:
+    if not isinstance(record, dict) or record.get("kind") != FILE_KIND:
         raise InvalidInput(problem)
     try:
         canaries = tuple(
             Canary(
-                id=str(one["id"]),
-                template=Template(before=str(one["before"]), after=str(one["after"])),
-                truth=int(one["truth"]),
-                examples=tuple(int(example) for example in one["examples"]),
+                id=str(entry["id"]),
+                template=Template(before=str(entry["before"]), after=str(entry["after"])),
+                truth=int(entry["truth"]),
+                examples=tuple(int(example) for example in entry["examples"]),
             )
-            for one in record["canaries"]
+            for entry in record["canaries"]
         )
         candidates = Candidates.from_dict(record["candidates"])
         known = all(0 <= canary.truth < candidates.size for canary in canaries)
-        planting = Planting(id=str(record["id"]), canaries=canaries, candidates=candidates)
+        planting = CanarySet(id=str(record["id"]), canaries=canaries, candidates=candidates)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise InvalidInput(problem) from None  # what it says instead may be a secret
+        raise InvalidInput(problem) from None  # the original error may quote a secret
     if not known or not canaries:
         raise InvalidInput(problem)
     return planting
 
 
-def _record(planted: Planted) -> dict[str, Any]:
+def _record(planted: PlantedCanaries) -> dict[str, Any]:
     return {
-        "kind": KIND,
+        "kind": FILE_KIND,
         "id": planted.id,
         "candidates": planted.candidates.to_dict(),
         "canaries": [
@@ -483,10 +496,3 @@ def _record(planted: Planted) -> dict[str, Any]:
             for canary in planted.canaries
         ],
     }
-
-
-def _chunks(parts: list[Iterable[str]]) -> Iterator[list[str]]:
-    for part in parts:
-        rows = iter(part)
-        while chunk := list(islice(rows, CHUNK)):
-            yield chunk

@@ -1,23 +1,18 @@
-"""Exposure of canaries: where the true one ranks among its candidates, by how likely the model finds each.
+"""Exposure of canaries: the rank of the true candidate among all, by the model's likelihood; and canary frames.
 
-Rank 1 names the secret: an attack from a prior of 1 / S, S being the number of candidates ranked, the true one among
-them. Exposure is log2(S) - log2(rank), in bits [Carlini19]: up to 1.44 on average for a model that never saw the
-canary, the more candidates the closer. Canaries of one run share its model, so that only one of them, chosen
-beforehand, counts as a run; the others describe. A model that never saw them ranks each independently of the others.
+Rank 1 names the secret: an attack from a prior of 1 / S, S being the number of ranked candidates, with the true one.
+Exposure is log2(S) - log2(rank), in bits [Carlini19]; for a model that never saw the canary it is at most 1.44 on
+average. Canaries of one run share its model, so only one of them, chosen in advance, counts as a run; the others
+describe. A model that never saw them ranks each independently of the others.
 
-Shapes: S candidates.
+A frame is the tokens around a canary that are the same whichever candidate it is: all that its prompt may show. A
+tokenizer may merge the letter before a slot with the first letter of some candidates and not of others. A prompt that
+ends where the true candidate's tokens begin would reveal which kind it is, and a model with an answer for each kind
+would be right more often than the prior says. So the prompt ends with the last token that the candidates share, and the
+target begins there. A canary that is tokenised differently is not eligible as a hit. Every eligible candidate is then
+asked for in the same way. The shared tokens are read off a sample of candidates that does not depend on the true one.
 
-The tokens around a canary that are the same whatever it is: all that its prompt may show.
-
-A tokenizer may merge the letter before a slot with the first letter of some candidates, and not of others. A prompt
-that ends where the true candidate's tokens begin would tell which kind it is, and a model with an answer for each kind
-would be right more often than the prior says. So the prompt ends with the last token that candidates share, and what
-the model has to say begins there. A canary whose tokens fall otherwise counts as no hit. Every candidate that counts is
-then asked for in the same way.
-
-What candidates share is read off some of them, which do not depend on the true one.
-
-Shapes: N candidates, the true one last.
+Shapes: S ranked candidates, N compared candidates with the true one last, T tokens.
 """
 
 import math
@@ -30,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc
 
+from hush.arrays import Array
 from hush.audit.canaries import Canary, Candidates
 from hush.audit.extraction import discover
 from hush.audit.models import Subject
@@ -38,29 +34,30 @@ from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 
 __all__ = [
-    "BY_CHANCE",
-    "Frame",
-    "Ranked",
-    "by_chance",
-    "chance_of_ranks",
-    "frame_of",
-    "framed",
+    "CHANCE_EXPOSURE",
+    "CanaryFrame",
+    "CanaryRank",
+    "aligned_to_frames",
+    "canary_frame",
+    "chance_exposure",
     "log_likelihoods",
     "rank_canary",
+    "ranks_p_value",
 ]
 
 
-MOST = 1000  # candidates that are ranked, unless told otherwise
-BY_CHANCE = math.log2(math.e)  # mean exposure where every rank is as likely, and there are many
+DEFAULT_MAX_CANDIDATES = 1000  # that are ranked
+COMPARED_CANDIDATES = 256  # whose tokens are compared to find the frame of a canary
+CHANCE_EXPOSURE = math.log2(math.e)  # bits; mean exposure of a model that never saw the canary, with many candidates
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
-    """Where a canary stands: rank 1 is the likeliest of ``ranked`` candidates. Those equally likely count before it.
+class CanaryRank:
+    """The rank of a canary: 1 is the likeliest of ``ranked`` candidates. Ties rank before the canary.
 
-    Where ``rank`` is by the model less a reference, ``alone`` is the rank by the model, ``anyway`` by the reference.
-    told: whether its tokens are those of no other candidate; if not, no model can name it.
+    Where ``rank`` is relative to a reference, ``alone`` is the rank by the model, and ``anyway`` by the reference.
+    told: whether no other candidate has the same tokens; otherwise no model can name it.
     """
 
     id: str
@@ -72,31 +69,31 @@ class Ranked:
 
     @property
     def exposure(self) -> float:
-        """In bits: 0 for the last, log2 of the candidates for the first."""
+        """In bits: 0 for the last rank, log2 of the number of candidates for the first."""
         return math.log2(self.ranked) - math.log2(self.rank)
 
     @property
     def named(self) -> Success:
-        """The attack that says the likeliest candidate, in one run."""
+        """The attack that names the likeliest candidate, in one run."""
         return Success(hits=int(self.rank == 1), runs=1)
 
 
-def by_chance(ranked: int) -> float:
-    """Mean exposure in bits where each of so many ranks is as likely.
+def chance_exposure(ranked: int) -> float:
+    """Mean exposure in bits where each of ``ranked`` ranks is equally likely.
 
-    >>> round(by_chance(2), 2), round(by_chance(50), 2), round(by_chance(1000), 2)
+    >>> round(chance_exposure(2), 2), round(chance_exposure(50), 2), round(chance_exposure(1000), 2)
     (0.5, 1.36, 1.44)
     """
     return math.log2(ranked) - math.lgamma(ranked + 1) / (ranked * math.log(2))
 
 
-def chance_of_ranks(ranks: Sequence[int], ranked: int) -> float:
-    """At most the probability that a model which never saw these canaries ranks them so far up, all taken together.
+def ranks_p_value(ranks: Sequence[int], ranked: int) -> float:
+    """p-value of the ranks of several canaries, for the hypothesis that the model never saw them (Fisher's method).
 
-    Guarantee: at most ``level`` with probability at most ``level``, canaries being drawn independently: −log of a share
-    rank / ranked is then at most exponential, and their sum at most of the Gamma law (Fisher's method).
+    Guarantee: under the hypothesis it is at most ``level`` with probability at most ``level``, because canaries are
+    drawn independently: −log(rank / ranked) is stochastically at most exponential, and the sum at most Gamma.
 
-    >>> round(chance_of_ranks([10], 1000), 4), round(chance_of_ranks([1, 1], 1000), 8)
+    >>> round(ranks_p_value([10], 1000), 4), round(ranks_p_value([1, 1], 1000), 8)
     (0.01, 1.482e-05)
     """
     return float(gammaincc(len(ranks), sum(math.log(ranked / rank) for rank in ranks)))
@@ -109,51 +106,51 @@ def rank_canary(
     candidates: Candidates,
     *,
     max_length: int,
-    most: int = MOST,
+    max_candidates: int = DEFAULT_MAX_CANDIDATES,
     reference: tuple[Subject, Any] | None = None,
     batch_size: int | None = None,
     rng: Random | None = None,
-) -> Ranked:
-    """Rank the true candidate among all, or among ``most`` of them, the others drawn at random.
+) -> CanaryRank:
+    """Rank the true candidate among all, or among ``max_candidates`` of them, the others drawn at random.
 
-    Every candidate is put into the canary's text, which is tokenised as for training, and passed through the model
-    once. reference: a model that never saw the canary, with its tokenizer; what it finds likely anyway is taken off.
+    Every candidate is put into the canary's template, tokenised as for training, and passed through the model once.
+    reference: a model that never saw the canary, with its tokenizer; its log likelihood is subtracted.
     """
 
-    def scores(subject: Subject, tokenizer: Any) -> NDArray[np.float64]:
+    def scores(subject: Subject, tokenizer: Any) -> Array:
         return log_likelihoods(subject, tokenizer, texts, ends, max_length=max_length, batch_size=batch_size)
 
-    def rank(score_S: NDArray[np.float64]) -> int:
+    def rank(score_S: Array) -> int:
         if np.isnan(score_S).any():
-            raise InvalidInput(f"the model gives {canary.id} a probability that is no number; it cannot be ranked")
+            raise InvalidInput(f"the model computes NaN as a probability of {canary.id}, which cannot be ranked")
         return int(np.count_nonzero(score_S >= score_S[numbers.index(canary.truth)]))
 
-    if most < 2:
-        raise InvalidInput(f"most={most}; rank at least two candidates")
-    others = candidates.others(canary.truth, most - 1, SystemRandom() if rng is None else rng)
-    # In an order that tells nothing: rounding differs from place to place in a batch, and must not know the true one.
+    if max_candidates < 2:
+        raise InvalidInput(f"max_candidates={max_candidates}; rank at least two candidates")
+    others = candidates.sample_others(canary.truth, max_candidates - 1, SystemRandom() if rng is None else rng)
+    # Sorted: rounding depends on the position in a batch, which must not depend on which candidate is the true one.
     numbers = sorted([canary.truth, *others])
     texts = [canary.template.filled(candidates.text(number)) for number in numbers]
     begin = len(canary.template.before)
     ends = [begin + len(candidates.text(number)) for number in numbers]
     score_S = scores(subject, tokenizer)
-    true = canary.template.filled(candidates.text(canary.truth))
-    told = _is_told_apart(true, texts, tokenizer, max_length=min(max_length, subject.room))
+    true_text = canary.template.filled(candidates.text(canary.truth))
+    told = _has_unique_tokens(true_text, texts, tokenizer, max_length=min(max_length, subject.context_length))
     if reference is None:
-        return Ranked(id=canary.id, rank=rank(score_S), ranked=len(texts), told=told)
-    anyway_S = scores(*reference)
-    return Ranked(
+        return CanaryRank(id=canary.id, rank=rank(score_S), ranked=len(texts), told=told)
+    reference_score_S = scores(*reference)
+    return CanaryRank(
         id=canary.id,
-        rank=rank(score_S - anyway_S),
+        rank=rank(score_S - reference_score_S),
         ranked=len(texts),
         alone=rank(score_S),
-        anyway=rank(anyway_S),
+        anyway=rank(reference_score_S),
         told=told,
     )
 
 
-def _is_told_apart(text: str, texts: Sequence[str], tokenizer: Any, *, max_length: int) -> bool:
-    """Whether no other of the texts has its tokens, as those with letters that a tokenizer makes small or lacks."""
+def _has_unique_tokens(text: str, texts: Sequence[str], tokenizer: Any, *, max_length: int) -> bool:
+    """Whether no other text has the same tokens, as happens where a tokenizer lower-cases letters or lacks them."""
     rows: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=max_length, verbose=False)["input_ids"]
     return rows.count(rows[texts.index(text)]) == 1
 
@@ -166,36 +163,36 @@ def log_likelihoods(
     *,
     max_length: int,
     batch_size: int | None = None,
-) -> NDArray[np.float64]:
-    """Log of the probability of each text after the tokens that all of them begin with; else after its own first.
+) -> Array:
+    """Log probability of each text, given the tokens that all of them begin with (or else given its first token).
 
-    texts differ in one place, which ends at the character ``ends``; a text cut before it is an error.
+    texts differ in one span, which ends at the character ``ends``; a text that is truncated before it is an error.
     """
-    length = min(max_length, subject.room)
-    made = tokenizer(list(texts), truncation=True, max_length=length, return_offsets_mapping=True, verbose=False)
-    rows: list[list[int]] = made["input_ids"]
-    reached = [max((last for _, last in spans), default=0) for spans in made["offset_mapping"]]
+    length = min(max_length, subject.context_length)
+    encoded = tokenizer(list(texts), truncation=True, max_length=length, return_offsets_mapping=True, verbose=False)
+    rows: list[list[int]] = encoded["input_ids"]
+    reached = [max((last for _, last in offsets), default=0) for offsets in encoded["offset_mapping"]]
     if any(last < end for last, end in zip(reached, ends, strict=True)):
-        raise InvalidInput(f"training cut the text of a canary after {length} tokens, before its secret; plant shorter")
+        raise InvalidInput(
+            f"training truncated the text of a canary after {length} tokens, before the end of its secret; plant "
+            "shorter texts, or train with a larger max_length"
+        )
     shortest = min(len(row) for row in rows)
-    table_ST = np.array([row[:shortest] for row in rows])
-    same_T = (table_ST == table_ST[0]).all(axis=0)
-    shared = int(np.argmin(same_T)) if not same_T.all() else shortest - 1
-    shared = max(1, min(shared, shortest - 1))  # what a model says first it says after one token at least
-    found = discover(subject, Sequences.of(rows, begin=shared), prompts=[shared], batch_size=batch_size)
-    return found.log_q(shared)
+    shared = max(1, min(_common_prefix(rows), shortest - 1))  # a prompt has at least one token, and so has a target
+    discovery = discover(subject, Sequences.of(rows, begin=shared), prompts=[shared], batch_size=batch_size)
+    return discovery.log_q(shared)
 
 
-COMPARED = 256  # candidates whose tokens are compared
+# Frames.
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Frame:
-    """Tokens of a canary's text, and where in them its target begins and ends.
+class CanaryFrame:
+    """The tokens of a canary's text, and where its target begins and ends in them.
 
-    more: tokens that are hidden beside those of a candidate, at most; 0 where nothing is shown behind it. shared:
-    whether the true candidate has around it what the others have.
+    more: the largest number of tokens masked beside those of a candidate; 0 where the model sees nothing behind it.
+    shared: whether the true candidate has the same tokens around it as the others.
     """
 
     tokens: NDArray[np.int32]
@@ -205,15 +202,15 @@ class Frame:
     shared: bool
 
     def __repr__(self) -> str:
-        return f"Frame(shared={self.shared})"
+        return f"CanaryFrame(shared={self.shared})"
 
 
-def frame_of(canary: Canary, candidates: Candidates, tokenizer: Any, *, both_sides: bool) -> Frame | None:
-    """The frame of a canary; None where no tokens stand for it. both_sides: what follows it is shown as well."""
-    numbers = candidates.some(COMPARED, Random(0))  # the same ones whatever is true
+def canary_frame(canary: Canary, candidates: Candidates, tokenizer: Any, *, both_sides: bool) -> CanaryFrame | None:
+    """The frame of a canary; None where it has no tokens. both_sides: the model also sees what follows the canary."""
+    numbers = candidates.sample(COMPARED_CANDIDATES, Random(0))  # the same ones, whichever candidate is true
     texts = [candidates.text(number) for number in (*numbers, canary.truth)]
     first = len(canary.template.before)
-    made = secret_sequences(
+    sequences = secret_sequences(
         map(canary.template.filled, texts),
         tokenizer,
         example=range(len(texts)),
@@ -221,47 +218,50 @@ def frame_of(canary: Canary, candidates: Candidates, tokenizer: Any, *, both_sid
         begin=[first] * len(texts),
         end=[first + len(text) for text in texts],
     )
-    if len(made) < 2 or made.example_N[-1] != len(numbers):
+    if len(sequences) < 2 or sequences.example_N[-1] != len(numbers):
         return None
-    *others, tokens = made.tokens
-    begin_N, end_N = made.begin_N, made.end_N
-    before = min(_alike(others), int(begin_N[:-1].min()))
+    *others, tokens = sequences.tokens
+    begin_N, end_N = sequences.begin_N, sequences.end_N
+    before = min(_common_prefix(others), int(begin_N[:-1].min()))
     shared = before <= begin_N[-1] and np.array_equal(tokens[:before], others[0][:before])
     if not both_sides:
-        return Frame(tokens=tokens, begin=before, end=int(end_N[-1]), more=0, shared=bool(shared))
-    behind_N = made.length_N - end_N
-    after = min(_alike([row[::-1] for row in others]), int(behind_N[:-1].min()))
-    last_N = made.length_N - after
+        return CanaryFrame(tokens=tokens, begin=before, end=int(end_N[-1]), more=0, shared=bool(shared))
+    behind_N = sequences.length_N - end_N
+    after = min(_common_prefix([row[::-1] for row in others]), int(behind_N[:-1].min()))
+    last_N = sequences.length_N - after
     more_N = begin_N - before + last_N - end_N
     more = int(more_N[:-1].max())
     shared = shared and after <= behind_N[-1] and np.array_equal(tokens[last_N[-1] :], others[0][last_N[0] :])
-    # More hidden tokens than with any other that was compared would be a number without an answer in the prior.
-    return Frame(
+    # The prior allows for one answer for each number of masked tokens, up to the largest that was compared.
+    return CanaryFrame(
         tokens=tokens, begin=before, end=int(last_N[-1]), more=more, shared=bool(shared and more_N[-1] <= more)
     )
 
 
-def framed(sequences: Sequences, frames: Mapping[int, Frame | None]) -> tuple[Sequences, NDArray[np.bool_]]:
-    """The sequences with the targets of canaries moved into their frames, and which of all sequences can be a hit.
+def aligned_to_frames(
+    sequences: Sequences, frames: Mapping[int, CanaryFrame | None]
+) -> tuple[Sequences, NDArray[np.bool_]]:
+    """The sequences with the targets of canaries set by their frames, and which of all sequences are eligible as hits.
 
-    frames: of each secret that is a canary. Where training cut off a part of the target, it cannot.
+    frames: of each secret that is a canary. A canary whose target training truncated is not eligible.
     """
     begin_N, end_N = sequences.begin_N.copy(), sequences.end_N.copy()
-    counts_N = np.ones(len(sequences), dtype=bool)
+    eligible_N = np.ones(len(sequences), dtype=bool)
     for row in np.flatnonzero(np.isin(sequences.secret_N, list(frames))):
         frame = frames[int(sequences.secret_N[row])]
-        counts_N[row] = (
+        eligible_N[row] = (
             frame is not None
             and frame.shared
             and np.array_equal(sequences.tokens[row][: frame.end], frame.tokens[: frame.end])
         )
-        if frame is not None and counts_N[row]:
+        if frame is not None and eligible_N[row]:
             begin_N[row], end_N[row] = frame.begin, frame.end
-    return replace(sequences, begin_N=begin_N, end_N=end_N), counts_N
+    return replace(sequences, begin_N=begin_N, end_N=end_N), eligible_N
 
 
-def _alike(rows: list[NDArray[np.int32]]) -> int:
-    """With how many tokens all of these begin."""
+def _common_prefix(rows: Sequence[Sequence[int] | NDArray[np.int32]]) -> int:
+    """The number of tokens that all rows begin with."""
     shortest = min(len(row) for row in rows)
-    same_T = (np.stack([row[:shortest] for row in rows]) == rows[0][:shortest]).all(axis=0)
+    table = np.stack([np.asarray(row[:shortest]) for row in rows])
+    same_T = (table == table[0]).all(axis=0)
     return shortest if same_T.all() else int(same_T.argmin())

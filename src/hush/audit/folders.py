@@ -1,6 +1,8 @@
-"""The run under audit: what ``hush train`` released, and what it certifies of each secret.
+"""What an audit reads from folders: the run under audit with its certificate, and the spans of secrets in its data.
 
-Where secrets stand in the examples: from a scan, from planted canaries, or from a table of the owner's.
+:class:`AuditedRun` is what ``hush train`` released, checked against its certificate, and what it certifies of each
+secret. :class:`SecretSpans` says at which characters of which examples secrets stand: from a scan, from planted
+canaries, or from a table of the owner's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,56 +15,68 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hush.accounting import posterior
-from hush.audit.canaries import Planting
+from hush.audit.canaries import CanarySet
 from hush.certificate import Certificate
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 from hush.plan import Plan
 from hush.plan.verify import model_problem, run_differences
 from hush.scan.result import Scan
 from hush.storage import parquet_table, read_json
 
-__all__ = ["CANARIES", "AuditedRun", "Places"]
+__all__ = ["CANARY_CLASS", "AuditedRun", "SecretSpans"]
+
+
+CANARY_CLASS = "canaries"  # the class that all canaries are judged in
+SPAN_COLUMNS = ("example", "secret", "begin", "end")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AuditedRun:
-    """A released model with its plan and certificate. max_length: tokens to which training cut texts, if it is known.
+    """A released model with its plan and certificate.
 
-    why_not: why nothing is certified; empty for a real certificate.
+    max_length: tokens to which training truncated texts, if known. uncertified_reason: why nothing is certified; empty
+    for a real certificate.
     """
 
     model: Path
     plan: Plan
     certificate: Certificate
     max_length: int | None
-    why_not: str
+    uncertified_reason: str
 
     @classmethod
     def load(cls, folder: str | Path, *, plan: str | Path | None = None) -> Self:
-        """The folder of a run, or its release/ alone. plan: for runs that are marked, and release none."""
+        """Load the folder of a run, or its release/ alone.
+
+        plan: the plan's folder, needed only for a run that certifies nothing and therefore releases no plan.
+        """
         root = Path(folder)
         release = root / "release" if (root / "release").is_dir() else root
-        model, stated = release / "model", release / "certificate.json"
-        if not model.is_dir() or not stated.is_file():
-            raise InvalidInput(f"{root} holds no finished run; pass the folder that hush train wrote (--output)")
-        where = release / "plan" if plan is None else Path(plan)
-        if not where.is_dir():
-            raise InvalidInput(f"{where} is not there: a run that certifies nothing releases no plan; pass --plan PLAN")
+        model, certificate_path = release / "model", release / "certificate.json"
+        if not model.is_dir() or not certificate_path.is_file():
+            raise InvalidInput(f"{root} holds no finished run; pass the folder that hush train wrote")
+        plan_folder = release / "plan" if plan is None else Path(plan)
+        if not plan_folder.is_dir():
+            raise InvalidInput(
+                f"{plan_folder} does not exist, and a run that certifies nothing releases no plan; pass the folder of "
+                "its plan as ",
+                Setting("plan"),
+            )
         try:
-            certificate = Certificate.from_dict(read_json(stated))
+            certificate = Certificate.from_dict(read_json(certificate_path))
         except ValueError:
-            raise InvalidInput(f"{stated} is not a certificate; restore it") from None
+            raise InvalidInput(f"{certificate_path} is not a certificate; restore it") from None
         if not isinstance(certificate.fingerprints, Mapping):
-            raise InvalidInput(f"{stated} is not a certificate; restore it")
-        loaded = Plan.load(where)
-        _check_same(certificate, loaded, model, where)
+            raise InvalidInput(f"{certificate_path} is not a certificate; restore it")
+        loaded = Plan.load(plan_folder)
+        _check_certificate(certificate, loaded, model, plan_folder)
         return cls(
             model=model,
             plan=loaded,
             certificate=certificate,
-            max_length=_max_length(root / "owner" / "recipe.json"),
-            why_not=_why_not(certificate, loaded),
+            max_length=_recipe_max_length(root / "owner" / "recipe.json"),
+            uncertified_reason=_uncertified_reason(certificate, loaded),
         )
 
     @property
@@ -70,15 +84,15 @@ class AuditedRun:
         """The model's digest, as certified."""
         return str(self.certificate.fingerprints["model"])
 
-    def point(self, secret: int, place: int) -> tuple[float, float | None, float]:
+    def promised_point(self, secret: int, point: int) -> tuple[float, float | None, float]:
         """Prior, certified posterior (None where nothing is certified) and ceiling of a promised point."""
         plan = self.plan
-        certified = None if self.why_not else float(plan.posterior[secret, place])
-        return float(plan.prior[secret, place]), certified, float(plan.ceiling[secret, place])
+        certified = None if self.uncertified_reason else float(plan.posterior[secret, point])
+        return float(plan.prior[secret, point]), certified, float(plan.ceiling[secret, point])
 
-    def certified(self, secret: int, prior: float) -> float | None:
-        """Upper bound on naming this secret from any prior; None where nothing is certified."""
-        if self.why_not:
+    def certified_posterior(self, secret: int, prior: float) -> float | None:
+        """Upper bound on the chance of naming this secret from any prior; None where nothing is certified."""
+        if self.uncertified_reason:
             return None
         if prior >= 1:
             return 1.0
@@ -87,17 +101,17 @@ class AuditedRun:
         noise = plan.noise_multiplier
         return float(posterior(rates, noise_multiplier=noise, rounds=plan.rounds, prior=prior, bound=plan.bound))
 
-    def secret(self, name: str) -> int:
-        """The number of the secret with this id."""
-        if name not in self.plan.secret_ids:  # it may be a text by mistake, so it is not repeated
-            raise InvalidInput("the plan knows no secret of that id; pass what it was made from")
-        return self.plan.secret_ids.index(name)
+    def secret_index(self, secret_id: str) -> int:
+        """The index in the plan of the secret with this id."""
+        if secret_id not in self.plan.secret_ids:  # the message omits the id, which may be a secret's text by mistake
+            raise InvalidInput("the plan has no secret with that id; pass what the plan was made from")
+        return self.plan.secret_ids.index(secret_id)
 
     def __repr__(self) -> str:
         return f"AuditedRun({len(self.plan.secret_ids)} secrets, {self.plan.rounds} rounds)"
 
 
-def _check_same(certificate: Certificate, plan: Plan, model: Path, where: Path) -> None:
+def _check_certificate(certificate: Certificate, plan: Plan, model: Path, plan_folder: Path) -> None:
     """Refuse a model that the certificate does not name, and a plan that promises something else."""
     problem = model_problem(model, certificate.fingerprints.get("model"))
     if problem is not None:
@@ -105,114 +119,119 @@ def _check_same(certificate: Certificate, plan: Plan, model: Path, where: Path) 
     different = run_differences(plan.certificate, certificate, same_place=False)
     if different:
         raise InvalidInput(
-            f"{where} is not the plan that the run's certificate is about: they differ in {', '.join(different)}; pass "
-            "that plan, or restore what was released"
+            f"{plan_folder} is not the plan that the run's certificate is about: they differ in "
+            f"{', '.join(different)}; pass that plan, or restore what was released"
         )
 
 
-def _why_not(certificate: Certificate, plan: Plan) -> str:
+def _uncertified_reason(certificate: Certificate, plan: Plan) -> str:
     if certificate.marks:
         return f"the run certifies nothing: {'; '.join(certificate.marks)}"
     if plan.training_noise_multiplier != plan.noise_multiplier:
-        return "a simulation: training added other noise than planned"
+        return "a simulation: training added a different noise than planned"
     return "" if plan.noise_multiplier > 0 else "training added no noise"
 
 
-def _max_length(recipe: Path) -> int | None:
-    """What the owner asked for; None where it was left to the model, or where the owner's side is not here."""
+def _recipe_max_length(recipe: Path) -> int | None:
+    """The max_length that the owner asked for; None where it was left to the model, or where there is no recipe."""
     if not recipe.is_file():
         return None
     try:
-        kept: Any = read_json(recipe)
-        length = kept.get("max_length")
+        record: Any = read_json(recipe)
+        length = record.get("max_length")
     except (ValueError, AttributeError):
         raise InvalidInput(f"{recipe} is not the recipe of a run; restore it") from None
     if length is not None and (type(length) is not int or length < 1):
-        raise InvalidInput(f"{recipe} states no number of tokens as max_length; restore it")
+        raise InvalidInput(f"{recipe}: max_length is not a number of tokens; restore the file")
     return length
-
-
-Integers = NDArray[np.int64]
-CANARIES = "canaries"  # the class of all of them
-COLUMNS = ("example", "secret", "begin", "end")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Places:
-    """Characters of examples at which secrets of a plan stand; -1 where nobody can say. classes: secrets by kind."""
+class SecretSpans:
+    """Spans of characters of examples at which the plan's secrets stand, one entry a span.
 
-    example: Integers
-    secret: Integers
-    begin: Integers
-    end: Integers
+    begin, end: characters, end exclusive; -1 where unknown. classes: the class of each secret, by its index in the
+    plan.
+    """
+
+    example: NDArray[np.int64]
+    secret: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
     classes: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def of_scan(cls, scan: Scan, ids: Sequence[str]) -> Self:
-        """All that a scan can point at; ids are the plan's, in its order. Secrets of one rule make a class."""
+        """All spans that a scan found; ids are the plan's, in its order. The secrets of one rule form a class."""
         if scan.owner is None:
-            raise InvalidInput("the scan has no owner's side, which says where secrets stand; load the whole folder")
-        number_S = _numbers(scan.secrets.ids, ids)
-        parts = [
-            [batch.column(name).to_numpy(zero_copy_only=False) for name in COLUMNS] for batch in scan.owner.reasons()
+            raise InvalidInput(
+                "the scan lacks its owner's side, which holds the spans; load the whole folder of the scan"
+            )
+        index_S = _secret_indices(scan.secrets.ids, ids)
+        batches = [
+            [batch.column(name).to_numpy(zero_copy_only=False) for name in SPAN_COLUMNS]
+            for batch in scan.owner.reasons()
         ]
         rules = [name for name, count in scan.rules for _ in range(count)]
-        columns = [np.concatenate([part[place] for part in parts] or [np.empty(0, np.int64)]) for place in range(4)]
-        columns[1] = number_S[columns[1]]
-        return cls._of(columns, dict(zip(number_S.tolist(), rules, strict=True)))
+        columns = [
+            np.concatenate([batch[column] for batch in batches] or [np.empty(0, np.int64)])
+            for column in range(len(SPAN_COLUMNS))
+        ]
+        columns[1] = index_S[columns[1]]
+        return cls._of_columns(columns, dict(zip(index_S.tolist(), rules, strict=True)))
 
     @classmethod
-    def of_canaries(cls, planting: Planting, ids: Sequence[str]) -> Self:
-        """Every example of every canary."""
+    def of_canaries(cls, planting: CanarySet, ids: Sequence[str]) -> Self:
+        """The span of every canary in each of its examples."""
         canaries, candidates = planting.canaries, planting.candidates
-        number_S = _numbers([canary.id for canary in canaries], ids).tolist()
+        indices = _secret_indices([canary.id for canary in canaries], ids).tolist()
         rows = [
-            (example, number, len(canary.template.before), len(candidates.text(canary.truth)))
-            for number, canary in zip(number_S, canaries, strict=True)
+            (example, index, len(canary.template.before), len(candidates.text(canary.truth)))
+            for index, canary in zip(indices, canaries, strict=True)
             for example in canary.examples
         ]
         table = np.array(rows, dtype=np.int64).reshape(-1, 4)
         table[:, 3] += table[:, 2]
-        return cls._of(list(table.T), dict.fromkeys(number_S, CANARIES))
+        return cls._of_columns(list(table.T), dict.fromkeys(indices, CANARY_CLASS))
 
     @classmethod
     def read(cls, path: str | Path, ids: Sequence[str]) -> Self:
-        """A Parquet table of the owner's: example, secret (its id), begin, end."""
-        table = parquet_table(path, columns=COLUMNS)
-        if not set(COLUMNS) <= set(table.column_names):
-            raise InvalidInput(f"{path} lacks some of the columns {', '.join(COLUMNS)}; add them")
-        columns: list[Integers] = []
-        for name in COLUMNS:
+        """Read the owner's Parquet table with the columns example, secret (its id), begin and end."""
+        table = parquet_table(path, columns=SPAN_COLUMNS)
+        if not set(SPAN_COLUMNS) <= set(table.column_names):
+            raise InvalidInput(f"{path} lacks some of the columns {', '.join(SPAN_COLUMNS)}; add them")
+        columns: list[NDArray[np.int64]] = []
+        for name in SPAN_COLUMNS:
             column = table.column(name)
             if column.null_count or (name != "secret" and not pa.types.is_integer(column.type)):
                 raise InvalidInput(f"{path}: the column {name} must hold whole numbers, none missing")
-            columns.append(_numbers(column.to_pylist(), ids) if name == "secret" else column.to_numpy())
-        return cls._of(columns, {})
+            columns.append(_secret_indices(column.to_pylist(), ids) if name == "secret" else column.to_numpy())
+        return cls._of_columns(columns, {})
 
     @classmethod
-    def _of(cls, columns: Sequence[NDArray[np.integer]], classes: Mapping[int, str]) -> Self:
+    def _of_columns(cls, columns: Sequence[NDArray[np.integer]], classes: Mapping[int, str]) -> Self:
         example, secret, begin, end = (np.asarray(column, dtype=np.int64) for column in columns)
         return cls(example=example, secret=secret, begin=begin, end=end, classes=classes)
 
-    def with_(self, other: "Places") -> "Places":
-        """These and others."""
-        columns = [np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS]
-        return Places._of(columns, {**self.classes, **other.classes})
+    def with_(self, other: "SecretSpans") -> "SecretSpans":
+        """These spans and the other ones."""
+        columns = [np.concatenate([getattr(self, name), getattr(other, name)]) for name in SPAN_COLUMNS]
+        return SecretSpans._of_columns(columns, {**self.classes, **other.classes})
 
     def __len__(self) -> int:
         return len(self.example)
 
     def __repr__(self) -> str:
-        return f"Places({len(self)} places)"
+        return f"SecretSpans({len(self)} spans)"
 
 
-def _numbers(names: Sequence[str], ids: Sequence[str]) -> Integers:
-    """The plan's numbers of these secrets."""
-    number_of = {name: number for number, name in enumerate(ids)}
-    missing = sum(name not in number_of for name in names)
-    if missing:  # not repeated: a name that is unknown may be a text by mistake
+def _secret_indices(names: Sequence[str], ids: Sequence[str]) -> NDArray[np.int64]:
+    """The plan's indices of the secrets with these ids."""
+    index_of = {secret_id: index for index, secret_id in enumerate(ids)}
+    missing = sum(name not in index_of for name in names)
+    if missing:  # the message omits the names: an unknown one may be a secret's text by mistake
         raise InvalidInput(
             f"{missing} of {len(names)} secrets are not in the plan; audit with what the plan was made from"
         )
-    return np.array([number_of[name] for name in names], dtype=np.int64)
+    return np.array([index_of[name] for name in names], dtype=np.int64)

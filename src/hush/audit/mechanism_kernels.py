@@ -1,6 +1,6 @@
 """The inner loop of the simulated worst case, compiled by Numba on first use.
 
-Import only inside functions: loading the compiler is slow.
+Import it only inside functions: loading the compiler is slow.
 """
 
 import numpy as np
@@ -10,10 +10,11 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def sum_log_ratios(rng, drawn_K, log_weight_K, sigma, rounds, trials):
-    """Sum over the rounds of log Σ_k exp(log_weight_k + k x / σ²), x = K + σ z, K with the cumulative law ``drawn_K``.
+def sum_log_likelihood_ratios(rng, drawn_K, log_weight_K, sigma, rounds, trials):
+    """Sum over the rounds of log Σ_k exp(log_weight_k + k x / σ²), x = K + σ z.
 
-    Factors are multiplied up and the logarithm is taken when the product leaves a safe range.
+    K has the cumulative distribution ``drawn_K``. Factors are multiplied, and the logarithm is taken when the product
+    leaves a safe range.
     """
     top = log_weight_K.size - 1
     weight_K = np.exp(log_weight_K)
@@ -26,11 +27,11 @@ def sum_log_ratios(rng, drawn_K, log_weight_K, sigma, rounds, trials):
                 count += 1
             y = (count + sigma * rng.standard_normal()) / (sigma * sigma)
             factor = 0.0
-            if y * top < 200.0:  # Horner's rule; no power overflows
+            if y * top < 200.0:  # Horner's rule; exp(200) per power cannot overflow
                 z = np.exp(y)
                 for k in range(top, -1, -1):
                     factor = factor * z + weight_K[k]
-            if factor > 1e-40:  # what underflowed in the weights is then 1e-23 of it at most
+            if factor > 1e-40:  # weights that underflowed are then at most 1e-23 of it
                 product *= factor
                 if product > 1e100 or product < 1e-100:
                     total += np.log(product)

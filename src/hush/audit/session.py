@@ -1,12 +1,13 @@
-"""An audit under way: what is attacked, with what, how hard, where finished pieces are kept, and who is told.
+"""One audit in progress: its inputs and models, its notices, and the folder that makes it resumable.
 
-The folder of an audit: finished pieces of work, which are never done again, and at the end the report.
+An :class:`AuditSession` is what every attack of ``hush.audit.attacks`` takes. The folder of an audit holds:
 
-audit.json, audit.md   the result: counts and numbers, no text. Readable by its owner alone until the owner shares it
-owner/                 pieces of each attack as lines of JSON; details.json: secret by secret; audit.key
+audit.json, audit.md   the result: counts and numbers, no text. Only the owner can read it until the owner shares it
+owner/                 a journal of each attack as JSON lines; details.json: the result of each secret; audit.key
 
-A piece belongs to its inputs (model, plan, settings, and for data its tokens), of which a keyed fingerprint is kept.
-Each carries a keyed check of itself and its place: from the first that was changed or doubled, work is done again.
+A journal belongs to its inputs (model, plan, settings, and for data its tokens): it begins with their keyed
+fingerprint. Each record carries a keyed checksum of itself and its position: from the first record that was changed,
+moved or repeated, the work is done again.
 """
 
 import json
@@ -16,15 +17,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from hush.audit.canaries import Planting
-from hush.audit.exposure import Frame, frame_of
-from hush.audit.folders import CANARIES, AuditedRun, Places
+from hush.arrays import Progress
+from hush.audit.canaries import CanarySet
+from hush.audit.exposure import CanaryFrame, canary_frame
+from hush.audit.folders import CANARY_CLASS, AuditedRun, SecretSpans
 from hush.audit.models import Subject, load_subject
-from hush.audit.sequences import Progress
 from hush.audit.settings import AuditSettings
 from hush.audit.verdict import NamedRun
 from hush.data import Corpus
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey
 from hush.numbers import counted
 from hush.storage import folder_digest, read_json, whole_file
@@ -35,47 +36,227 @@ from hush.train.pretrained import MOST_TOKENS
 __all__ = [
     "AuditFolder",
     "AuditInputs",
-    "Models",
-    "Pieces",
-    "Told",
-    "Work",
-    "check_folder",
+    "AuditSession",
+    "Journal",
+    "LoadedModels",
+    "StepProgress",
+    "check_audit_folder",
     "read_named_run",
 ]
 
 
 Record = dict[str, Any]
-REPORT = ("audit.json", "audit.md")
+
+StepProgress = Callable[[str, int, int], None]  # called with (step, done, total)
+
+REPORT_FILES = ("audit.json", "audit.md")
+
+# A reference model that never saw the canaries is refused with at most this probability, in each attack.
+MAX_FALSE_REFUSAL = 1e-4
 
 
-def check_folder(folder: Path) -> None:
-    """Refuse a place that holds anything but an audit."""
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AuditInputs:
+    """What the attacker is given.
+
+    corpus: the data that the model was trained on. places: where its secrets stand. planting: its canaries. reference:
+    a model with the same tokenizer that never saw the data. held_out: texts of the same kind that the model never saw.
+    earlier: the naming results of independent runs that were audited before (``read_named_run``). compared: whether
+    the corpus was checked to be the plan's under the owner's key; if not, the report says so.
+    """
+
+    corpus: Corpus | None = None
+    places: SecretSpans | None = None
+    planting: CanarySet | None = None
+    reference: str | None = None
+    held_out: Corpus | None = None
+    earlier: tuple[NamedRun, ...] = ()
+    compared: bool = False
+
+    def __post_init__(self) -> None:
+        if self.planting is None and self.places is not None and CANARY_CLASS in self.places.classes.values():
+            raise InvalidInput(
+                "the spans include canaries, whose prior depends on their candidates; pass the planted canaries too, "
+                "as ",
+                Setting("canaries"),
+            )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadedModels:
+    """The model under audit and the reference. max_length: tokens to which texts are truncated, as in training."""
+
+    subject: Subject
+    reference: Subject | None
+    tokenizer: Any
+    masked: bool
+    max_length: int
+
+    def fold(self, text: str) -> str:
+        """The text as the tokenizer distinguishes it: some tokenizers lower-case letters or strip accents first."""
+        normalizer = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "normalizer", None)
+        return text if normalizer is None else normalizer.normalize_str(text)
+
+
+@final
+@dataclass(kw_only=True, repr=False)
+class AuditSession:
+    """One audit in progress. notices: what the reader of the report must know besides the numbers."""
+
+    run: AuditedRun
+    inputs: AuditInputs
+    settings: AuditSettings
+    folder: "AuditFolder"
+    progress: StepProgress
+    notices: list[str] = field(default_factory=list)
+
+    @cached_property
+    def models(self) -> LoadedModels:
+        """The models, loaded on first use: the attack on the mechanism needs none."""
+        self.progress("Loading the model", 0, 1)
+        device = usable_device(self.settings.device)
+        subject, tokenizer = load_subject(str(self.run.model), device=device)
+        reference = self.inputs.reference
+        max_length = self.settings.max_length or self.run.max_length
+        limit = min(subject.context_length, int(min(tokenizer.model_max_length, 10**9)))
+        masked = _is_masked(subject)
+        return LoadedModels(
+            subject=subject,
+            reference=None if reference is None else self._load_reference(reference, tokenizer, masked=masked),
+            tokenizer=tokenizer,
+            masked=masked,
+            max_length=min(MOST_TOKENS if max_length is None else max_length, limit),
+        )
+
+    def _load_reference(self, name: str, tokenizer: Any, *, masked: bool) -> Subject:
+        """Load the reference. What it produces too does not count against training, so it must be another model."""
+        if self.reference_id == self.run.digest:
+            raise InvalidInput(
+                "the reference is the model under audit, so everything it memorised would pass for known anyway; as ",
+                Setting("reference"),
+                " pass a model that never saw the data, such as the one that training started from",
+            )
+        device = usable_device(self.settings.device)
+        reference, reference_tokenizer = load_subject(name, device=device)
+        if reference_tokenizer.get_vocab() != tokenizer.get_vocab():
+            raise InvalidInput(
+                f"the reference has another tokenizer ({len(reference_tokenizer)} tokens) than the model under audit "
+                f"({len(tokenizer)} tokens); pass a model with the same tokenizer as ",
+                Setting("reference"),
+            )
+        if _is_masked(reference) != masked:  # training may use a model for another task than its configuration says
+            reference, _ = load_subject(name, task="masked" if masked else "causal", device=device)
+        return reference
+
+    @cached_property
+    def reference_id(self) -> str | None:
+        """What identifies the reference: the digest of its folder, or its name."""
+        name = self.inputs.reference
+        return folder_digest(Path(name)) if name is not None and Path(name).is_dir() else name
+
+    @cached_property
+    def frames(self) -> dict[int, CanaryFrame | None]:
+        """The tokens around each canary, by the canary's index in the plan."""
+        planting, models = self.inputs.planting, self.models
+        if planting is None:
+            return {}
+        return {
+            self.run.secret_index(canary.id): canary_frame(
+                canary, planting.candidates, models.tokenizer, both_sides=models.masked
+            )
+            for canary in planting.canaries
+        }
+
+    @property
+    def canary_prior(self) -> float:
+        """The prior of a canary for a model that is asked to produce it; 0 without canaries."""
+        planting, models = self.inputs.planting, self.models
+        if planting is None:
+            return 0.0
+        candidates = planting.candidates
+        if not models.masked:
+            return candidates.prefix_prior(models.fold)
+        more = max((frame.more for frame in self.frames.values() if frame is not None), default=0)
+        return candidates.masked_prior(models.fold, more=more)
+
+    def check_reference(self, p_value: float, *, smallest: float) -> None:
+        """Refuse a reference that knows the canaries: they were drawn at random, so it must have been trained on them.
+
+        p_value: the probability that a model which never saw the canaries knows as much of them. smallest: the same
+        for a model that knows everything. Where even that is not rare enough the check has no power, and a notice
+        says so.
+        """
+        no_power = (
+            "with so few canaries or candidates it cannot be checked whether the reference was trained on them: if it "
+            "was, what both models memorised passes for known anyway; plant more"
+        )
+        if smallest > MAX_FALSE_REFUSAL and no_power not in self.notices:
+            self.notices.append(no_power)
+        if p_value <= MAX_FALSE_REFUSAL:
+            raise InvalidInput(
+                "the reference knows the canaries, which were drawn at random: it was trained on them too, so what "
+                "both models memorised would pass for known anyway; pass a model that never saw the data as ",
+                Setting("reference"),
+            )
+
+    def step_progress(self, step: str) -> Progress:
+        """The progress callback of one step."""
+        return lambda done, total: self.progress(step, done, total)
+
+    def journal(self, name: str, settings: Sequence[object], content: Iterable[bytes | str] = ()) -> "Journal":
+        """The finished records of a step with these settings, on this model and plan."""
+        plan = self.run.plan
+        public = [self.run.digest, *plan.certificate.fingerprints.values()]
+        numbers = [plan.rounds, plan.noise_multiplier, plan.noise_scale, self.settings.seed, *settings]
+        return self.folder.journal(name, [name, *public, repr(numbers), *content])
+
+    def note_skipped_prompts(self, prompts: Sequence[int]) -> None:
+        """Add a notice about requested prompt lengths that no text is long enough for."""
+        skipped = [str(length) for length in self.settings.prompts if length not in prompts]
+        instead = [counted(length, "token") for length in prompts if length not in self.settings.prompts]
+        notice = f"no text is long enough for prompts of {', '.join(skipped)} tokens; they were skipped"
+        notice += f", and {', '.join(instead)} tried instead" if instead else ""
+        if skipped and notice not in self.notices:
+            self.notices.append(notice)
+
+
+def _is_masked(subject: Subject) -> bool:
+    return default_loss(subject.model) is masked_lm_loss
+
+
+# The folder of an audit.
+
+
+def check_audit_folder(folder: Path) -> None:
+    """Refuse a folder that holds anything but an audit."""
     if not folder.exists():
         return
     owner = folder / "owner"
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else {"a file"}
-    begun = owner.is_dir() and ((names == {"owner"} and not any(owner.iterdir())) or (owner / "audit.key").is_file())
-    if names - {"owner", *REPORT} or (names and not begun):
-        raise InvalidInput(f"{folder} holds something other than an audit; name a new folder")
+    is_audit = owner.is_dir() and ((names == {"owner"} and not any(owner.iterdir())) or (owner / "audit.key").is_file())
+    if names - {"owner", *REPORT_FILES} or (names and not is_audit):
+        raise InvalidInput(f"{folder} holds something other than an audit; pass a new folder as ", Setting("output"))
 
 
 @final
 class AuditFolder:
-    """Where an audit is kept; a later one with the same inputs goes on from there."""
+    """The folder of an audit; a later audit with the same inputs resumes from it."""
 
     def __init__(self, folder: str | Path) -> None:
         self.root = Path(folder)
-        check_folder(self.root)
+        check_audit_folder(self.root)
         self.owner = self.root / "owner"
         self.owner.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._key = DataKey.load_or_create(self.owner / "audit.key")
 
-    def pieces(self, name: str, inputs: Iterable[str | bytes]) -> "Pieces":
-        """What is done of an attack with exactly these inputs."""
-        return Pieces(self.owner / f"{name}.jsonl", self._key.fingerprint_rows(inputs), self._key)
+    def journal(self, name: str, inputs: Iterable[str | bytes]) -> "Journal":
+        """The journal of a step with exactly these inputs."""
+        return Journal(self.owner / f"{name}.jsonl", self._key.fingerprint_rows(inputs), self._key)
 
     def write(self, record: Record, text: str, details: Record) -> None:
-        """Write the report, each file whole."""
+        """Write the report; each file appears complete or not at all."""
         contents = {
             self.root / "audit.json": json.dumps(record, indent=2, allow_nan=False) + "\n",
             self.root / "audit.md": text,
@@ -86,238 +267,74 @@ class AuditFolder:
                 file.write(content.encode())
 
 
-def read_named_run(folder: str | Path) -> NamedRun:
-    """What naming came to in an audit that is finished, to be counted with other runs."""
-    path = Path(folder) / "audit.json"
-    try:
-        record: Any = read_json(path)
-        named = NamedRun(**record["naming"])
-        _check_named(named)
-    except (ValueError, TypeError, KeyError):
-        raise InvalidInput(f"{path} is no audit in which a canary was to be named; audit with --canaries") from None
-    return named
-
-
-def _check_named(named: NamedRun) -> None:
-    """A count of an edited report would be no count: every field is what an audit writes."""
-    chances = [named.prior] if named.certified is None else [named.prior, named.certified]
-    if not all(isinstance(one, str) and one for one in (named.model, named.planting)):
-        raise ValueError
-    if type(named.hit) is not bool or type(named.told) is not bool or named.hit > named.told:
-        raise ValueError
-    if not all(isinstance(one, int | float) and 0 < one <= 1 for one in chances) or named.prior > chances[-1]:
-        raise ValueError
-
-
 @final
-class Pieces:
-    """Lines of JSON after one that names their inputs; those of other inputs are dropped."""
+class Journal:
+    """Finished records of a step as JSON lines, after a line that names their inputs; other inputs start it anew."""
 
     def __init__(self, path: Path, inputs: str, key: DataKey) -> None:
         self._path, self._inputs, self._key = path, inputs, key
-        self.done: list[Record] = []
-        for place, record in enumerate(_read(path, inputs)):
-            check = record.pop("check", None)
-            if check != self._check(place, record):
+        self.records: list[Record] = []
+        for position, record in enumerate(_read_records(path, inputs)):
+            checksum = record.pop("check", None)
+            if checksum != self._checksum(position, record):
                 break
-            self.done.append(record)
-        with whole_file(path, owner_only=True) as file:  # without the half line that a kill may have left
+            self.records.append(record)
+        with whole_file(path, owner_only=True) as file:  # drops the incomplete line that a kill may have left
             file.write(json.dumps({"inputs": inputs}).encode() + b"\n")
-            for place, record in enumerate(self.done):
-                file.write(self._line(place, record).encode())
+            for position, record in enumerate(self.records):
+                file.write(self._line(position, record).encode())
 
-    def add(self, record: Record) -> None:
-        """Keep a piece; after a kill it is there, or it was not done."""
+    def append(self, record: Record) -> None:
+        """Append a record; after a kill it is either complete or ignored."""
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(self._line(len(self.done), record))
-        self.done.append(record)
+            file.write(self._line(len(self.records), record))
+        self.records.append(record)
 
-    def _line(self, place: int, record: Record) -> str:
-        return json.dumps({**record, "check": self._check(place, record)}) + "\n"
+    def _line(self, position: int, record: Record) -> str:
+        return json.dumps({**record, "check": self._checksum(position, record)}) + "\n"
 
-    def _check(self, place: int, record: Record) -> str:
-        return self._key.fingerprint_rows([self._inputs, str(place), json.dumps(record)])
+    def _checksum(self, position: int, record: Record) -> str:
+        return self._key.fingerprint_rows([self._inputs, str(position), json.dumps(record)])
 
 
-def _read(path: Path, inputs: str) -> list[Record]:
+def _read_records(path: Path, inputs: str) -> list[Record]:
     if not path.is_file():
         return []
-    found: list[Record] = []
-    for line in path.read_bytes().split(b"\n")[:-1]:  # what follows the last line break was not finished
+    records: list[Record] = []
+    for line in path.read_bytes().split(b"\n")[:-1]:  # what follows the last line break is incomplete
         try:
             record = json.loads(line)
         except ValueError:
             break
         if not isinstance(record, dict):
             break
-        found.append(record)
-    return found[1:] if found and found[0] == {"inputs": inputs} else []
+        records.append(record)
+    return records[1:] if records and records[0] == {"inputs": inputs} else []
 
 
-NEVER = 1e-4  # a reference that never saw the canaries is refused with this probability at most, in each attack
-
-Told = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is finished, and how much there is."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class AuditInputs:
-    """What there is to attack with. reference: a model with the same tokenizer that never saw the data.
-
-    earlier: what naming came to in independent runs that were audited before (``read_named_run``). compared: whether
-    the corpus is known to be the plan's, under the owner's key; if not, the report says so.
-    """
-
-    corpus: Corpus | None = None
-    places: Places | None = None
-    planting: Planting | None = None
-    reference: str | None = None
-    held_out: Corpus | None = None
-    earlier: tuple[NamedRun, ...] = ()
-    compared: bool = False
-
-    def __post_init__(self) -> None:
-        if self.planting is None and self.places is not None and CANARIES in self.places.classes.values():
-            raise InvalidInput(
-                "there are places of canaries, but nothing says what else they may be, on which their prior depends; "
-                "pass their planting too"
-            )
+def read_named_run(folder: str | Path) -> NamedRun:
+    """The naming result of a finished audit, to be counted together with other runs."""
+    path = Path(folder) / "audit.json"
+    try:
+        record: Any = read_json(path)
+        named = NamedRun(**record["naming"])
+        _check_named_run(named)
+    except (ValueError, TypeError, KeyError):
+        raise InvalidInput(
+            f"{path} is not an audit in which a canary was attacked by naming it; audit that run with ",
+            Setting("canaries"),
+        ) from None
+    return named
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Models:
-    """The model under audit and the reference; max_length: tokens to which texts are cut, as for training."""
-
-    subject: Subject
-    reference: Subject | None
-    tokenizer: Any
-    masked: bool
-    max_length: int
-
-    def fold(self, text: str) -> str:
-        """What the tokenizer tells apart: some make letters small, or take their accents off, before they begin."""
-        normalizer = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "normalizer", None)
-        return text if normalizer is None else normalizer.normalize_str(text)
-
-
-@final
-@dataclass(kw_only=True, repr=False)
-class Work:
-    """One audit under way. notices: what its reader has to know besides numbers."""
-
-    run: AuditedRun
-    inputs: AuditInputs
-    settings: AuditSettings
-    folder: AuditFolder
-    told: Told
-    notices: list[str] = field(default_factory=list)
-
-    @cached_property
-    def models(self) -> Models:
-        """Loaded when first asked for: the attack on the mechanism needs none."""
-        self.told("Loading the model", 0, 1)
-        device = usable_device(self.settings.device)
-        subject, tokenizer = load_subject(str(self.run.model), device=device)
-        named = self.inputs.reference
-        asked = self.settings.max_length or self.run.max_length
-        room = min(subject.room, int(min(tokenizer.model_max_length, 10**9)))
-        masked = _is_masked(subject)
-        return Models(
-            subject=subject,
-            reference=None if named is None else self._reference(named, tokenizer, masked=masked),
-            tokenizer=tokenizer,
-            masked=masked,
-            max_length=min(MOST_TOKENS, room) if asked is None else min(asked, room),
-        )
-
-    def _reference(self, named: str, tokenizer: Any, *, masked: bool) -> Subject:
-        """A model that never saw the data: what it says too is held against nobody, so it must not be the same one."""
-        if self.reference_id == self.run.digest:
-            raise InvalidInput(
-                "the reference is the model under audit: whatever it learnt would pass for known anyway; pass one that "
-                "never saw the data, such as the one that training began with"
-            )
-        reference, own = load_subject(named, device=usable_device(self.settings.device))
-        if own.get_vocab() != tokenizer.get_vocab():
-            raise InvalidInput(
-                f"the reference has another tokenizer, of {len(own)} tokens and not these {len(tokenizer)}; pass a "
-                "model with the same one"
-            )
-        if _is_masked(reference) != masked:  # training may have made another use of it than its configuration says
-            reference, _ = load_subject(
-                named, task="masked" if masked else "causal", device=usable_device(self.settings.device)
-            )
-        return reference
-
-    @cached_property
-    def reference_id(self) -> str | None:
-        """What the reference is: the digest of its folder, or its name."""
-        named = self.inputs.reference
-        return folder_digest(Path(named)) if named is not None and Path(named).is_dir() else named
-
-    @cached_property
-    def frames(self) -> dict[int, Frame | None]:
-        """What stands around each canary, by its number in the plan."""
-        planting, models = self.inputs.planting, self.models
-        if planting is None:
-            return {}
-        return {
-            self.run.secret(one.id): frame_of(one, planting.candidates, models.tokenizer, both_sides=models.masked)
-            for one in planting.canaries
-        }
-
-    @property
-    def canary_prior(self) -> float:
-        """Of a canary, for a model that is asked to say it; 0 without canaries."""
-        planting, models = self.inputs.planting, self.models
-        if planting is None:
-            return 0.0
-        known = planting.candidates
-        if not models.masked:
-            return known.spoken_prior(models.fold)
-        more = max((frame.more for frame in self.frames.values() if frame is not None), default=0)
-        return known.masked_prior(models.fold, more=more)
-
-    def refuse_reference(self, chance: float, *, least: float) -> None:
-        """chance: that a model knows so much of the canaries which never saw them; they were drawn at random.
-
-        least: that it knows all there is to know. Where that is not rare enough, nobody can tell, and the reader is
-        told.
-        """
-        said = (
-            "with so few canaries or candidates nobody can tell whether the reference was trained on them: if it was, "
-            "what both models learnt passes for known anyway; plant more"
-        )
-        if least > NEVER and said not in self.notices:
-            self.notices.append(said)
-        if chance <= NEVER:
-            raise InvalidInput(
-                "the reference knows the canaries, which were drawn at random: it was trained on them too, and what "
-                "both models learnt would pass for known anyway; pass one that never saw the data"
-            )
-
-    def bar(self, what: str) -> Progress:
-        """Progress of one step."""
-        return lambda done, total: self.told(what, done, total)
-
-    def pieces(self, name: str, settings: Sequence[object], content: Iterable[bytes | str] = ()) -> Pieces:
-        """What is done already of a step with these settings, on this model and plan."""
-        plan = self.run.plan
-        public = [self.run.digest, *plan.certificate.fingerprints.values()]
-        numbers = [plan.rounds, plan.noise_multiplier, plan.noise_scale, self.settings.seed, *settings]
-        return self.folder.pieces(name, [name, *public, repr(numbers), *content])
-
-    def say_left_out(self, prompts: Sequence[int]) -> None:
-        """Prompts that no text has room for are said, never dropped in silence."""
-        missing = [str(one) for one in self.settings.prompts if one not in prompts]
-        instead = [counted(one, "token") for one in prompts if one not in self.settings.prompts]
-        said = f"no text has room for prompts of {', '.join(missing)} tokens; they were left out"
-        said += f", and {', '.join(instead)} tried instead" if instead else ""
-        if missing and said not in self.notices:
-            self.notices.append(said)
-
-
-def _is_masked(subject: Subject) -> bool:
-    return default_loss(subject.model) is masked_lm_loss
+def _check_named_run(named: NamedRun) -> None:
+    """Refuse a record that no audit writes: an edited one must not be counted."""
+    probabilities = [named.prior] if named.certified is None else [named.prior, named.certified]
+    if not all(isinstance(text, str) and text for text in (named.model, named.planting)):
+        raise ValueError
+    if type(named.hit) is not bool or type(named.told) is not bool or named.hit > named.told:
+        raise ValueError
+    if not all(isinstance(value, int | float) and 0 < value <= 1 for value in probabilities):
+        raise ValueError
+    if named.prior > probabilities[-1]:
+        raise ValueError

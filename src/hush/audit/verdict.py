@@ -1,16 +1,15 @@
-"""What attacks reached, laid beside what was certified: the rows of an audit, and whether one of them breaks a promise.
+"""The verdict of an audit: attempts compared with the certified bounds, at one level of error for all rows.
+
+An attempt is what an attack reached, with the prior it starts from and the certified bound that holds there:
+
+mechanism   the simulated worst case of a secret: many runs
+extraction  one prompt for each secret, fixed before anything is tried: of its spans the first that is drawn about as
+            often as any other, with the longest prompt that fits
+naming      the first canary of a run, since the others share its model. Independent runs can be added
 
 A row fails if its lower limit lies above the certified bound. All rows together have one level: Holm's procedure takes
-them from the most to the least remarkable, and each is shown with the limits at which it was decided. A row without a
-certified bound is shown as such, and so is one that could not have failed, whatever came out: both are neither passed
-nor failed.
-
-From what attacks found to rows that can be judged: which prior, which certified bound, and what counts as one run.
-
-mechanism   the worst case of a secret, simulated: many runs
-extraction  one prompt for each secret, chosen before anything is seen: its first place that is drawn about as often as
-            any of its places, the longest prompt that fits
-naming      the first canary of a run; the others share its model. Further runs may be added
+them in the order of their p-values, and each row shows the limits at which it was decided. A row without a certified
+bound, and one that could not have failed whatever came out, are marked so: they neither pass nor fail.
 """
 
 import math
@@ -22,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.audit.canaries import Canary
-from hush.audit.exposure import Ranked
-from hush.audit.folders import CANARIES, AuditedRun
+from hush.audit.exposure import CanaryRank
+from hush.audit.folders import CANARY_CLASS, AuditedRun
 from hush.audit.mechanism import MechanismAttack
 from hush.audit.statistics import LEVEL, Success, checked_level, holm_adjusted
 from hush.errors import InvalidInput
@@ -31,12 +30,12 @@ from hush.scan.rules.promises import prior_among
 
 __all__ = [
     "Attempt",
+    "DependentSuccess",
     "NamedRun",
-    "Row",
-    "Together",
     "Verdict",
+    "VerdictRow",
+    "counted_tries",
     "extraction_attempts",
-    "first_tries",
     "judge",
     "mechanism_attempt",
     "named_run",
@@ -44,8 +43,10 @@ __all__ = [
 ]
 
 
-SMALLEST = 1e-300  # p-values below it are shown as it
-STEPS = 60  # of a bisection
+MIN_P_VALUE = 1e-300  # smaller p-values are reported as this
+MAX_P_VALUE = 0.4999  # levels of error are below one half; larger p-values are reported as 1
+BISECTION_STEPS = 60  # halves log(0.5 / 1e-300), about 690, to below 1e-15
+MAX_SECRET_ROWS = 20  # secrets that get a row each; more are judged by class
 
 MECHANISM = "mechanism"  # the attack on a simulation of the plan: it says nothing about what training did
 
@@ -53,27 +54,28 @@ Status = Literal["failed", "kept", "could not fail", "not comparable"]
 
 
 class Measured(Protocol):
-    """What an attack reached, with limits that are wrong with a given probability at most."""
+    """What an attack reached, with limits that are wrong with at most a given probability."""
 
     def lower(self, level: float, /) -> float: ...
 
     def upper(self, level: float, /) -> float: ...
 
     def at_best(self) -> "Measured":
-        """The same tries, had all of them succeeded."""
+        """The same tries, as if every one had succeeded that could."""
         ...
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
-    """One attempt on each of several secrets of one run, which may fall together: they share the model.
+class DependentSuccess:
+    """How often an attack succeeded, one try on each of several secrets of one run.
 
-    Guarantee: whatever the dependence, ``lower`` lies above the mean of their chances with probability at most
-    ``level``, and ``upper`` below it with probability at most ``level`` (Markov's inequality). For one secret these are
-    the limits of Clopper and Pearson. barred: tries that could count as no hit, whatever came out.
+    The tries depend on each other, because they share the model. Guarantee: whatever the dependence, ``lower`` lies
+    above the mean of the success probabilities with probability at most ``level``, and ``upper`` below it with
+    probability at most ``level`` (Markov's inequality). For one secret these are the Clopper-Pearson limits. barred:
+    tries that are not eligible as hits, whatever came out.
 
-    >>> Together(hits=5, tried=10).lower(0.01), Together(hits=5, tried=10).p_value(0.001)
+    >>> DependentSuccess(hits=5, tried=10).lower(0.01), DependentSuccess(hits=5, tried=10).p_value(0.001)
     (0.005, 0.002)
     """
 
@@ -84,8 +86,8 @@ class Together:
     def __post_init__(self) -> None:
         if not 0 <= self.hits <= self.tried - self.barred or self.barred < 0 or self.tried < 1:
             raise InvalidInput(
-                f"hits={self.hits} of tried={self.tried}, barred={self.barred}; pass at least one try, and no more "
-                "hits than are not barred"
+                f"hits={self.hits} of tried={self.tried}, barred={self.barred}; pass at least one try, and at most "
+                "tried - barred hits"
             )
 
     @property
@@ -99,24 +101,24 @@ class Together:
         return 1 - checked_level(level) * (1 - self.rate)
 
     def p_value(self, bound: float) -> float:
-        """The most that so many hits can have as their probability if the chances have this mean."""
-        if not 0 <= bound <= 1:  # written so that NaN is refused
+        """Upper bound on the probability of as many hits if the success probabilities have the mean ``bound``."""
+        if not 0 <= bound <= 1:  # this form also refuses NaN
             raise InvalidInput(f"bound={bound!r} is not a probability; pass a number from 0 to 1")
         return min(1.0, bound / self.rate) if self.hits else 1.0
 
     def at_best(self) -> Self:
-        """The same tries, had all of them succeeded that could."""
+        """The same tries, as if every eligible one had succeeded."""
         return replace(self, hits=self.tried - self.barred)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attack before it is judged. name: a secret's id or a class of them.
+    """What an attack reached, before it is judged. name: a secret's id, or a class of secrets.
 
     certified: the proven bound on its success from this prior; None where nothing is proven, and ``reason`` says why.
-    measured is None where an attack could not be carried out at all. reached: the estimated chance, where it is not
-    hits / runs. canaries: whether it is about planted secrets alone.
+    measured is None where the attack could not be carried out. reached: the estimated success probability, where it is
+    not hits / runs. canaries: whether it concerns planted canaries only.
     """
 
     attack: str
@@ -134,23 +136,23 @@ class Attempt:
     def __post_init__(self) -> None:
         for name in ("prior", "certified", "ceiling"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:  # written so that NaN, which nothing is above, is refused
-                raise InvalidInput(f"{name}={value!r} is not a probability; pass None where nothing is known")
+            if value is not None and not 0 <= value <= 1:  # this form also refuses NaN
+                raise InvalidInput(f"{name}={value!r} is not a probability; pass None where it is unknown")
 
     @property
     def p_value(self) -> float | None:
-        """How remarkable it is if the bound holds; None where it cannot be compared."""
+        """The p-value of the hypothesis that the certified bound holds; None where there is nothing to compare."""
         if self.certified is None or self.measured is None:
             return None
-        if isinstance(self.measured, Success | Together):
+        if isinstance(self.measured, Success | DependentSuccess):
             return self.measured.p_value(self.certified)
         return _p_value(self.measured, self.certified)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """An attack, judged. lower and upper are one-sided limits of its success, each at ``level``."""
+class VerdictRow:
+    """A judged attempt. lower and upper are one-sided limits of its success probability, each at ``level``."""
 
     attempt: Attempt
     level: float
@@ -161,32 +163,32 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: names, counts and numbers."""
-        one = self.attempt
+        attempt = self.attempt
         return {
-            "attack": one.attack,
-            "name": one.name,
-            "prior": one.prior,
-            "certified": one.certified,
-            "ceiling": one.ceiling,
-            "hits": one.hits,
-            "runs": one.runs,
-            "reached": one.reached,
+            "attack": attempt.attack,
+            "name": attempt.name,
+            "prior": attempt.prior,
+            "certified": attempt.certified,
+            "ceiling": attempt.ceiling,
+            "hits": attempt.hits,
+            "runs": attempt.runs,
+            "reached": attempt.reached,
             "lower": self.lower,
             "upper": self.upper,
             "level": self.level,
             "adjusted_p_value": self.p_value,
             "status": self.status,
-            "reason": one.reason,
-            "canaries": one.canaries,
+            "reason": attempt.reason,
+            "canaries": attempt.canaries,
         }
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """All rows, and what they come to."""
+    """All rows of an audit, and the overall status."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[VerdictRow, ...]
     level: float
 
     @property
@@ -201,7 +203,7 @@ class Verdict:
 
     @property
     def status(self) -> Literal["failed", "kept", "model not judged", "nothing to compare"]:
-        """ "kept" says that no attack on the model broke the promise though one could have, never that none can."""
+        """ "kept": no attack on the model broke the promise though one could have; never that no attack can."""
         if self.failed:
             return "failed"
         kept = {row.attempt.attack for row in self.rows if row.status == "kept"}
@@ -209,7 +211,7 @@ class Verdict:
 
 
 def judge(attempts: Sequence[Attempt], *, level: float = LEVEL) -> Verdict:
-    """Hold every attempt against its bound.
+    """Compare every attempt with its certified bound.
 
     Guarantee: if every certified bound holds, the verdict is "failed" with probability at most ``level``, however the
     attempts depend on each other.
@@ -220,35 +222,36 @@ def judge(attempts: Sequence[Attempt], *, level: float = LEVEL) -> Verdict:
     'failed'
     """
     checked_level(level)
-    found = [(place, value) for place, attempt in enumerate(attempts) if (value := attempt.p_value) is not None]
-    p_values = np.array([value for _, value in found])
+    comparable = [(index, value) for index, attempt in enumerate(attempts) if (value := attempt.p_value) is not None]
+    p_values = np.array([value for _, value in comparable])
     adjusted = holm_adjusted(p_values)
     rejected = int(np.count_nonzero(adjusted <= level))
-    rows: list[Row | None] = [None] * len(attempts)
-    for position, index in enumerate(np.argsort(p_values, kind="stable").tolist()):  # as Holm takes them
-        # What is not rejected is shown at the level of the first that was not.
-        each = level / (len(found) - min(position, rejected))
-        place = found[index][0]
-        otherwise: Status = "kept" if _could_fail(attempts[place], each) else "could not fail"
-        status: Status = "failed" if adjusted[index] <= level else otherwise
-        rows[place] = _row(attempts[place], each, float(adjusted[index]), status)
-    for place, attempt in enumerate(attempts):
-        if rows[place] is None:
-            rows[place] = _row(attempt, level, None, "not comparable")
+    rows: list[VerdictRow | None] = [None] * len(attempts)
+    for position, order in enumerate(np.argsort(p_values, kind="stable").tolist()):  # the order of Holm's procedure
+        # Attempts that are not rejected are shown at the level of the first that was not.
+        row_level = level / (len(comparable) - min(position, rejected))
+        index = comparable[order][0]
+        status: Status = "failed" if adjusted[order] <= level else "kept"
+        if status == "kept" and not _could_fail(attempts[index], row_level):
+            status = "could not fail"
+        rows[index] = _row(attempts[index], row_level, float(adjusted[order]), status)
+    for index, attempt in enumerate(attempts):
+        if rows[index] is None:
+            rows[index] = _row(attempt, level, None, "not comparable")
     return Verdict(rows=tuple(row for row in rows if row is not None), level=level)
 
 
 def _could_fail(attempt: Attempt, level: float) -> bool:
-    """Whether the same tries, had all of them succeeded, would show more than was certified."""
+    """Whether the same tries would exceed the certified bound if every eligible one succeeded."""
     if attempt.measured is None:
         return False
     best = replace(attempt, measured=attempt.measured.at_best()).p_value
     return best is not None and best <= level
 
 
-def _row(attempt: Attempt, level: float, p_value: float | None, status: Status) -> Row:
+def _row(attempt: Attempt, level: float, p_value: float | None, status: Status) -> VerdictRow:
     measured = attempt.measured
-    return Row(
+    return VerdictRow(
         attempt=attempt,
         level=level,
         lower=None if measured is None else float(measured.lower(level)),
@@ -259,11 +262,11 @@ def _row(attempt: Attempt, level: float, p_value: float | None, status: Status) 
 
 
 def _p_value(measured: Measured, bound: float) -> float:
-    """The smallest level whose lower limit is above the bound, rounded up: limits fall with the level."""
-    low, high = np.log(SMALLEST), np.log(0.4999)
+    """The smallest level whose lower limit is above the bound, rounded up: lower limits rise with the level."""
+    low, high = np.log(MIN_P_VALUE), np.log(MAX_P_VALUE)
     if not measured.lower(float(np.exp(high))) > bound:
         return 1.0
-    for _ in range(STEPS):
+    for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
         if measured.lower(float(np.exp(middle))) > bound:
             high = middle
@@ -272,32 +275,33 @@ def _p_value(measured: Measured, bound: float) -> float:
     return float(np.exp(high))
 
 
-Point = tuple[float, float | None, float | None]  # prior, certified, ceiling
-MOST_ROWS = 20  # secrets that get a row each; more are judged by class
+# From the results of attacks to attempts.
+
+PromisedPoint = tuple[float, float | None, float | None]  # prior, certified, ceiling
 
 
-def mechanism_attempt(run: AuditedRun, secret: int, point: int, found: MechanismAttack | None) -> Attempt:
-    """The simulated worst case; None where there is no noise to simulate."""
-    prior, certified, ceiling = run.point(secret, point)
+def mechanism_attempt(run: AuditedRun, secret: int, point: int, attack: MechanismAttack | None) -> Attempt:
+    """The attempt on the simulated worst case of a secret; attack is None where there is no noise to simulate."""
+    prior, certified, ceiling = run.promised_point(secret, point)
     return Attempt(
         attack=MECHANISM,
         name=run.plan.secret_ids[secret],
         prior=prior,
         certified=certified,
         ceiling=ceiling,
-        measured=found,
-        runs=None if found is None else found.detected.runs,
-        reached=None if found is None else found.success,
-        reason=run.why_not,
+        measured=attack,
+        runs=None if attack is None else attack.detected.runs,
+        reached=None if attack is None else attack.success,
+        reason=run.uncertified_reason,
     )
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedRun:
-    """One run in which the first canary was to be named. planting: tells plantings apart, and says nothing else.
+    """Whether the attack named the first canary of one run. planting: the random id of its canaries.
 
-    told: whether the model could name it at all, its tokens being those of no other candidate.
+    told: whether the canary can be named at all, that is, whether no other candidate has the same tokens.
     """
 
     model: str
@@ -308,91 +312,98 @@ class NamedRun:
     told: bool = True
 
 
-def named_run(run: AuditedRun, canary: Canary, planting: str, found: Ranked) -> NamedRun:
-    """What this run adds: the prior is what the ranked candidates leave."""
-    prior = prior_among(found.ranked)
+def named_run(run: AuditedRun, canary: Canary, planting: str, rank: CanaryRank) -> NamedRun:
+    """The naming result of this run; the prior is one among the ranked candidates."""
+    prior = prior_among(rank.ranked)
     return NamedRun(
         model=run.digest,
         planting=planting,
-        hit=found.rank == 1 and found.told,
+        hit=rank.rank == 1 and rank.told,
         prior=prior,
-        certified=run.certified(run.secret(canary.id), prior),
-        told=found.told,
+        certified=run.certified_posterior(run.secret_index(canary.id), prior),
+        told=rank.told,
     )
 
 
 def naming_attempt(run: AuditedRun, canary: Canary, runs: Sequence[NamedRun]) -> Attempt:
-    """Naming the first canary in independent runs, this one first, held against the largest of their bounds.
+    """Naming the first canary in independent runs, this one first, compared with the largest of their bounds.
 
-    Runs are independent if each was trained anew on canaries drawn anew: trained twice on the same canary, a model may
-    name it twice for the same reason.
+    Runs are independent if each was trained anew on newly drawn canaries: two models trained on the same canary may
+    name it for the same reason.
     """
-    for name, values in (("model", {one.model for one in runs}), ("planting", {one.planting for one in runs})):
-        if len(values) < len(runs):
-            raise InvalidInput(f"two of these {len(runs)} runs have the same {name}; add runs trained on new canaries")
-    secret = run.secret(canary.id)
-    prior = max(one.prior for one in runs)
-    bounds = [one.certified for one in runs if one.certified is not None]
-    hits = sum(one.hit for one in runs)
+    for name, what in (("model", "model"), ("planting", "canaries")):
+        if len({getattr(named, name) for named in runs}) < len(runs):
+            raise InvalidInput(f"two of these {len(runs)} runs have the same {what}; add runs trained on new canaries")
+    secret = run.secret_index(canary.id)
+    prior = max(named.prior for named in runs)
+    bounds = [named.certified for named in runs if named.certified is not None]
+    hits = sum(named.hit for named in runs)
     return Attempt(
         attack="naming",
         name=canary.id,
         prior=prior,
         certified=max(bounds) if len(bounds) == len(runs) else None,
         ceiling=float(run.plan.ceiling[secret, 0]) if run.plan.prior[secret, 0] == prior else None,
-        measured=Success(hits=hits, runs=len(runs), barred=sum(not one.told for one in runs)),
+        measured=Success(hits=hits, runs=len(runs), barred=sum(not named.told for named in runs)),
         hits=hits,
         runs=len(runs),
-        reason=run.why_not or ("" if len(bounds) == len(runs) else "a run that was added certifies nothing"),
+        reason=run.uncertified_reason or ("" if len(bounds) == len(runs) else "an added run certifies nothing"),
         canaries=True,
     )
 
 
-def first_tries(
+def counted_tries(
     secret_N: NDArray[np.int64], rate_N: NDArray[np.float64], fits: Sequence[NDArray[np.bool_]]
 ) -> dict[int, tuple[int, int]]:
-    """For each secret the one try that counts: the first row with the first of these columns that fits it.
+    """The one try of each secret that counts, as (row, column): the first row with the first column of ``fits``.
 
-    rate_N: how often training drew each row, which is public. A plan leaves some examples out: what was learnt from
-    others would not come out there. So rows count that were drawn at least half as often as any of their secret.
+    rate_N: the sampling rate of each row's example, which is public. A plan leaves some examples out, and a prompt from
+    such an example would not bring out what was learnt from others. So only rows are considered whose rate is at least
+    half the largest of their secret.
     """
-    found: dict[int, tuple[int, int]] = {}
-    known_N = np.logical_or.reduce(fits) & (secret_N >= 0)
-    most_S = np.zeros(int(secret_N.max(initial=-1)) + 1)
-    np.maximum.at(most_S, secret_N[known_N], rate_N[known_N])
-    known_N[known_N] = rate_N[known_N] >= most_S[secret_N[known_N]] / 2
+    tries: dict[int, tuple[int, int]] = {}
+    usable_N = np.logical_or.reduce(fits) & (secret_N >= 0)
+    max_rate_S = np.zeros(int(secret_N.max(initial=-1)) + 1)
+    np.maximum.at(max_rate_S, secret_N[usable_N], rate_N[usable_N])
+    usable_N[usable_N] = rate_N[usable_N] >= max_rate_S[secret_N[usable_N]] / 2
     for column, fits_N in enumerate(fits):
-        rows = np.flatnonzero(fits_N & known_N)
+        rows = np.flatnonzero(fits_N & usable_N)
         secrets, first = np.unique(secret_N[rows], return_index=True)
-        for secret, place in zip(secrets.tolist(), first.tolist(), strict=True):
-            found.setdefault(secret, (int(rows[place]), column))
-    return found
+        for secret, position in zip(secrets.tolist(), first.tolist(), strict=True):
+            tries.setdefault(secret, (int(rows[position]), column))
+    return tries
 
 
 def extraction_attempts(
-    run: AuditedRun, hit_of: Mapping[int, bool | None], classes: Mapping[int, str], *, canary_prior: float = 0.0
+    run: AuditedRun, hit_by_secret: Mapping[int, bool | None], classes: Mapping[int, str], *, canary_prior: float = 0.0
 ) -> list[Attempt]:
-    """A row for each secret; canaries, and many secrets, by class: secrets of one model may fall together.
+    """An attempt for each secret; canaries, and secrets where there are many, by class.
 
-    hit_of: whether it came out; None where nothing that came out would count. Such a try keeps its place in the family,
-    since which tries are so may depend on the secrets, but it is none that could have failed. canary_prior: of
-    canaries, where one answer may say several of their candidates; else it is the promised one.
+    hit_by_secret: whether the secret came out; None where that is not eligible as a hit. Such a try keeps its place in
+    its class, because which tries are so may depend on the secrets, but it could not have failed. canary_prior: the
+    prior of canaries where one answer may contain several of their candidates; else the promised prior holds.
     """
-    points: dict[int, Point] = {secret: run.point(secret, int(run.plan.prior[secret].argmin())) for secret in hit_of}
+    points: dict[int, PromisedPoint] = {
+        secret: run.promised_point(secret, int(run.plan.prior[secret].argmin())) for secret in hit_by_secret
+    }
     for secret, point in points.items():
-        if classes.get(secret) == CANARIES and point[0] < canary_prior:
-            points[secret] = (canary_prior, run.certified(secret, canary_prior), None)  # promised is nothing from there
-    alone = [secret for secret in hit_of if classes.get(secret) != CANARIES]
-    alone = alone if len(alone) <= MOST_ROWS else []
+        if classes.get(secret) == CANARY_CLASS and point[0] < canary_prior:
+            # No ceiling: nothing is promised from this prior.
+            points[secret] = (canary_prior, run.certified_posterior(secret, canary_prior), None)
+    single = [secret for secret in hit_by_secret if classes.get(secret) != CANARY_CLASS]
+    single = single if len(single) <= MAX_SECRET_ROWS else []
     members: dict[str, list[int]] = {}
-    for secret in hit_of:
-        if secret not in alone:
+    for secret in hit_by_secret:
+        if secret not in single:
             members.setdefault(classes.get(secret, "secrets"), []).append(secret)
     return [
-        *(_attempt_on(run, run.plan.secret_ids[secret], [secret], points, hit_of) for secret in alone),
+        *(_attempt_on(run, run.plan.secret_ids[secret], [secret], points, hit_by_secret) for secret in single),
         *(
-            replace(_attempt_on(run, f"{name} (all {len(own)})", own, points, hit_of), canaries=name == CANARIES)
-            for name, own in members.items()
+            replace(
+                _attempt_on(run, f"{name} (all {len(secrets)})", secrets, points, hit_by_secret),
+                canaries=name == CANARY_CLASS,
+            )
+            for name, secrets in members.items()
         ),
     ]
 
@@ -400,28 +411,28 @@ def extraction_attempts(
 def _attempt_on(
     run: AuditedRun,
     name: str,
-    own: Sequence[int],
-    points: Mapping[int, Point],
-    hit_of: Mapping[int, bool | None],
+    secrets: Sequence[int],
+    points: Mapping[int, PromisedPoint],
+    hit_by_secret: Mapping[int, bool | None],
 ) -> Attempt:
-    """A class has the mean of its secrets' numbers: a share of them comes out, and so much of it is allowed."""
-    hits = [hit_of[secret] for secret in own]
-    found = Together(hits=hits.count(True), tried=len(own), barred=hits.count(None))
-    certified = [bound for bound in (points[secret][1] for secret in own) if bound is not None]
-    ceilings = [ceiling for ceiling in (points[secret][2] for secret in own) if ceiling is not None]
+    """The attempt on a class of secrets: the share that came out, against the mean of their bounds."""
+    hits = [hit_by_secret[secret] for secret in secrets]
+    success = DependentSuccess(hits=hits.count(True), tried=len(secrets), barred=hits.count(None))
+    certified = [bound for bound in (points[secret][1] for secret in secrets) if bound is not None]
+    ceilings = [ceiling for ceiling in (points[secret][2] for secret in secrets) if ceiling is not None]
     return Attempt(
         attack="extraction",
         name=name,
-        prior=_mean([points[secret][0] for secret in own]),
-        certified=_mean(certified) if len(certified) == len(own) else None,
-        ceiling=_mean(ceilings) if len(ceilings) == len(own) else None,
-        measured=found,
-        hits=found.hits,
-        runs=found.tried,
-        reason=run.why_not,
+        prior=_mean([points[secret][0] for secret in secrets]),
+        certified=_mean(certified) if len(certified) == len(secrets) else None,
+        ceiling=_mean(ceilings) if len(ceilings) == len(secrets) else None,
+        measured=success,
+        hits=success.hits,
+        runs=success.tried,
+        reason=run.uncertified_reason,
     )
 
 
 def _mean(values: Sequence[float]) -> float:
-    """That of equal numbers is exactly their number: it is shown rounded away from what would flatter."""
+    """The mean, exact for equal numbers: bounds are shown rounded to the safe side, which would show an error."""
     return math.fsum(values) / len(values)

@@ -237,7 +237,7 @@ def audit_inputs(
     compared: bool,
 ) -> "AuditInputs":
     from hush.audit.canaries import read_canaries
-    from hush.audit.folders import Places
+    from hush.audit.folders import SecretSpans as Places
     from hush.audit.session import AuditInputs, read_named_run
     from hush.data import read_corpus
     from hush.scan.result import Scan

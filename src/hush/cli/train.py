@@ -193,8 +193,7 @@ def train(
     public = {name: value for name, value in stream.items() if value is not None}
     recipe = settings_from(Recipe, options, lora=adapters if lora else None, public=public or None)
     runtime = settings_from(Runtime, options)
-    # From here on: a run may be there that is continued.
-    with stop_message(lambda: stopped_at_once(output)), _processes(device) as first:
+    with stop_message(lambda: stopped_at_once(output)), _processes(device) as first:  # a run may be there to resume
         if not plan.is_dir():
             raise InvalidInput(f"{plan} is not a folder; pass one that hush plan wrote")
         _check_folder(output)

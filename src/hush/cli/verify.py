@@ -201,7 +201,8 @@ def report(
 
 def _noise(plan: "Plan", compare: bool | None) -> "tuple[MethodNoise, ...]":
     """The noise of other methods, with a bar for each while it is computed."""
-    from hush.report.numbers import MOST_SECRETS, noise_by_method
+    from hush.report.numbers import MAX_COMPARED_SECRETS as MOST_SECRETS
+    from hush.report.numbers import noise_by_method
 
     wanted = 0 < len(plan.secret_ids) <= MOST_SECRETS if compare is None else compare and bool(plan.secret_ids)
     if not wanted:

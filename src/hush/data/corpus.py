@@ -155,7 +155,7 @@ def _column(parts: Sequence[Part], wanted: str | None, path: Path) -> str:
         if wanted is None:
             part = parts[tables.index(first)]
             raise InvalidInput(
-                f"{path} has the columns {_columns_shown(part)}; name the one that holds the text as ",
+                f"{path} has the columns {_columns_shown(part)}; name the one that holds the text with ",
                 Setting("column"),
                 _or_write_header(part),
                 setting="column",
@@ -164,7 +164,7 @@ def _column(parts: Sequence[Part], wanted: str | None, path: Path) -> str:
         if table and wanted not in table:
             raise InvalidInput(
                 f"{part.path} has no column {shown_name(wanted)!r}; it has {_columns_shown(part)}; name another "
-                "one as ",
+                "one with ",
                 Setting("column"),
                 _or_write_header(part),
                 setting="column",
@@ -172,7 +172,7 @@ def _column(parts: Sequence[Part], wanted: str | None, path: Path) -> str:
         if table and not table[wanted].is_text:
             raise InvalidInput(
                 f"{part.path}: the column {shown_name(wanted)!r} holds no text; it has {_columns_shown(part)}; name "
-                "another one as ",
+                "another one with ",
                 Setting("column"),
                 setting="column",
             )

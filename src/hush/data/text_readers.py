@@ -35,7 +35,7 @@ __all__ = [
     "line_spans",
     "lines_of",
     "means_path",
-    "opened",
+    "open_decompressed",
     "with_lines_before",
 ]
 
@@ -120,13 +120,13 @@ class JsonPart:
             yield row if why is None else BrokenRow(where=f"{self.path}, {where}", why=why, file=str(self.path))
 
     def count(self) -> int:
-        with opened(self.path) as file:
+        with open_decompressed(self.path) as file:
             if file.peek(1)[:1] == b"[":
                 return len(self._list(file.read()))
             return sum(not _is_blank(line) for line in file)
 
     def spans(self) -> list[Span] | None:
-        with opened(self.path) as file:
+        with open_decompressed(self.path) as file:
             is_list = file.peek(1)[:1] == b"["
         return None if is_list else line_spans(self.path)
 
@@ -135,7 +135,7 @@ class JsonPart:
 
     def _records(self, span: Span | None) -> Iterator[tuple[str, dict[str, Any]] | BrokenRow]:
         """Each object with its position in the file."""
-        with opened(self.path) as file:
+        with open_decompressed(self.path) as file:
             if span is None and file.peek(1)[:1] == b"[":
                 for index, record in enumerate(self._list(file.read())):
                     yield (f"entry {index}", record) if isinstance(record, dict) else self._broken(f"entry {index}")
@@ -176,7 +176,7 @@ class TextPart:
         return {"text": Column(is_text=True, has_safe_name=True)}
 
     def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | BrokenRow]:
-        with opened(self.path) as file:
+        with open_decompressed(self.path) as file:
             if self.unit == "file":
                 yield self._row(file.read(), len(columns), str(self.path))
                 return
@@ -215,7 +215,7 @@ class CsvPart:
 
     def separator(self) -> str | None:
         """The separator that the first two lines seem to use, if it is not a comma."""
-        with opened(self.path) as file:
+        with open_decompressed(self.path) as file:
             first, second = (file.readline(MAX_HEADER_BYTES) for _ in range(2))
         for sign, name in SEPARATORS.items():
             if first.count(sign) > first.count(b",") and (not second or second.count(sign) >= first.count(sign)):
@@ -262,7 +262,7 @@ class CsvPart:
         csv.field_size_limit(
             min(sys.maxsize, 2**31 - 1)
         )  # an example may be longer than the csv module's limit of 128 KiB
-        with opened(self.path) as file:
+        with open_decompressed(self.path) as file:
             text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
             try:
                 yield csv.reader(text, strict=True)
@@ -289,7 +289,7 @@ class CsvPart:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[io.BufferedReader]:
+def open_decompressed(path: Path) -> Iterator[io.BufferedReader]:
     """The bytes of a file, decompressed if its name ends like that of a compressed one."""
     codec = COMPRESSED.get(path.suffix.lower())
     if codec is None:

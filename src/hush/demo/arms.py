@@ -25,8 +25,8 @@ from typing import Any, Self, final
 import numpy as np
 import torch
 
-from hush.audit.canaries import Planting, read_canaries
-from hush.audit.exposure import Ranked, rank_canary
+from hush.audit.canaries import CanarySet, read_canaries
+from hush.audit.exposure import CanaryRank, rank_canary
 from hush.audit.models import Subject, load_subject, matching_tokens
 from hush.data import read_corpus
 from hush.demo.company import CONTEXT_BYTES, Size
@@ -67,7 +67,7 @@ __all__ = [
 class CanaryScores:
     """What attacks recover of the canaries. completed: how many the model completes exactly when prompted."""
 
-    ranked: tuple[Ranked, ...]
+    ranked: tuple[CanaryRank, ...]
     completed: int
 
     @property
@@ -81,11 +81,11 @@ class CanaryScores:
         return sum(canary.rank == 1 for canary in self.ranked)
 
 
-def attack_canaries(model: Path, planting: Planting, *, length: int, candidates: int) -> CanaryScores:
+def attack_canaries(model: Path, planting: CanarySet, *, length: int, candidates: int) -> CanaryScores:
     """Rank every canary among its candidates, and prompt the model with the text before it."""
     subject, tokenizer = load_subject(str(model))
     ranked = tuple(
-        rank_canary(subject, tokenizer, canary, planting.candidates, max_length=length, most=candidates)
+        rank_canary(subject, tokenizer, canary, planting.candidates, max_length=length, max_candidates=candidates)
         for canary in planting.canaries
     )
     completed = sum(

@@ -16,7 +16,7 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hush.audit.exposure import BY_CHANCE, by_chance
+from hush.audit.exposure import CHANCE_EXPOSURE, chance_exposure
 from hush.console import plain, rounded_up, show_rows, times_less
 from hush.demo.arms import ARMS, HUSH, Result
 from hush.demo.company import CHUNK_TOKENS, FULL, KEPT_WEIGHT, PROJECTS, Company, Size, config_of
@@ -315,7 +315,9 @@ def table_row(result: Result) -> list[str]:
 def chance_in_words(results: Sequence[Result]) -> str:
     """The mean exposure of a model that learnt nothing, with its spread, in words."""
     keys = results[0].canaries.ranked
-    return f"{by_chance(keys[0].ranked):.2f} by chance, give or take {_spread(len(keys)):.1f} with {len(keys)} keys"
+    return (
+        f"{chance_exposure(keys[0].ranked):.2f} by chance, give or take {_spread(len(keys)):.1f} with {len(keys)} keys"
+    )
 
 
 def _spread(keys: int) -> float:
@@ -323,7 +325,7 @@ def _spread(keys: int) -> float:
 
     The exposure of one canary is nearly exponential, so its standard deviation is about its mean.
     """
-    return BY_CHANCE / keys**0.5
+    return CHANCE_EXPOSURE / keys**0.5
 
 
 def findings(results: Sequence[Result]) -> list[str]:
@@ -331,7 +333,7 @@ def findings(results: Sequence[Result]) -> list[str]:
     none, paper, program, hush = (next(result for result in results if result.arm == arm) for arm in ARMS)
     sentences: list[str] = []
     keys = none.canaries.ranked
-    if none.canaries.exposure > by_chance(keys[0].ranked) + 3 * _spread(len(keys)):
+    if none.canaries.exposure > chance_exposure(keys[0].ranked) + 3 * _spread(len(keys)):
         sentences.append(
             f"Without protection the model learnt the keys: {none.canaries.exposure:.1f} bits on average, and "
             f"{none.canaries.completed} of {len(keys)} come out word for word. Under hush: "

@@ -1,7 +1,7 @@
 """Stage 4, the plan: how often each example is drawn and how much noise is added, frozen.
 
-model: the plan; invariants: what every plan satisfies; remarks: what the certificate says of one alone; make: how one
-is chosen; files: how it is kept.
+plan: the plan and its invariants. make: from promises to a plan. settings: its settings, stated once. files: a plan as
+a folder, and signatures. verify: everything that a folder states, recomputed.
 """
 
 from hush.plan.make import make_plan, noise_without_forcing

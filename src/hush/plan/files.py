@@ -1,19 +1,17 @@
-"""A plan as a folder: JSON for a reader, Parquet for the long columns, digests over all of it.
+"""A plan as a folder, and detached signatures of plans and releases.
 
 plan.json            settings, format version, SHA-256 of every other file
 examples.parquet     weight and rate of each example
 secrets.parquet      id, priors, ceilings and posteriors of each secret
 incidence.parquet    the public graph
 certificate.json / certificate.md
-plan.sig             a detached signature, if somebody signed
+plan.sig             a detached signature, if the plan was signed
 
-Who vouches for a plan, or for what a run released: a detached Ed25519 signature over what names all the rest.
+An Ed25519 signature covers the file that names all others, byte for byte, so that other programs can check it too:
 
 plan            plan.sig, over plan.json, which holds the digest of every other file of the plan
-release         certificate.sig, over certificate.json and certificate.md, one after the other; they hold the
-                fingerprints of the model and of all that the plan states
-
-Both are over the bytes of the files as they are, so that other programs can check them, too.
+release         certificate.sig, over certificate.json and certificate.md, concatenated; they hold the fingerprints of
+                the model and of everything that the plan states
 """
 
 import json
@@ -55,7 +53,7 @@ __all__ = [
 ]
 
 
-MAJOR, MINOR = 1, 3  # a newer minor version adds fields or rewords; a newer major one changes what a field means
+MAJOR, MINOR = 1, 3  # a newer minor version adds fields or rewords; a newer major one changes the meaning of a field
 FORMAT = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
 SETTINGS = (
     "noise_multiplier",
@@ -68,7 +66,7 @@ SETTINGS = (
     "noise_scale",
     "created",
 )
-LATER = ("data_fingerprint",)  # settings that plans of an older minor version lack; they were None
+OPTIONAL_SETTINGS = ("data_fingerprint",)  # plans of an older minor version lack them; they count as None
 TABLES = {
     "examples.parquet": ("weight", "rate"),
     "secrets.parquet": ("id", "prior", "ceiling", "posterior"),
@@ -76,10 +74,12 @@ TABLES = {
 }
 FILES = (*TABLES, "certificate.json", "certificate.md")
 SIGNATURE = "plan.sig"
+RELEASE_SIGNATURE = "certificate.sig"
+CERTIFICATES = ("certificate.json", "certificate.md")  # for programs, and for people
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a place that holds anything but a plan, before it is replaced."""
+    """Refuse to replace a folder that holds anything other than a plan."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -90,11 +90,11 @@ def check_folder(folder: Path) -> None:
         listed = ", ".join(foreign[:3] or sorted(names)[:3])
         raise InvalidInput(f"{folder} holds something other than a plan ({listed}); name a new folder")
     if names:
-        _parsed_record(folder)  # a plan.json of another program stays where it is
+        _parsed_record(folder)  # a plan.json of another program is not replaced
 
 
 def save_plan(plan: "Plan", folder: Path) -> None:
-    """Replace what is at `folder`, an older plan at most, in one step."""
+    """Write a plan to `folder` in one step; an older plan there is replaced."""
     check_folder(folder)
     with whole_folder(folder) as work:
         _write(plan, work)
@@ -115,7 +115,7 @@ def _write(plan: "Plan", folder: Path) -> None:
     (folder / "certificate.md").write_text(plan.certificate.to_markdown(), encoding="utf-8")
     record = {
         "format": f"{MAJOR}.{MINOR}",
-        **{name: getattr(plan, name) for name in (*SETTINGS, *LATER)},
+        **{name: getattr(plan, name) for name in (*SETTINGS, *OPTIONAL_SETTINGS)},
         "binding": plan.binding.tolist(),
         "digests": {name: file_digest(folder / name) for name in FILES},
     }
@@ -132,12 +132,12 @@ def load_plan(folder: Path) -> dict[str, Any]:
 
 
 def changed_files(folder: Path, record: dict[str, Any]) -> list[str]:
-    """Names of the files that do not have the digest that plan.json states for them."""
+    """Names of the files whose digest is not the one in plan.json."""
     return [name for name, digest in record["digests"].items() if file_digest(folder / name) != digest]
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """plan.json, with its version, its fields and its own digest checked; fields it does not know are ignored."""
+    """plan.json, with its version, its fields and its own digest checked; unknown fields are ignored."""
     path = folder / "plan.json"
     record = _parsed_record(folder)
     missing = [name for name in (*SETTINGS, "binding", "digests", "digest") if name not in record]
@@ -157,8 +157,8 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def additions(folder: Path, record: dict[str, Any]) -> list[str]:
-    """Which files of a plan of this very format hold fields or columns that hush never writes, and so never reads."""
-    known = {"format", *SETTINGS, *LATER, "binding", "digests", "digest"}
+    """Which files of a plan of exactly this format hold fields or columns that hush does not write, and so not read."""
+    known = {"format", *SETTINGS, *OPTIONAL_SETTINGS, "binding", "digests", "digest"}
     found = [] if record.keys() <= known and record["digests"].keys() == set(FILES) else ["plan.json"]
     for name, columns in TABLES.items():
         with parquet_file(folder / name) as file:
@@ -167,7 +167,7 @@ def additions(folder: Path, record: dict[str, Any]) -> list[str]:
 
 
 def minor_version(record: dict[str, Any]) -> int:
-    """Which minor version wrote this record."""
+    """The minor version of the format of this record."""
     return int(record["format"].split(".")[1])
 
 
@@ -201,12 +201,12 @@ def read_fields(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
         "binding": np.array(record["binding"], dtype=np.int64),
         "weights": _numbers(examples.column("weight"), folder / "examples.parquet"),
         **{name: record[name] for name in SETTINGS},
-        **{name: record.get(name) for name in LATER},
+        **{name: record.get(name) for name in OPTIONAL_SETTINGS},
     }
 
 
 def stored_rates(folder: Path) -> np.ndarray:
-    """The rates as they stand in the plan's table."""
+    """The rates that the plan's table states."""
     table, _ = read_table(folder / "examples.parquet", kind="plan examples", columns=("rate",))
     return _numbers(table.column("rate"), folder / "examples.parquet")
 
@@ -237,12 +237,12 @@ def _rows(column: pa.ChunkedArray, path: Path) -> np.ndarray:
 
 
 RELEASES = ("release", "share")  # folders of what a run released; the second is that of hush run in 0.1.0
-RELEASE_SIGNATURE = "certificate.sig"
-CERTIFICATES = ("certificate.json", "certificate.md")  # both forms: people read the second
+
+# Signatures.
 
 
 def create_keys(private: Path, public: Path) -> None:
-    """A new key pair as two PEM files; the private one is readable by its owner alone. Existing files are kept."""
+    """A new key pair as two PEM files; only the owner can read the private one. No file is overwritten."""
     if private.resolve() == public.resolve():
         raise InvalidInput(f"{private} cannot hold both keys; name two files")
     for path in (private, public):
@@ -262,28 +262,28 @@ def create_keys(private: Path, public: Path) -> None:
 
 
 def is_release(folder: Path) -> bool:
-    """Whether a folder is what a run released, or what is left of it, rather than a plan.
+    """Whether a folder is a release, or the remains of one, rather than a plan.
 
-    A model is never in a plan's folder; so where there is one, what vouches for a plan alone is not enough.
+    The folder of a plan never holds a model; so where there is one, a signature of the plan alone is not enough.
     """
     certified = any((folder / name).exists() for name in CERTIFICATES)
     return (folder / "model").exists() or (certified and (folder / "plan").is_dir())
 
 
 def signature_of(folder: Path) -> Path:
-    """Where the signature of a plan, or of a release, lies."""
+    """The path of the signature of a plan, or of a release."""
     return folder / (RELEASE_SIGNATURE if is_release(folder) else SIGNATURE)
 
 
 def covered(folder: Path) -> str:
-    """What a valid signature of this folder covers, in words."""
+    """A sentence about what a valid signature of this folder covers."""
     if is_release(folder):
         return "it covers the run's certificate, and through its fingerprints the plan and the model"
     return "it covers the plan, and no model"
 
 
 def sign(folder: Path, private_key: Path) -> Path:
-    """Sign a plan, or what a run released (its release/), as it is; ``verify`` before signing."""
+    """Sign a plan, or a release (release/ of a run), as it is; ``verify`` it before."""
     plan = folder / "plan" if is_release(folder) else folder
     changed = changed_files(plan, read_record(plan))
     if changed:
@@ -293,9 +293,9 @@ def sign(folder: Path, private_key: Path) -> Path:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InvalidInput(f"{private_key} is not an unencrypted PEM private key") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise InvalidInput(f"{private_key} is not an Ed25519 key; make one with hush sign --new-key")
+        raise InvalidInput(f"{private_key} is not an Ed25519 key; create one with hush sign")
     with whole_file(signature_of(folder)) as file:
-        file.write(key.sign(_content(folder)))
+        file.write(key.sign(_signed_content(folder)))
     return signature_of(folder)
 
 
@@ -309,12 +309,12 @@ def signature_problem(folder: Path, public_key: Path) -> str | None:
         raise InvalidInput(f"{public_key} is not an Ed25519 key")
     path, signed = signature_of(folder), _signed_files(folder)
     if not path.is_file():
-        return _missing(folder)
-    gone = [file.name for file in signed if not file.is_file()]
-    if gone:
-        return f"there is no {gone[0]}, which it would be over; restore the folder"
+        return _no_signature(folder)
+    missing = [file.name for file in signed if not file.is_file()]
+    if missing:
+        return f"there is no {missing[0]}, which it must cover; restore the folder"
     try:
-        key.verify(path.read_bytes(), _content(folder))
+        key.verify(path.read_bytes(), _signed_content(folder))
     except InvalidSignature:
         return f"the signature is not valid for this key and this {' and '.join(file.name for file in signed)}"
     return None
@@ -324,15 +324,15 @@ def _signed_files(folder: Path) -> list[Path]:
     return [folder / name for name in (CERTIFICATES if is_release(folder) else ("plan.json",))]
 
 
-def _content(folder: Path) -> bytes:
+def _signed_content(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in _signed_files(folder))
 
 
-def _missing(folder: Path) -> str:
+def _no_signature(folder: Path) -> str:
     if is_release(folder) and (folder / "plan" / SIGNATURE).is_file():
         return (
-            f"there is no {RELEASE_SIGNATURE}; plan/{SIGNATURE} is about the plan alone and not about this model: sign "
-            "the whole folder with hush sign, or verify the folder plan/ by itself"
+            f"there is no {RELEASE_SIGNATURE}; plan/{SIGNATURE} covers only the plan and not this model: sign "
+            "the whole folder with hush sign, or verify the folder plan/ separately"
         )
     what = "folder" if is_release(folder) else "plan"
     return f"there is no {signature_of(folder).name}; sign the {what} with hush sign"

@@ -23,7 +23,7 @@ from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import checked_number, checked_positive, rounded_up
 from hush.plan.plan import Plan, check_data_fingerprint, check_ids
-from hush.weights.choose import Capacity, Choice, Chooser, TooLittleNoise, make_chooser
+from hush.weights.choose import Capacity, Choice, Chooser, TooLittleNoise, checked_batch_size, make_chooser
 from hush.weights.frontier import KEEP, explained, noise_without
 
 __all__ = [
@@ -222,7 +222,7 @@ def choose_held_out(incidence: Incidence, share: float | None = None) -> NDArray
     return np.sort(np.random.default_rng(0).choice(free, count, replace=False)).astype(np.int64)
 
 
-def make_plan_holding_out(incidence: Incidence, examples: ArrayLike, **arguments: Any) -> Plan:
+def make_plan_holding_out(incidence: Incidence, examples: ArrayLike, *, batch_size: float, **arguments: Any) -> Plan:
     """``make_plan`` with these examples left out: their weight is 0. They must contain no secret.
 
     Guarantee: that of ``make_plan``. Rates are those of a plan for the other examples, or lower by rounding.
@@ -235,10 +235,11 @@ def make_plan_holding_out(incidence: Incidence, examples: ArrayLike, **arguments
             "would be a release that no plan accounts for: hold out examples without a secret"
         )
     if not held_out.size:
-        return make_plan(incidence, **arguments)
+        return make_plan(incidence, batch_size=batch_size, **arguments)
+    checked_batch_size(batch_size, incidence.num_examples, held_out=held_out.size)
     used_N = np.ones(incidence.num_examples, dtype=bool)
     used_N[held_out] = False
-    proven = make_plan(incidence.select(examples=used_N), **arguments)
+    proven = make_plan(incidence.select(examples=used_N), batch_size=batch_size, **arguments)
     weight_N = np.zeros(incidence.num_examples)
     weight_N[used_N] = proven.weights
     best = proven.total_weight / (1 - proven.weights_gap)  # no weights for the other examples have a larger sum

@@ -1,14 +1,9 @@
-"""Stage 4, the plan: how often each example is drawn and how much noise is added, frozen. The only way to train.
+"""The plan: how often each example is drawn and how much noise is added, frozen. Training starts only from a plan.
+
+The second group holds what every plan must satisfy, including one read from files, and the fingerprints of its parts;
+the third the sentences that the certificate adds for one particular plan: facts that its promise alone would hide.
 
 Legend: N examples, S secrets, Q promised points of a secret.
-
-What every plan must satisfy, whoever wrote it, and the fingerprints of its parts.
-
-Legend: N examples, S secrets, Q promised points of a secret.
-
-What a certificate says of this very plan, beside what it says of every one: facts that its promise would hide.
-
-They stand among its words, under what is not covered.
 """
 
 import hashlib
@@ -29,193 +24,48 @@ from numpy.typing import NDArray
 from hush import __version__
 from hush.accounting import posterior
 from hush.accounting.arguments import Bound, checked_choice, checked_noise, checked_priors, checked_rounds
+from hush.arrays import Array
 from hush.certificate import DATA_FINGERPRINT, NOT_COVERED, Certificate
-from hush.errors import CannotCertify, InvalidInput
+from hush.errors import CannotCertify, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.keys import is_fingerprint
-from hush.numbers import rounded_down, rounded_up
+from hush.numbers import checked_positive, rounded_down, rounded_up
 from hush.protection import promise_arrays
-from hush.weights.choose import KEPT_WEIGHT, Capacity, rates_of
+from hush.weights.choose import KEPT_WEIGHT, Capacity, checked_batch_size, rates_of
 
-__all__ = ["CANARY", "are_canaries", "kept_weight", "remarks", "unlisted_secrets"]
+__all__ = [
+    "CANARY",
+    "Plan",
+    "are_canaries",
+    "check_data_fingerprint",
+    "check_ids",
+    "fingerprint",
+    "kept_weight",
+    "promises_fingerprint",
+    "remarks",
+    "unlisted_secrets",
+]
 
-
-_POSITIVE = ("batch_size", "clip_norm", "noise_scale")
-
-
-def check_sizes(plan: "Plan") -> None:
-    """Everything has one entry for each example or secret of the graph; ids and binding secrets are distinct."""
-    n, m = plan.incidence.num_examples, plan.incidence.num_secrets
-    if plan.weights.shape != (n,) or len(plan.secret_ids) != m or plan.prior.shape[:1] != (m,):
-        raise InvalidInput(
-            f"the incidence has {n} examples and {m} secrets, the plan {plan.weights.shape} weights, "
-            f"{len(plan.secret_ids)} ids and promises of shape {plan.prior.shape}; they must match"
-        )
-    if len({plan.prior.shape, plan.ceiling.shape, plan.posterior.shape}) > 1 or plan.prior.ndim != 2:
-        raise InvalidInput("priors, ceilings and posteriors must all have a row per secret and a column per point")
-    check_ids(plan.secret_ids)
-    binding = plan.binding
-    if binding.ndim != 1 or not np.array_equal(binding, np.unique(binding)):
-        raise InvalidInput("binding must list secrets in ascending order, each once")
-    if binding.size and not (binding[0] >= 0 and binding[-1] < m):
-        raise InvalidInput(f"binding names secrets outside [0, {m})")
-
-
-def check_ids(ids: tuple[str, ...]) -> None:
-    """Public names that a file can hold, no two the same."""
-    for secret, name in enumerate(ids):
-        if not isinstance(name, str) or not name or not _storable(name):
-            raise InvalidInput(f"secret_ids[{secret}] is not a non-empty string that a file can hold; rename it")
-    if len(set(ids)) != len(ids):
-        raise InvalidInput("some secret ids are the same; make every id unique")
-
-
-def check_numbers(plan: "Plan") -> None:
-    """Every setting is a number of the right kind, every promise well formed, every posterior within its ceiling."""
-    for name in ("noise_multiplier", *_POSITIVE, "weights_gap"):
-        if type(getattr(plan, name)) not in (int, float):
-            raise InvalidInput(f"{name} of a plan must be a plain number, not a {type(getattr(plan, name)).__name__}")
-    checked_noise(plan.noise_multiplier)
-    checked_rounds(plan.rounds)
-    checked_choice("bound", plan.bound, Bound)
-    checked_choice("capacity", plan.capacity, Capacity)
-    for name in _POSITIVE:
-        if not 0 < getattr(plan, name) <= sys.float_info.max:  # a whole number may be finite and yet no float
-            raise InvalidInput(f"{name}={getattr(plan, name)!r}; pass a finite number above 0")
-    if not plan.training_noise_multiplier <= sys.float_info.max:
-        raise InvalidInput(f"noise_scale={plan.noise_scale!r} makes the noise infinite; pass a smaller one")
-    if not 0 <= plan.weights_gap < 1:
-        raise InvalidInput(f"weights_gap={plan.weights_gap!r}; a relative gap lies in [0, 1)")
-    if not _is_time(plan.created):
-        raise InvalidInput("created must be a date and time such as 2026-01-31T12:00:00+00:00")
-    check_data_fingerprint(plan.data_fingerprint)
-    promise_arrays(plan.prior, plan.ceiling, len(plan.secret_ids))
-    checked_priors(plan.prior)
-    weight = plan.weights
-    if not (weight.size and weight.min() >= 0 and weight.max() <= 1):  # NaN fails
-        raise InvalidInput("weights must lie in [0, 1], one for each example")
-    broken = ~((plan.posterior >= plan.prior) & (plan.posterior <= plan.ceiling))
-    if broken.any():
-        raise CannotCertify(f"{int(broken.sum())} posteriors are not between prior and ceiling; this plan is void")
-
-
-def check_data_fingerprint(fingerprint: str | None) -> None:
-    """None, or one made under a key."""
-    if fingerprint is not None and not is_fingerprint(fingerprint):
-        raise InvalidInput(
-            "data_fingerprint is not what DataKey.fingerprint_rows returns; pass that, since a plain hash of private "
-            "data would let anyone test guesses"
-        )
-
-
-def promises_fingerprint(ids: Sequence[str], prior_SQ: NDArray[np.float64], ceiling_SQ: NDArray[np.float64]) -> str:
-    """SHA-256, in hex, of who is promised what: equal exactly for equal ids, priors and ceilings in the same order."""
-    names = b"".join(len(name.encode()).to_bytes(8, "little") + name.encode() for name in ids)
-    return fingerprint(b"hush promises 1\n" + names, prior_SQ, ceiling_SQ)
-
-
-def fingerprint(head: bytes, *arrays: NDArray[Any]) -> str:
-    """SHA-256, in hex, of arrays with their shapes: the same on every machine."""
-    digest = hashlib.sha256(head)
-    for array in arrays:
-        digest.update(np.array(array.shape, dtype="<i8").tobytes())
-        digest.update(np.ascontiguousarray(array, dtype="<i8" if array.dtype.kind == "i" else "<f8").tobytes())
-    return digest.hexdigest()
-
-
-def _is_time(text: object) -> bool:
-    try:  # Python reads more forms than it writes, also with a line break for the T
-        return isinstance(text, str) and datetime.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
-
-
-def _storable(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # lone surrogates
-        return False
-    return True
-
-
-CANARY = "canary-"  # how the ids of planted canaries begin; a number follows
+CURVE_PRIORS = np.array([1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 0.5])
+MAX_CURVES = 3  # secrets whose curve the certificate shows
+MAX_NAMED = 10  # binding secrets that the certificate names
+CANARY = "canary-"  # prefix of the ids of planted canaries; a number follows
 _CANARY = re.compile(rf"{CANARY}\d{{6,}}")
-
-
-def remarks(plan: "Plan") -> tuple[str, ...]:
-    """Sentences about secrets in no example, about weights and about canaries; none where there is nothing to say."""
-    return (*_about_unlisted(plan), *_about_weights(plan), *_about_canaries(plan))
-
-
-def unlisted_secrets(incidence: Incidence) -> int:
-    """How many secrets are in no example, so that no training can give them away, nor any noise hide them."""
-    return int(np.count_nonzero(incidence.examples_per_secret == 0))
-
-
-def kept_weight(plan: "Plan") -> float:
-    """The share of their weight that the examples with secrets keep; 1 where there are none.
-
-    The same on every machine: the sum is exact before it is rounded.
-    """
-    bearing = plan.weights[plan.incidence.secrets_per_example > 0]
-    return math.fsum(bearing) / bearing.size if bearing.size else 1.0
-
-
-def are_canaries(plan: "Plan") -> NDArray[np.bool_]:
-    """Which secrets have the id of a planted canary: ids are all that a plan knows of them."""
-    return np.array([_CANARY.fullmatch(name) is not None for name in plan.secret_ids], dtype=bool)
-
-
-def _about_unlisted(plan: "Plan") -> list[str]:
-    unlisted, secrets = unlisted_secrets(plan.incidence), plan.incidence.num_secrets
-    if not unlisted:
-        return []
-    are = "is" if unlisted == 1 else "are"
-    some = "The one secret is" if secrets == 1 else f"Of the {secrets:,} secrets {unlisted:,} {are}"
-    return [f"{some} in no listed example. What is in the data after all, in another spelling say, is not hidden."]
-
-
-def _about_weights(plan: "Plan") -> list[str]:
-    if not plan.incidence.num_entries:
-        return []
-    kept = rounded_down(round(100 * kept_weight(plan), 9), 3)  # 90 stays 90, though the float is a little less
-    return [f"How much is learnt: examples with secrets keep {kept} % of their weight."]
-
-
-def _about_canaries(plan: "Plan") -> list[str]:
-    canary_S = are_canaries(plan)
-    if not canary_S.any():
-        return []
-    said = f"Planted canaries protect nothing real: {canary_S.sum():,} of the {canary_S.size:,} secrets, by their ids."
-    prior, ceiling = plan.prior[~canary_S], plan.ceiling[~canary_S]
-    if prior.size:
-        said += (
-            f" For the others priors are at most {rounded_up(prior.max(), 3)}, ceilings from "
-            f"{rounded_down(ceiling.min(), 3)} to {rounded_up(ceiling.max(), 3)}."
-        )
-    return [said]
-
-
-Array = NDArray[np.float64]
-
-CURVE = np.array([1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 0.5])
-CURVES = 3  # secrets whose curve the certificate shows
-NAMED = 10  # binding secrets that the certificate names
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Plan:
-    """Rates, weights, noise and the posteriors they lead to.
+    """Rates, weights, noise and the posteriors that they lead to.
 
     prior, ceiling and posterior have a row per secret and a column per promised point; binding lists the secrets whose
-    promise about 1 % less noise would break. weights_gap is how far the sum of the weights may be from the best, of
-    weights that hold out the same examples.
+    promise about 1 % less noise would break. weights_gap bounds the relative distance of the sum of the weights from
+    the largest sum, among weights that hold out the same examples.
 
     Invariants: weights lie in [0, 1]; rates are batch_size * weights / sum(weights), all in [0, 1]; every posterior is
-    at most its ceiling; every array is read-only. noise_scale other than 1 makes it a simulation: training uses
-    noise_multiplier * noise_scale, and nothing is certified. data_fingerprint, if given, names the very data that the
-    examples are, row by row, under the owner's key (``DataKey.fingerprint_rows``).
+    at most its ceiling; every array is read-only. With a noise_scale other than 1 the plan is a simulation: training
+    uses noise_multiplier * noise_scale, and nothing is certified. data_fingerprint, if given, is the keyed fingerprint
+    of the data, row by row, under the owner's key (``DataKey.fingerprint_rows``).
     """
 
     incidence: Incidence
@@ -239,7 +89,7 @@ class Plan:
     def __post_init__(self) -> None:
         for name in ("prior", "ceiling", "posterior", "binding", "weights"):
             array = np.array(getattr(self, name), dtype=np.int64 if name == "binding" else np.float64)
-            array.flags.writeable = False  # a copy: the caller keeps theirs, and cannot change this one
+            array.flags.writeable = False  # a copy, so that the caller cannot change it
             object.__setattr__(self, name, array)
         check_sizes(self)
         check_numbers(self)
@@ -252,7 +102,7 @@ class Plan:
 
     @property
     def training_noise_multiplier(self) -> float:
-        """What training adds: the certified noise, unless this is a simulation."""
+        """The noise that training adds: the certified one, unless this is a simulation."""
         return self.noise_multiplier * self.noise_scale
 
     @property
@@ -267,7 +117,7 @@ class Plan:
 
     @property
     def effective_size(self) -> float:
-        """(sum w)^2 / sum w^2: how many equally used examples would be as diverse."""
+        """(sum w)^2 / sum w^2: the number of equally used examples that would be as diverse."""
         return self.total_weight**2 / float(self.weights @ self.weights)
 
     @property
@@ -277,11 +127,11 @@ class Plan:
 
     @cached_property
     def certificate(self) -> Certificate:
-        """What this plan promises and what it does not, with the curve prior -> posterior of binding secrets."""
+        """What this plan promises and does not promise, with the curves prior -> posterior of binding secrets."""
         share_S = (self.posterior / self.ceiling).max(axis=1)
         closest = self.binding if self.binding.size else np.argsort(-share_S, kind="stable")
-        named: list[int] = self.binding[:NAMED].tolist()
-        shown: list[int] = closest[:CURVES].tolist()
+        named: list[int] = self.binding[:MAX_NAMED].tolist()
+        shown: list[int] = closest[:MAX_CURVES].tolist()
         return Certificate(
             noise_multiplier=self.noise_multiplier,
             rounds=self.rounds,
@@ -320,20 +170,20 @@ class Plan:
             self.rates[self.incidence.examples_of(secret)],
             noise_multiplier=self.noise_multiplier,
             rounds=self.rounds,
-            prior=CURVE,
+            prior=CURVE_PRIORS,
             bound=self.bound,
         )
-        return tuple(zip(CURVE.tolist(), np.asarray(after).tolist(), strict=True))
+        return tuple(zip(CURVE_PRIORS.tolist(), np.asarray(after).tolist(), strict=True))
 
     def save(self, folder: str | Path) -> None:
-        """Write the plan, its graph and its certificate as a folder, whole or not at all."""
+        """Write the plan, its graph and its certificate as a folder, which appears complete or not at all."""
         from hush.plan.files import save_plan
 
         save_plan(self, Path(folder))
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read a folder that ``save`` wrote; every digest is checked, nothing is computed again (``verify`` does)."""
+        """Read a folder that ``save`` wrote. Every digest is checked; only ``verify`` recomputes the posteriors."""
         from hush.plan.files import load_plan
 
         return cls(**load_plan(Path(folder)))
@@ -354,8 +204,8 @@ class Plan:
         )
 
 
-def _same(one: Any, other: Any) -> bool:
-    return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+def _same(left: Any, right: Any) -> bool:
+    return np.array_equal(left, right) if isinstance(left, np.ndarray) else left == right
 
 
 def _versions() -> dict[str, str]:
@@ -367,3 +217,163 @@ def _versions() -> dict[str, str]:
         "scipy": scipy.__version__,
         "python": platform.python_version(),
     }
+
+
+# What every plan must satisfy, and fingerprints of its parts.
+
+
+def check_sizes(plan: "Plan") -> None:
+    """Everything has one entry per example or secret of the graph; ids and binding secrets are distinct."""
+    n, m = plan.incidence.num_examples, plan.incidence.num_secrets
+    if plan.weights.shape != (n,) or len(plan.secret_ids) != m or plan.prior.shape[:1] != (m,):
+        raise InvalidInput(
+            f"the incidence has {n} examples and {m} secrets, the plan {plan.weights.shape} weights, "
+            f"{len(plan.secret_ids)} ids and promises of shape {plan.prior.shape}; they must match"
+        )
+    if len({plan.prior.shape, plan.ceiling.shape, plan.posterior.shape}) > 1 or plan.prior.ndim != 2:
+        raise InvalidInput("priors, ceilings and posteriors must all have a row per secret and a column per point")
+    check_ids(plan.secret_ids)
+    binding = plan.binding
+    if binding.ndim != 1 or not np.array_equal(binding, np.unique(binding)):
+        raise InvalidInput("binding must list secrets in ascending order, each once")
+    if binding.size and not (binding[0] >= 0 and binding[-1] < m):
+        raise InvalidInput(f"binding names secrets outside [0, {m})")
+
+
+def check_ids(ids: tuple[str, ...]) -> None:
+    """Ids are distinct, non-empty strings that a file can hold."""
+    for secret, name in enumerate(ids):
+        if not isinstance(name, str) or not name or not _storable(name):
+            raise InvalidInput(f"secret_ids[{secret}] is not a non-empty string that a file can hold; rename it")
+    if len(set(ids)) != len(ids):
+        raise InvalidInput("some secret ids are the same; make every id unique")
+
+
+def check_numbers(plan: "Plan") -> None:
+    """Every setting is a number of the right kind, every promise well formed, every posterior within its ceiling."""
+    for name in ("noise_multiplier", "batch_size", "clip_norm", "noise_scale", "weights_gap"):
+        if type(getattr(plan, name)) not in (int, float):
+            kind = type(getattr(plan, name)).__name__
+            raise InvalidInput(Setting(name), f" of a plan must be a plain number, not a {kind}", setting=name)
+    checked_noise(plan.noise_multiplier)
+    checked_rounds(plan.rounds)
+    checked_choice("bound", plan.bound, Bound)
+    checked_choice("capacity", plan.capacity, Capacity)
+    checked_batch_size(plan.batch_size, plan.incidence.num_examples)
+    for name in ("clip_norm", "noise_scale"):
+        checked_positive(name, getattr(plan, name))
+    if not plan.training_noise_multiplier <= sys.float_info.max:
+        raise InvalidInput(
+            "this makes the noise infinite; pass a smaller number", setting="noise_scale", value=plan.noise_scale
+        )
+    if not 0 <= plan.weights_gap < 1:
+        raise InvalidInput(f"weights_gap={plan.weights_gap!r}; a relative gap lies in [0, 1)")
+    if not _is_time(plan.created):
+        raise InvalidInput("created must be a date and time such as 2026-01-31T12:00:00+00:00")
+    check_data_fingerprint(plan.data_fingerprint)
+    promise_arrays(plan.prior, plan.ceiling, len(plan.secret_ids))
+    checked_priors(plan.prior)
+    weight = plan.weights
+    if not (weight.size and weight.min() >= 0 and weight.max() <= 1):  # NaN fails
+        raise InvalidInput("weights must lie in [0, 1], one for each example")
+    broken = ~((plan.posterior >= plan.prior) & (plan.posterior <= plan.ceiling))
+    if broken.any():
+        raise CannotCertify(f"{int(broken.sum())} posteriors are not between prior and ceiling; the plan is void")
+
+
+def check_data_fingerprint(fingerprint: str | None) -> None:
+    """None, or one made under a key."""
+    if fingerprint is not None and not is_fingerprint(fingerprint):
+        raise InvalidInput(
+            "data_fingerprint is not a result of DataKey.fingerprint_rows; pass one, since a plain hash of private "
+            "data would let anyone test guesses"
+        )
+
+
+def promises_fingerprint(ids: Sequence[str], prior_SQ: NDArray[np.float64], ceiling_SQ: NDArray[np.float64]) -> str:
+    """SHA-256, in hex, of ids, priors and ceilings: equal exactly if these are equal and in the same order."""
+    names = b"".join(len(name.encode()).to_bytes(8, "little") + name.encode() for name in ids)
+    return fingerprint(b"hush promises 1\n" + names, prior_SQ, ceiling_SQ)
+
+
+def fingerprint(head: bytes, *arrays: NDArray[Any]) -> str:
+    """SHA-256, in hex, of arrays with their shapes: the same on every machine."""
+    digest = hashlib.sha256(head)
+    for array in arrays:
+        digest.update(np.array(array.shape, dtype="<i8").tobytes())
+        digest.update(np.ascontiguousarray(array, dtype="<i8" if array.dtype.kind == "i" else "<f8").tobytes())
+    return digest.hexdigest()
+
+
+def _is_time(text: object) -> bool:
+    try:  # Python reads more forms than it writes, also with a line break for the T
+        return isinstance(text, str) and datetime.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def _storable(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+    return True
+
+
+# What the certificate says about one particular plan.
+
+
+def remarks(plan: "Plan") -> tuple[str, ...]:
+    """Sentences about secrets in no example, about weights and about canaries, if there are any."""
+    return (*_about_unlisted(plan), *_about_weights(plan), *_about_canaries(plan))
+
+
+def unlisted_secrets(incidence: Incidence) -> int:
+    """The number of secrets in no example: training on the listed examples reveals nothing about them."""
+    return int(np.count_nonzero(incidence.examples_per_secret == 0))
+
+
+def kept_weight(plan: "Plan") -> float:
+    """The share of their weight that the examples with secrets keep; 1 if there are none.
+
+    The sum is exact before it is rounded, so the result is the same on every machine.
+    """
+    bearing = plan.weights[plan.incidence.secrets_per_example > 0]
+    return math.fsum(bearing) / bearing.size if bearing.size else 1.0
+
+
+def are_canaries(plan: "Plan") -> NDArray[np.bool_]:
+    """Which secrets have the id of a planted canary; a plan knows them only by their ids."""
+    return np.array([_CANARY.fullmatch(name) is not None for name in plan.secret_ids], dtype=bool)
+
+
+def _about_unlisted(plan: "Plan") -> list[str]:
+    unlisted, secrets = unlisted_secrets(plan.incidence), plan.incidence.num_secrets
+    if not unlisted:
+        return []
+    are = "is" if unlisted == 1 else "are"
+    some = "The one secret is" if secrets == 1 else f"Of the {secrets:,} secrets {unlisted:,} {are}"
+    return [f"{some} in no listed example. What is in the data after all, in another spelling say, is not hidden."]
+
+
+def _about_weights(plan: "Plan") -> list[str]:
+    if not plan.incidence.num_entries:
+        return []
+    kept = rounded_down(round(100 * kept_weight(plan), 9), 3)  # 90 stays 90, though the float is a little less
+    return [f"How much is learnt: examples with secrets keep {kept} % of their weight."]
+
+
+def _about_canaries(plan: "Plan") -> list[str]:
+    canary_S = are_canaries(plan)
+    if not canary_S.any():
+        return []
+    remark = (
+        f"Planted canaries protect nothing real: {canary_S.sum():,} of the {canary_S.size:,} secrets, by their ids."
+    )
+    prior, ceiling = plan.prior[~canary_S], plan.ceiling[~canary_S]
+    if prior.size:
+        remark += (
+            f" For the others priors are at most {rounded_up(prior.max(), 3)}, ceilings from "
+            f"{rounded_down(ceiling.min(), 3)} to {rounded_up(ceiling.max(), 3)}."
+        )
+    return [remark]

@@ -1,35 +1,21 @@
-"""Stage 4, after the plan: check one, or what was released under it, without trusting whoever made it.
+"""Verification of a plan, or of a release made under one, without trusting its author: everything is recomputed.
 
-folder: everything that the files state, against each other; posteriors: every promise proven again; certificates: the
-plan's own, and that of a run, word for word; release: the model that was trained under it.
+A plan: what its files state is compared with each other, and every posterior is computed again, one secret at a time,
+from the graph, the weights and the noise that the folder states. Searching, pruning and grouping of calibration play no
+part here. A release (release/ of ``hush train``, share/ of ``hush run``): in addition, its certificate must say what
+the certificate of its plan says, and the files of its model must have the fingerprint that it names. A run adds to the
+certificate the version of PyTorch, the fingerprint of its model and marks; if training did not check the data, it
+leaves out their fingerprint. Other files of a release are listed as not checked.
 
-Check a plan, or what a run released under one, without trusting whoever made it: everything is recomputed.
-
-Calibration's searching, pruning and grouping play no part here: every secret's posterior is computed afresh from the
-graph, the weights and the noise that the folder states. Integrity is not authenticity: that the files fit together
-does not say who wrote them; a detached signature does. Nor does it say that graph and promises are the owner's: give
-them, and they are compared.
-
-What was checked, and with what result.
-
-Every posterior of a plan again, one secret at a time, by a route that shares nothing with calibration's search.
-
-Whether certificates say what they have to: a plan's what the plan comes to, a run's what its plan's says.
-
-A run adds the version of PyTorch, the fingerprint of its model and marks. Where training did not check the data, it
-leaves their fingerprint out.
-
-What a run released, against its plan: its certificate, and the files of its model. The rest is named as not checked.
-
-A release is the folder release/ of ``hush train`` or ``hush run``. Its signature, if it was signed, is over
-its certificate, and so over everything that is checked here.
+Integrity is not authenticity: consistent files do not say who wrote them; a detached signature does. Nor do they say
+that graph and promises are the owner's: pass those, and they are compared.
 """
 
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting import posterior
+from hush.arrays import Array, Progress
 from hush.certificate import DATA_FINGERPRINT, Certificate
 from hush.errors import HushError, InvalidInput
 from hush.incidence import Incidence
@@ -69,10 +56,28 @@ from hush.storage import folder_digest, read_json
 
 __all__ = ["Check", "Verification", "verify"]
 
+MAX_MACHINE_DIFFERENCE = 1e-9  # relative: another machine may round a posterior to a larger value than the stated one
+MAX_BOUND_DIFFERENCE = 5e-3  # relative, of two upper bounds of one number: each is within 1e-3 of the true value
+FINE_ACCURACY = 1e-4  # at which a posterior is computed again before it counts as broken
+BINDING_CANDIDATES = 0.5  # share of its ceiling that the posterior of a binding secret exceeds
+BINDS_BELOW = 0.995  # share of the noise at which a secret that breaks its promise must be listed as binding
+HOLDS_BELOW = 0.98  # share of the noise at which a secret that keeps its promise must not be listed
+SHARED_BOUND_MARGIN = 0.02  # by which a listed secret may miss its ceiling: secrets drawn alike share a bound
+MAX_RATE_DIFFERENCE = 1e-12  # relative, between stored rates and those of the weights
+MAX_SUM_DIFFERENCE = 1e-9  # relative, between the sum of the rates and the batch size
+MAX_UNEVENNESS = 1e-5  # of weights without capacities: more than holding out examples takes from those with secrets
+MAX_NAMED = 5  # secrets or files that a check names
+VERSION = re.compile(r"\d[\w.+!-]{0,39}", re.ASCII)  # it stands on the page, where no free text may
+MODEL, TORCH = "model", "torch"  # the fingerprint and the version that a run adds
+WORDS = ("assumptions", "not_covered")  # fields whose wording may differ between versions
+CHECKED = {"plan", "model", "certificate.json", "certificate.md", RELEASE_SIGNATURE}
+UNCHECKED = re.compile(r"README\.md|report\.html|evaluations\.jsonl|round-\d{6,}")  # that a release may hold besides
+PLAN_FILES = {"plan.json", SIGNATURE, *FILES}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was checked."""
+    """The result of one check."""
 
     name: str
     passed: bool
@@ -81,9 +86,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """All checks of one folder; its certificate, of a release that of the run, if it could be read.
+    """All checks of a folder, and its certificate if it could be read: that of the plan, or of the run for a release.
 
-    unchecked: names of files in the folder that no check looks at.
+    unchecked: names of files in the folder that no check reads.
     """
 
     checks: tuple[Check, ...]
@@ -96,88 +101,162 @@ class Verification:
         return all(check.passed for check in self.checks)
 
 
-def check(name: str, passed: bool, otherwise: str, detail: str) -> Check:
-    """A check with what to say in either case."""
-    return Check(name=name, passed=passed, detail=detail if passed else otherwise)
+def _check(name: str, passed: bool, problem: str, detail: str) -> Check:
+    """A check with its detail, or with the problem if it failed."""
+    return Check(name=name, passed=passed, detail=detail if passed else problem)
 
 
-EQUAL = 1e-9  # another machine may round a posterior to something larger than what is stated, by this share at most
-SLACK = 5e-3  # two upper bounds of the same number may differ by this much: each is within 1e-3 of the truth
-FINER = 1e-4  # accuracy at which a posterior is computed again before it counts as broken
-NEAR = 0.5  # share of its ceiling above which a secret may bind
-LESS = 0.995  # whoever breaks at this share of the noise binds
-MUCH_LESS = 0.98  # whoever holds at this share does not
-ROOM = 0.02  # a secret listed as binding may miss its ceiling by this much: those who are drawn alike share a bound
+def verify(
+    folder: str | Path,
+    *,
+    public_key: str | Path | None = None,
+    incidence: Incidence | None = None,
+    secrets: Secrets | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Recompute everything that a plan's folder states. Guarantee: `passed` only if every promise was proven again.
 
-Progress = Callable[[int, int], None]
+    For a release (release/ of ``hush train``, share/ of ``hush run``) the plan in it is verified; the certificate of
+    the run must say what that plan says, and the files of the model must have the fingerprint that it names.
+
+    public_key: a PEM file; the detached signature of the plan, or of the release, must then be valid for it. incidence
+    and secrets: those of the owner; graph, ids, priors and ceilings of the plan must then equal them.
+    """
+    root = Path(folder)
+    released = is_release(root)
+    path = root / "plan" if released else root
+    try:
+        record = read_record(path)
+        refuse_unknown_words(minor_version(record))
+    except HushError as error:
+        return Verification(checks=(Check(name="plan.json", passed=False, detail=str(error)),), certificate=None)
+    checks = [Check(name="plan.json", passed=True, detail=f"format {record['format']}, digest fits")]
+    changed = changed_files(path, record)
+    checks.append(_check("files", not changed, f"changed after the plan was written: {changed}", "every digest fits"))
+    if public_key is not None:
+        problem = signature_problem(root, Path(public_key))
+        checks.append(_check("signature", problem is None, problem or "", f"valid for this key; {covered(root)}"))
+    try:
+        plan, rates = Plan(**read_fields(path, record)), stored_rates(path)
+        certificate = Certificate.from_dict(read_json(path / "certificate.json"))
+        unknown = additions(path, record)
+    except (HushError, OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        checks.append(Check(name="content", passed=False, detail=f"does not make a plan: {error}"))
+        return Verification(checks=tuple(checks), certificate=None)
+    if unknown:
+        detail = f"{', '.join(unknown)} holds fields that are not part of a plan and not checked; make the plan again"
+        checks.append(Check(name="content", passed=False, detail=detail))
+    if incidence is not None:
+        same = incidence.fingerprint == plan.incidence.fingerprint
+        checks.append(_check("graph", same, "the plan has another graph than the one given", "the one given"))
+    if secrets is not None:
+        checks.append(_check_promises(plan, secrets))
+    checks.append(_check_rates(plan, rates))
+    checks.append(_check_plan_certificate(plan, certificate, path))
+    checks.extend(check_posteriors(plan, progress))
+    if released:
+        release_checks, certificate = check_release(root, certificate)
+        checks.extend(release_checks)
+    others = unchecked(root, released=released)
+    return Verification(checks=tuple(checks), certificate=certificate, unchecked=others)
+
+
+def _check_promises(plan: Plan, secrets: Secrets) -> Check:
+    prior_SQ, ceiling_SQ = promise_arrays(secrets.prior, secrets.ceiling, len(secrets))
+    same = promises_fingerprint(secrets.ids, prior_SQ, ceiling_SQ) == plan.promises_fingerprint
+    return _check("promises", same, "ids, priors or ceilings are not those given", "those given")
+
+
+def _check_rates(plan: Plan, rate: Array) -> Check:
+    """The weights give exactly the stored rates, which sum to the batch size; without capacities all are equal."""
+    problems: list[str] = []
+    expected = plan.batch_size * plan.weights / math.fsum(plan.weights)
+    used_N = np.delete(plan.weights, held_out_examples(plan))
+    if rate.shape != expected.shape or not np.all(np.abs(rate - expected) <= MAX_RATE_DIFFERENCE * expected):  # or NaN
+        problems.append("rates are not batch_size * weight / sum(weights)")
+    elif not (rate.size and rate.min() >= 0 and rate.max() <= 1):
+        problems.append("rates leave [0, 1]")
+    elif not abs(math.fsum(rate) - plan.batch_size) <= MAX_SUM_DIFFERENCE * plan.batch_size:
+        problems.append(f"rates sum to {math.fsum(rate):.6g}, not to the batch size {plan.batch_size:g}")
+    elif plan.capacity == "none" and used_N.min(initial=1.0) < 1 - MAX_UNEVENNESS:
+        problems.append("some examples are used less than others, though the capacity is 'none'")
+    return _check("rates", not problems, "; ".join(problems), f"sum to {plan.batch_size:g}, none above 1")
+
+
+# Every posterior again, by a route that shares nothing with the search of calibration.
 
 
 def check_posteriors(plan: Plan, progress: Progress | None) -> tuple[Check, Check]:
-    """Every posterior, recomputed alone, is within its ceiling and what is stated; exactly who is said to bind does."""
+    """Every recomputed posterior is at most its ceiling and the stated one, and exactly the listed secrets bind."""
     total = plan.incidence.num_secrets
     listed = np.zeros(total, dtype=bool)
     listed[plan.binding] = True
     faults: dict[str, list[str]] = {"broken": [], "larger than stated": [], "binding": []}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for secret, found in enumerate(pool.map(partial(_faults, plan, listed), range(total))):
-            for fault in found:
+        for secret, kinds in enumerate(pool.map(partial(_faults, plan, listed), range(total))):
+            for fault in kinds:
                 faults[fault].append(plan.secret_ids[secret])
             if progress is not None:
                 progress(secret + 1, total)
 
-    def told(fault: str) -> str:
+    def named(fault: str) -> str:
         ids = faults[fault]
-        return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        return ", ".join(ids[:MAX_NAMED]) + (f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else "")
 
     if faults["broken"]:
         broken = counted(len(faults["broken"]), "promise")
-        problem = f"{broken} not kept at noise {plan.noise_multiplier:.6g}: {told('broken')}"
+        problem = f"{broken} not kept at noise {plan.noise_multiplier:.6g}: {named('broken')}"
     else:
-        problem = f"{len(faults['larger than stated'])} larger than stated: {told('larger than stated')}"
+        problem = f"{len(faults['larger than stated'])} larger than stated: {named('larger than stated')}"
     sound = not (faults["broken"] or faults["larger than stated"])
     recomputed = "the one there is" if total == 1 else f"all {total}"
     bind = f"{counted(plan.binding.size, 'secret')} {'binds' if plan.binding.size == 1 else 'bind'}"
     return (
-        check("posteriors", sound, problem, f"{recomputed} recomputed, every one within its ceiling"),
-        check("binding", not faults["binding"], f"wrongly listed or left out: {told('binding')}", f"{bind}, as stated"),
+        _check("posteriors", sound, problem, f"{recomputed} recomputed, every one within its ceiling"),
+        _check(
+            "binding", not faults["binding"], f"wrongly listed or left out: {named('binding')}", f"{bind}, as stated"
+        ),
     )
 
 
-def is_proven(plan: Plan, secret: int, prior: np.ndarray, stated: np.ndarray, found: np.ndarray) -> bool:
-    """Whether posteriors from these priors are at most what is stated. found: upper bounds by the plan's bound.
+def _are_proven(plan: Plan, secret: int, prior: Array, stated: Array, recomputed: Array) -> bool:
+    """Whether posteriors from these priors are at most the stated ones. recomputed: upper bounds by the plan's bound.
 
-    Those may be too large by mere discretisation, or since the search for the best order ended elsewhere; so before
-    they count as larger, a finer one of the same kind and then the tight one are tried.
+    Those may be too large because of discretisation, or because the search for the best order ended at another order.
+    So before they count as larger, a finer bound of the same kind and then the tight one are computed.
     """
     for bound in dict.fromkeys((plan.bound, "blowup")):
-        if np.all(found <= stated * (1 + EQUAL)):
+        if np.all(recomputed <= stated * (1 + MAX_MACHINE_DIFFERENCE)):
             return True
-        found = np.minimum(found, _found(plan, secret, prior, bound=bound, accuracy=FINER))
-    return bool(np.all(found <= stated * (1 + EQUAL)))
+        recomputed = np.minimum(recomputed, _posteriors(plan, secret, prior, bound=bound, accuracy=FINE_ACCURACY))
+    return bool(np.all(recomputed <= stated * (1 + MAX_MACHINE_DIFFERENCE)))
 
 
-def _faults(plan: Plan, listed: np.ndarray, secret: int) -> list[str]:
+def _faults(plan: Plan, listed: NDArray[np.bool_], secret: int) -> list[str]:
     """What is wrong with one secret."""
     prior_Q, ceiling_Q, stated_Q = plan.prior[secret], plan.ceiling[secret], plan.posterior[secret]
-    now_Q = _found(plan, secret, prior_Q)
+    now_Q = _posteriors(plan, secret, prior_Q)
     if not np.all(now_Q <= ceiling_Q):
-        now_Q = np.minimum(now_Q, _found(plan, secret, prior_Q, accuracy=FINER))
+        now_Q = np.minimum(now_Q, _posteriors(plan, secret, prior_Q, accuracy=FINE_ACCURACY))
     faults: list[str] = []
     if not np.all(now_Q <= ceiling_Q):
         faults.append("broken")
-    elif not is_proven(plan, secret, prior_Q, stated_Q, now_Q):
+    elif not _are_proven(plan, secret, prior_Q, stated_Q, now_Q):
         faults.append("larger than stated")
-    near = bool(np.any(now_Q > NEAR * ceiling_Q))
+    may_bind = bool(np.any(now_Q > BINDING_CANDIDATES * ceiling_Q))
     if listed[secret]:
-        if not (near and np.any(_found(plan, secret, prior_Q, noise_share=MUCH_LESS) > (1 - ROOM) * ceiling_Q)):
+        less_Q = _posteriors(plan, secret, prior_Q, noise_share=HOLDS_BELOW) if may_bind else now_Q
+        if not (may_bind and np.any(less_Q > (1 - SHARED_BOUND_MARGIN) * ceiling_Q)):
             faults.append("binding")
-    elif near and np.any(_found(plan, secret, prior_Q, noise_share=LESS, accuracy=FINER) > (1 + SLACK) * ceiling_Q):
-        faults.append("binding")
+    elif may_bind:
+        less_Q = _posteriors(plan, secret, prior_Q, noise_share=BINDS_BELOW, accuracy=FINE_ACCURACY)
+        if np.any(less_Q > (1 + MAX_BOUND_DIFFERENCE) * ceiling_Q):
+            faults.append("binding")
     return faults
 
 
-def _found(plan: Plan, secret: int, prior: np.ndarray, *, noise_share: float = 1.0, **settings: Any) -> np.ndarray:
-    """Upper bounds from these priors, with a share of the plan's noise and, unless told otherwise, by its bound."""
+def _posteriors(plan: Plan, secret: int, prior: Array, *, noise_share: float = 1.0, **settings: Any) -> Array:
+    """Upper bounds from these priors, with a share of the plan's noise and, by default, by the plan's bound."""
     return np.asarray(
         posterior(
             plan.rates[plan.incidence.examples_of(secret)],
@@ -189,28 +268,26 @@ def _found(plan: Plan, secret: int, prior: np.ndarray, *, noise_share: float = 1
     )
 
 
-VERSION = re.compile(r"\d[\w.+!-]{0,39}", re.ASCII)  # it stands on the page, and no word may
-MODEL, TORCH = "model", "torch"  # the fingerprint and the version that a run adds
-WORDS = ("assumptions", "not_covered")  # which another version may put in other words
+# Certificates: that of a plan against the plan, that of a run against its plan.
 
 
 def refuse_unknown_words(minor: int) -> None:
-    """Refuse a plan of another minor version: what it may say in other words cannot be told from what is forged."""
+    """Refuse a plan of another minor version: a changed wording cannot be distinguished from a forged one."""
     if minor != MINOR:
         raise InvalidInput(
-            f"the plan has format {MAJOR}.{minor}, and this hush knows what a certificate has to say in format "
+            f"the plan has format {MAJOR}.{minor}, and this hush knows the wording of certificates in format "
             f"{MAJOR}.{MINOR} only; use the hush that wrote it"
         )
 
 
-def check_certificate(plan: Plan, stated: Certificate, folder: Path) -> Check:
-    """Both forms of a plan's certificate say what the plan says, but for the versions that wrote it."""
+def _check_plan_certificate(plan: Plan, stated: Certificate, folder: Path) -> Check:
+    """Both forms of a plan's certificate say what the plan says, except for the versions that wrote it."""
     different = plan_differences(plan, stated) or _forms_differ(stated, folder)
-    return _check("certificate", different, _matches(stated))
+    return _check_matches("certificate", different, _matches(stated))
 
 
-def check_run_certificate(planned: Certificate, folder: Path) -> tuple[Check, Certificate | None]:
-    """Both forms of a run's certificate say what its plan's says, and what a run may add; and the certificate."""
+def _check_run_certificate(planned: Certificate, folder: Path) -> tuple[Check, Certificate | None]:
+    """Both forms of a run's certificate say what that of its plan says, and what a run may add; and the certificate."""
     path = folder / "certificate.json"
     try:
         stated = Certificate.from_dict(read_json(path))
@@ -221,14 +298,14 @@ def check_run_certificate(planned: Certificate, folder: Path) -> tuple[Check, Ce
     detail = _matches(stated)
     if DATA_FINGERPRINT in planned.fingerprints and DATA_FINGERPRINT not in stated.fingerprints:
         detail += "; it does not name the data, which training did not check"
-    return _check("run's certificate", different, detail), stated
+    return _check_matches("run's certificate", different, detail), stated
 
 
 def plan_differences(plan: Plan, stated: Certificate) -> list[str]:
-    """What a plan's certificate states otherwise than the plan does."""
-    said, due = stated.to_dict(), plan.certificate.to_dict()
-    different = _differences(said, due, besides=("versions", "curve"))
-    if not (_curves_agree(said["curve"], due["curve"]) and _is_proven(plan, stated, plan.certificate)):
+    """The fields in which a plan's certificate differs from the plan."""
+    actual, expected = stated.to_dict(), plan.certificate.to_dict()
+    different = _differences(actual, expected, except_for=("versions", "curve"))
+    if not (_curves_agree(actual["curve"], expected["curve"]) and _curve_is_proven(plan, stated, plan.certificate)):
         different.append("curve")
     if stated.versions.keys() != plan.certificate.versions.keys() or not _are_versions(stated):
         different.append("versions")
@@ -236,43 +313,50 @@ def plan_differences(plan: Plan, stated: Certificate) -> list[str]:
 
 
 def run_differences(planned: Certificate, stated: Certificate, *, same_place: bool = True) -> list[str]:
-    """What a run's certificate states otherwise than its plan's does, beyond what a run may add.
+    """The fields in which a run's certificate differs from that of its plan, beyond what a run may add.
 
     same_place: both were written by the training, and agree to the last digit and word. Otherwise the plan may have
-    been made by another version on another machine, and only what it promises is compared.
+    been made by another version on another machine, and only its promises are compared.
     """
-    said, due = stated.to_dict(), planned.to_dict()
-    elsewhere = () if same_place else ("curve", *WORDS)
-    different = _differences(said, due, besides=("versions", "fingerprints", "marks", *elsewhere))
-    if not same_place and not _curves_agree(said["curve"], due["curve"]):
+    actual, expected = stated.to_dict(), planned.to_dict()
+    may_differ = () if same_place else ("curve", *WORDS)
+    different = _differences(actual, expected, except_for=("versions", "fingerprints", "marks", *may_differ))
+    if not same_place and not _curves_agree(actual["curve"], expected["curve"]):
         different.append("curve")
-    own, others = _but_torch(stated), _but_torch(planned)
-    if not _are_versions(stated) or (own != others if same_place else own.keys() != others.keys()):
+    run_versions, plan_versions = _without_torch(stated), _without_torch(planned)
+    same = run_versions == plan_versions if same_place else run_versions.keys() == plan_versions.keys()
+    if not _are_versions(stated) or not same:
         different.append("versions")
     if stated.marks[: len(planned.marks)] != planned.marks:
         different.append("marks")
     return different + _other_fingerprints(dict(planned.fingerprints), stated.fingerprints)
 
 
-def _other_fingerprints(due: dict[str, str], named: Mapping[str, str]) -> list[str]:
-    if DATA_FINGERPRINT not in named:
-        due.pop(DATA_FINGERPRINT, None)
-    names = sorted(name for name in {*named, *due} if name != MODEL and named.get(name) != due.get(name))
-    different = [f"fingerprint of the {name}" if name in due else "a fingerprint of something else" for name in names]
-    return different if MODEL in named else [*different, "fingerprint of the model (there is none)"]
+def _other_fingerprints(expected: dict[str, str], actual: Mapping[str, str]) -> list[str]:
+    if DATA_FINGERPRINT not in actual:
+        expected.pop(DATA_FINGERPRINT, None)
+    names = sorted(name for name in {*actual, *expected} if name != MODEL and actual.get(name) != expected.get(name))
+    different = [
+        f"fingerprint of the {name}" if name in expected else "a fingerprint of something else" for name in names
+    ]
+    return different if MODEL in actual else [*different, "fingerprint of the model (there is none)"]
 
 
-def _check(name: str, different: list[str], detail: str) -> Check:
-    return check(name, not different, f"does not match the plan in {', '.join(different)}", detail)
+def _check_matches(name: str, different: list[str], detail: str) -> Check:
+    return _check(name, not different, f"does not match the plan in {', '.join(different)}", detail)
 
 
-def _differences(said: dict[str, Any], due: dict[str, Any], *, besides: tuple[str, ...]) -> list[str]:
-    compared = [name for name in due if name not in besides]
-    return [_told(name, said[name], due[name]) for name in compared if not _identical(said[name], due[name])]
+def _differences(actual: dict[str, Any], expected: dict[str, Any], *, except_for: tuple[str, ...]) -> list[str]:
+    compared = [name for name in expected if name not in except_for]
+    return [
+        _described(name, actual[name], expected[name])
+        for name in compared
+        if not _identical(actual[name], expected[name])
+    ]
 
 
 def _forms_differ(stated: Certificate, folder: Path) -> list[str]:
-    """Which of the two files says anything else than this, or says it in another way."""
+    """Which of the two files differs from this certificate in content or form."""
     different: list[str] = []
     if (folder / "certificate.json").read_bytes() != f"{json.dumps(stated.to_dict(), indent=2)}\n".encode():
         different.append("certificate.json (it holds more than that, or is written in another way)")
@@ -286,60 +370,60 @@ def _matches(certificate: Certificate) -> str:
     return "matches the plan" if certificate.is_real else f"matches the plan, but is marked: {certificate.marks}"
 
 
-def _told(name: str, said: Any, due: Any) -> str:
+def _described(name: str, actual: Any, expected: Any) -> str:
     """A field, with its values if they are plain numbers."""
-    plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (said, due))
-    return f"{name} ({said!r}, the plan's is {due!r})" if plain else name
+    plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (actual, expected))
+    return f"{name} ({actual!r}, the plan's is {expected!r})" if plain else name
 
 
-def _identical(stated: Any, due: Any) -> bool:
-    return type(stated) is type(due) and stated == due
+def _identical(actual: Any, expected: Any) -> bool:
+    return type(actual) is type(expected) and actual == expected
 
 
 def _are_versions(stated: Certificate) -> bool:
-    """Whether its versions look like versions, whichever they are."""
+    """Whether its versions have the form of versions."""
     return all(VERSION.fullmatch(version) for version in stated.versions.values())
 
 
-def _but_torch(certificate: Certificate) -> dict[str, str]:
+def _without_torch(certificate: Certificate) -> dict[str, str]:
     return {name: version for name, version in certificate.versions.items() if name != TORCH}
 
 
-def _curves_agree(stated: dict[str, Any], due: dict[str, Any]) -> bool:
+def _curves_agree(actual: dict[str, Any], expected: dict[str, Any]) -> bool:
     """The same secrets and priors, and posteriors that another machine may have computed."""
-    if stated.keys() != due.keys() or any(len(stated[name]) != len(due[name]) for name in due):
+    if actual.keys() != expected.keys() or any(len(actual[name]) != len(expected[name]) for name in expected):
         return False
-    pairs = [pair for name in due for pair in zip(stated[name], due[name], strict=True)]
-    return all(said[0] == own[0] and math.isclose(said[1], own[1], rel_tol=SLACK) for said, own in pairs)
+    pairs = [pair for name in expected for pair in zip(actual[name], expected[name], strict=True)]
+    return all(
+        left[0] == right[0] and math.isclose(left[1], right[1], rel_tol=MAX_BOUND_DIFFERENCE) for left, right in pairs
+    )
 
 
-def _is_proven(plan: Plan, stated: Certificate, due: Certificate) -> bool:
+def _curve_is_proven(plan: Plan, stated: Certificate, expected: Certificate) -> bool:
     """Whether the posteriors of a curve with the right secrets and priors are upper bounds."""
-    for name, points in due.curve.items():
-        prior, found = np.array(points).T
-        said = np.array(stated.curve[name])[:, 1]
-        if not is_proven(plan, plan.secret_ids.index(name), prior, said, found):
+    for name, points in expected.curve.items():
+        prior, recomputed = np.array(points).T
+        posterior_stated = np.array(stated.curve[name])[:, 1]
+        if not _are_proven(plan, plan.secret_ids.index(name), prior, posterior_stated, recomputed):
             return False
     return True
 
 
-CHECKED = {"plan", "model", "certificate.json", "certificate.md", RELEASE_SIGNATURE}
-UNCHECKED = re.compile(r"README\.md|report\.html|evaluations\.jsonl|round-\d{6,}")  # that a release may hold besides
-OF_A_PLAN = {"plan.json", SIGNATURE, *FILES}
+# Releases.
 
 
 def check_release(folder: Path, planned: Certificate) -> tuple[tuple[Check, ...], Certificate | None]:
-    """The checks of a release beside those of its plan, and its certificate. planned: that of its plan, as it is there.
+    """The checks of a release in addition to those of its plan, and its certificate.
 
-    The plan's words are known, as after ``refuse_unknown_words``.
+    planned: the certificate of its plan as stored; ``refuse_unknown_words`` must have accepted its version.
     """
-    fits, certificate = check_run_certificate(planned, folder)
-    return (fits, _check_model(folder, certificate), _check_names(folder)), certificate
+    matches, certificate = _check_run_certificate(planned, folder)
+    return (matches, _check_model(folder, certificate), _check_names(folder)), certificate
 
 
 def unchecked(folder: Path, *, released: bool) -> tuple[str, ...]:
-    """Names in the folder of a release, or of a plan, that no check looks at."""
-    known = CHECKED if released else OF_A_PLAN
+    """Names in the folder of a release, or of a plan, that no check reads."""
+    known = CHECKED if released else PLAN_FILES
     return tuple(_shown(path, folder) for path in sorted(folder.iterdir()) if path.name not in known)
 
 
@@ -347,118 +431,38 @@ def model_problem(model: Path, named: str | None) -> str | None:
     """Why a folder is not the model that a certificate names by this fingerprint; None if it is."""
     if not model.is_dir():
         return "there is no folder model/; restore what was released"
-    # A fingerprint is blind to these: it enters no links, and a line break in a name could pass for two files.
-    odd = [path for path in sorted(model.rglob("*")) if not path.name.isprintable() or not _is_seen(path)]
+    # The fingerprint does not cover these: it follows no links, and a line break in a name could stand for two files.
+    odd = [path for path in sorted(model.rglob("*")) if not path.name.isprintable() or not _is_covered(path)]
     if odd:
         return f"{_shown(odd[0], model.parent)} is a link or has an odd name; copy the model as plain files"
-    found = folder_digest(model)
-    if found != named:
-        return f"its files have the fingerprint {found}, which is not what the certificate names; it is another model"
+    actual = folder_digest(model)
+    if actual != named:
+        return f"its files have the fingerprint {actual}, which is not the one in the certificate; it is another model"
     return None
 
 
 def _check_model(folder: Path, certificate: Certificate | None) -> Check:
     if certificate is None:
-        return Check(name="model", passed=False, detail="no certificate says which model it has to be")
+        return Check(name="model", passed=False, detail="no certificate says which model it must be")
     problem = model_problem(folder / "model", certificate.fingerprints.get(MODEL))
-    return check("model", problem is None, problem or "", "its files have the fingerprint that the certificate names")
+    return _check("model", problem is None, problem or "", "its files have the fingerprint that the certificate names")
 
 
 def _check_names(folder: Path) -> Check:
-    """Nothing lies in a release, or in its plan, that no release holds: it would pass for something checked."""
-    strange = [path for path in folder.iterdir() if path.name not in CHECKED and not UNCHECKED.fullmatch(path.name)]
+    """A release and its plan hold no foreign files, which a reader could take for checked ones."""
+    foreign = [path for path in folder.iterdir() if path.name not in CHECKED and not UNCHECKED.fullmatch(path.name)]
     if (folder / "plan").is_dir():
-        strange += [path for path in (folder / "plan").iterdir() if path.name not in OF_A_PLAN]
-    listed = ", ".join(_shown(path, folder) for path in sorted(strange)[:5])
-    problem = f"holds what is no part of a release: {listed}; take it out, or ask whoever put it there"
-    return check("folder", not strange, problem, "holds nothing that is no part of a release")
+        foreign += [path for path in (folder / "plan").iterdir() if path.name not in PLAN_FILES]
+    listed = ", ".join(_shown(path, folder) for path in sorted(foreign)[:MAX_NAMED])
+    problem = f"holds files that are not part of a release: {listed}; remove them, or ask who put them there"
+    return _check("folder", not foreign, problem, "holds only files that are part of a release")
 
 
-def _is_seen(path: Path) -> bool:
+def _is_covered(path: Path) -> bool:
     return path.is_file() or (path.is_dir() and not path.is_symlink())
 
 
 def _shown(path: Path, folder: Path) -> str:
-    """A name below a folder; one that could pass for something else is quoted."""
+    """A path relative to a folder; one with characters that cannot be printed is quoted."""
     name = path.relative_to(folder).as_posix() + ("/" if path.is_dir() else "")
     return name if name.isprintable() else repr(name)
-
-
-EXACT = 1e-12
-UNEVEN = 1e-5  # more than holding examples out takes from the weight of those with secrets
-
-
-def verify(
-    folder: str | Path,
-    *,
-    public_key: str | Path | None = None,
-    incidence: Incidence | None = None,
-    secrets: Secrets | None = None,
-    progress: Progress | None = None,
-) -> Verification:
-    """Recompute everything that a plan's folder states. Guarantee: `passed` only if every promise was proven again.
-
-    Of a release (release/ of ``hush train`` or ``hush run``) the plan in it is verified; the certificate of
-    the run must say what that plan says, and the files of the model must have the fingerprint that it names.
-
-    public_key: a PEM file; the detached signature of the plan, or of the release, must then be valid for it. incidence
-    and secrets: the owner's own; graph, ids, priors and ceilings of the plan must then be theirs.
-    """
-    root = Path(folder)
-    released = is_release(root)
-    path = root / "plan" if released else root
-    try:
-        record = read_record(path)
-        refuse_unknown_words(minor_version(record))
-    except HushError as error:
-        return Verification(checks=(Check(name="plan.json", passed=False, detail=str(error)),), certificate=None)
-    checks = [Check(name="plan.json", passed=True, detail=f"format {record['format']}, digest fits")]
-    changed = changed_files(path, record)
-    checks.append(check("files", not changed, f"changed after the plan was written: {changed}", "every digest fits"))
-    if public_key is not None:
-        problem = signature_problem(root, Path(public_key))
-        checks.append(check("signature", problem is None, problem or "", f"valid for this key; {covered(root)}"))
-    try:
-        plan, rates = Plan(**read_fields(path, record)), stored_rates(path)
-        certificate = Certificate.from_dict(read_json(path / "certificate.json"))
-        more = additions(path, record)
-    except (HushError, OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        checks.append(Check(name="content", passed=False, detail=f"does not make a plan: {error}"))
-        return Verification(checks=tuple(checks), certificate=None)
-    if more:
-        detail = f"{', '.join(more)} holds more than a plan has, which nothing checks; make the plan again"
-        checks.append(Check(name="content", passed=False, detail=detail))
-    if incidence is not None:
-        same = incidence.fingerprint == plan.incidence.fingerprint
-        checks.append(check("graph", same, "the plan is about another graph than the one given", "the one given"))
-    if secrets is not None:
-        checks.append(_promises(plan, secrets))
-    checks.append(_rates(plan, rates))
-    checks.append(check_certificate(plan, certificate, path))
-    checks.extend(check_posteriors(plan, progress))
-    if released:
-        of_run, certificate = check_release(root, certificate)
-        checks.extend(of_run)
-    rest = unchecked(root, released=released)
-    return Verification(checks=tuple(checks), certificate=certificate, unchecked=rest)
-
-
-def _promises(plan: Plan, secrets: Secrets) -> Check:
-    prior_SQ, ceiling_SQ = promise_arrays(secrets.prior, secrets.ceiling, len(secrets))
-    same = promises_fingerprint(secrets.ids, prior_SQ, ceiling_SQ) == plan.promises_fingerprint
-    return check("promises", same, "ids, priors or ceilings are not those given", "those given")
-
-
-def _rates(plan: Plan, rate: NDArray[np.float64]) -> Check:
-    """Weights mean exactly the stored rates, and these sum to the batch size; without capacities they are all alike."""
-    problems: list[str] = []
-    expected = plan.batch_size * plan.weights / math.fsum(plan.weights)
-    if rate.shape != expected.shape or not np.all(np.abs(rate - expected) <= EXACT * expected):  # NaN fails
-        problems.append("rates are not batch_size * weight / sum(weights)")
-    elif not (rate.size and rate.min() >= 0 and rate.max() <= 1):
-        problems.append("rates leave [0, 1]")
-    elif not abs(math.fsum(rate) - plan.batch_size) <= 1e-9 * plan.batch_size:
-        problems.append(f"rates sum to {math.fsum(rate):.6g}, not to the batch size {plan.batch_size:g}")
-    elif plan.capacity == "none" and np.delete(plan.weights, held_out_examples(plan)).min(initial=1.0) < 1 - UNEVEN:
-        problems.append("some examples are used less than others, though the capacity is 'none'")
-    return check("rates", not problems, "; ".join(problems), f"sum to {plan.batch_size:g}, none above 1")

@@ -1,7 +1,11 @@
-"""Stage 7, what people look at: figures as files, and one self-contained page.
+"""Stage 7, the report: one self-contained HTML page about a plan, its training and its audit; and figures as files.
 
-inputs: what the page is made from -> numbers, methods, packing -> plots, scatter, attacks -> headline, sections
--> page -> report: all of it.
+markup    escaping, safe rounding and small tables, used by every part of the page
+numbers   what the page shows of a plan, as arrays: secrets, curves, noise by method
+plots     the interactive plots of the page, as data for Plotly; attacks: the same for an audit
+sections  the headline and the sections; page: the HTML around them, with the scripts in assets/
+report    the public class Report, and the readers of what it is made from
+figures   static pictures by matplotlib
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +18,7 @@ __all__ = ["MethodNoise", "Report", "noise_by_method"]
 
 
 def __getattr__(name: str) -> object:
-    """Loaded on first use: pictures alone need none of it."""
+    """Load a public name on first use: figures alone need none of them."""
     from importlib import import_module
 
     home = {"MethodNoise": "numbers", "Report": "report", "noise_by_method": "numbers"}

@@ -1,8 +1,7 @@
-"""Figures of the report: drawing only, from numbers that others computed. matplotlib loads when one is drawn.
+"""Static figures by matplotlib: noise by bound with a posterior curve, and the frontier of kept data against noise.
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; line styles repeat what colour says.
-
-The picture of a frontier: how much data is kept against how much noise it needs.
+Drawing only: the numbers are computed elsewhere. matplotlib is imported when a figure is drawn. Colours are those of
+Okabe and Ito, which colour-blind readers can distinguish; line styles repeat what the colours say.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ __all__ = ["FORMS", "Curve", "frontier_figure", "frontier_name", "noise_figure",
 
 
 FORMS = ("png", "svg", "html")
-PAGE = """<!doctype html>
+HTML_PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>hush</title>
 <style>body { margin: 2em auto; max-width: 60em; } svg { width: 100%; height: auto; }</style></head>
@@ -35,14 +34,14 @@ SVG
 </html>
 """
 INK, MUTED, GRID = "#222222", "#6b6b6b", "#e4e4e4"
-LINES: Mapping[str, tuple[str, str, str]] = {  # name, colour, line style
+BOUND_STYLES: Mapping[str, tuple[str, str, str]] = {  # label, colour, line style
     "kl": ("KL (the paper)", "#D55E00", "-"),
     "renyi": ("Rényi", "#0072B2", "--"),
     "blowup": ("tight (hush)", "#009E73", "-"),
 }
 STYLE: Any = {  # matplotlib types the names of its settings
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the picture is the same everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib, so figures look the same everywhere
     "font.size": 10.5,
     "axes.edgecolor": "#9a9a9a",
     "axes.labelcolor": INK,
@@ -61,11 +60,24 @@ STYLE: Any = {  # matplotlib types the names of its settings
     "text.color": INK,
     "svg.hashsalt": "hush",  # the same bytes on every run
 }
+BOUNDS: Mapping[str, str] = {"blowup": "tight bound", "renyi": "Rényi bound", "kl": "KL bound"}
+CAPACITIES: Mapping[str, str] = {
+    "accounted": "accounted capacities",
+    "paper": "the paper's capacities",
+    "none": "all data",
+}
+FRONTIER_STYLES: Mapping[tuple[str, str], tuple[str, str, str]] = {  # colour, line style, marker
+    ("accounted", "blowup"): ("#009E73", "-", "o"),
+    ("paper", "blowup"): ("#0072B2", "--", "s"),
+    ("paper", "kl"): ("#D55E00", "-.", "^"),
+}
+OTHER_FRONTIER_STYLE = ("#555555", ":", "D")
+AXIS_MARGIN = 1.12  # factor left free at both ends of a logarithmic noise axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Prior → posterior at one noise, the point of it that was promised, and points beyond to point out."""
+    """Posterior against prior at one noise, the promised point, and further points to annotate."""
 
     priors: Sequence[float]
     posteriors: Sequence[float]
@@ -77,7 +89,7 @@ class Curve:
 def noise_figure(
     examples: Sequence[int], noise_by_bound: Mapping[str, Sequence[float]], curve: Curve, *, subtitle: str
 ) -> "Figure":
-    """Left: noise against the number of examples per secret, by bound. Right: what the promise means at that noise."""
+    """Left: noise against the number of examples per secret, by bound. Right: the posterior at that noise."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -94,32 +106,36 @@ def noise_figure(
 def save_figure(figure: "Figure", path: Path) -> None:
     """Write a PNG, an SVG or an HTML page with the SVG in it, by the path's suffix.
 
-    The file appears whole or not at all, holds no date, and asks no server for anything.
+    The file appears complete or not at all, contains no date, and loads nothing from a server.
     """
     import matplotlib as mpl
 
     form = path.suffix.removeprefix(".").lower()
     if form not in FORMS:
-        raise InvalidInput(f"{path} ends in {path.suffix!r}; a picture is written as {', '.join(FORMS)}")
-    drawn = BytesIO()
+        raise InvalidInput(f"{path} ends in {path.suffix!r}; pass a file name that ends in {', '.join(FORMS)}")
+    buffer = BytesIO()
     with mpl.rc_context(STYLE):
         kind = "svg" if form == "html" else form
-        figure.savefig(drawn, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
-    content = drawn.getvalue()
+        figure.savefig(buffer, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
+    content = buffer.getvalue()
     if form == "html":
         svg = content.decode()
-        content = PAGE.replace("SVG", svg[svg.index("<svg") :]).encode()
+        content = HTML_PAGE.replace("SVG", svg[svg.index("<svg") :]).encode()
     with whole_file(path) as file:
         file.write(content)
 
 
 def _draw_noise(axes: "Axes", examples: Sequence[int], noise_by_bound: Mapping[str, Sequence[float]]) -> None:
     middle = len(examples) // 2
-    place = {"kl": (-8, 8, "right", "bottom"), "renyi": (-4, 9, "right", "bottom"), "blowup": (6, -9, "left", "top")}
+    label_offset = {
+        "kl": (-8, 8, "right", "bottom"),
+        "renyi": (-4, 9, "right", "bottom"),
+        "blowup": (6, -9, "left", "top"),
+    }
     for bound, noise in noise_by_bound.items():
-        label, colour, style = LINES[bound]
+        label, colour, style = BOUND_STYLES[bound]
         axes.plot(examples, noise, color=colour, linestyle=style, linewidth=2.2, marker="o", markersize=3.5)
-        right, up, horizontal, vertical = place[bound]
+        right, up, horizontal, vertical = label_offset[bound]
         axes.annotate(
             label, (examples[middle], noise[middle]), (right, up), textcoords="offset points",
             color=colour, weight="bold", ha=horizontal, va=vertical,
@@ -136,9 +152,9 @@ def _draw_noise(axes: "Axes", examples: Sequence[int], noise_by_bound: Mapping[s
 
 
 def _draw_curve(axes: "Axes", curve: Curve) -> None:
-    colour = LINES["blowup"][1]
+    colour = BOUND_STYLES["blowup"][1]
     axes.set(xscale="log", yscale="log", xlabel="prior", ylabel="posterior, at most")
-    axes.set_title("What it means: from prior to posterior")
+    axes.set_title("What the promise means: from prior to posterior")
     axes.set_xlim(curve.priors[0], 1)
     axes.set_ylim(curve.priors[0], 4)
     axes.fill_between(curve.priors, curve.priors, curve.posteriors, color=colour, alpha=0.07, linewidth=0)
@@ -151,10 +167,10 @@ def _draw_curve(axes: "Axes", curve: Curve) -> None:
     axes.annotate(promise, (curve.prior, curve.ceiling), (10, -5), textcoords="offset points", weight="bold", va="top")
     for prior, posterior in curve.beyond:
         axes.plot(prior, posterior, "o", color=colour, markersize=7, **edge)
-        shown = f"{_power(prior)} → {rounded_up(posterior, 2 if posterior < 0.9 else 4)}"
+        label = f"{_power(prior)} → {rounded_up(posterior, 2 if posterior < 0.9 else 4)}"
         left = prior > 0.1
         axes.annotate(
-            shown, (prior, posterior), (0, 8) if left else (4, -9), textcoords="offset points",
+            label, (prior, posterior), (0, 8) if left else (4, -9), textcoords="offset points",
             color=MUTED, fontsize=9.5, ha="right" if left else "left", va="bottom" if left else "top",
         )  # fmt: skip
     axes.text(2e-6, 2e-7, "posterior = prior:\nnothing learned", color=MUTED, fontsize=9.5, va="top", linespacing=1.3)
@@ -168,35 +184,24 @@ def _power(value: float) -> str:
     return f"{head}$10^{{{int(exponent)}}}$"
 
 
-def _plain_ticks(axis: Any, places: Sequence[float]) -> None:
+def _plain_ticks(axis: Any, ticks: Sequence[float]) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    axis.set_major_locator(FixedLocator(places))
+    axis.set_major_locator(FixedLocator(ticks))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
 
-BOUNDS: Mapping[str, str] = {"blowup": "tight bound", "renyi": "Rényi bound", "kl": "KL bound"}
-CAPACITIES: Mapping[str, str] = {
-    "accounted": "accounted capacities",
-    "paper": "the paper's capacities",
-    "none": "all data",
-}
-LOOKS: Mapping[tuple[str, str], tuple[str, str, str]] = {  # colour, line style, marker
-    ("accounted", "blowup"): ("#009E73", "-", "o"),
-    ("paper", "blowup"): ("#0072B2", "--", "s"),
-    ("paper", "kl"): ("#D55E00", "-.", "^"),
-}
-OTHER = ("#555555", ":", "D")
+# The frontier.
 
 
 def frontier_name(frontier: Frontier) -> str:
-    """What a reader calls this curve."""
+    """The name of a frontier in legends."""
     return f"{CAPACITIES[frontier.capacity]}, {BOUNDS[frontier.bound]}"
 
 
 def frontier_figure(frontiers: Sequence[Frontier], *, subtitle: str = "") -> "Figure":
-    """Kept weight against noise, one curve for each frontier; a star marks the best row of the first."""
+    """Kept weight against noise, one curve for each frontier; a star marks the best point of the first."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -204,9 +209,9 @@ def frontier_figure(frontiers: Sequence[Frontier], *, subtitle: str = "") -> "Fi
         figure = Figure(figsize=(8.2, 5.4), layout="constrained")
         axes = figure.subplots()
         for frontier in frontiers:
-            _draw(axes, frontier)
+            _draw_frontier(axes, frontier)
         _mark_best(axes, frontiers[0])
-        axes.set_title("What noise buys: data kept")
+        axes.set_title("Data kept at each noise")
         axes.set(xlabel="noise multiplier (less is better)", ylabel="weight kept by examples with secrets")
         axes.set_ylim(-0.03, 1.06)
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
@@ -216,8 +221,8 @@ def frontier_figure(frontiers: Sequence[Frontier], *, subtitle: str = "") -> "Fi
     return figure
 
 
-def _draw(axes: "Axes", frontier: Frontier) -> None:
-    colour, style, marker = LOOKS.get((frontier.capacity, frontier.bound), OTHER)
+def _draw_frontier(axes: "Axes", frontier: Frontier) -> None:
+    colour, style, marker = FRONTIER_STYLES.get((frontier.capacity, frontier.bound), OTHER_FRONTIER_STYLE)
     rows = sorted(frontier.rows, key=lambda row: row.noise_multiplier)
     axes.plot(
         [row.noise_multiplier for row in rows], [row.kept_weight for row in rows], label=frontier_name(frontier),
@@ -226,10 +231,10 @@ def _draw(axes: "Axes", frontier: Frontier) -> None:
 
 
 def _mark_best(axes: "Axes", frontier: Frontier) -> None:
-    """It is the best of what is drawn; a plan looks between the points, too, and may need less noise."""
+    """Mark the best of the points drawn; a plan also searches between them, and may need less noise."""
     best = frontier.best
-    enough = f"least noise here that keeps {100 * KEEP:.0f} %:"
-    what = enough if best.kept_weight >= KEEP else "most data here, at a noise of"
+    enough = f"least noise of the points that keep {100 * KEEP:.0f} %:"
+    what = enough if best.kept_weight >= KEEP else "most data of the points, at a noise of"
     kept = f"{rounded_up(best.noise_multiplier, 3)}, {rounded_down(round(100 * best.kept_weight, 9), 3)} % kept"
     axes.plot(
         best.noise_multiplier, best.kept_weight, "*", label=f"{what} {kept}",
@@ -241,12 +246,13 @@ def _noise_axis(axes: "Axes", noises: Sequence[float]) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     least, most = min(noises), max(noises)
-    if least <= 0 or most <= 0:  # no noise is needed somewhere: a plain scale shows it
+    if least <= 0 or most <= 0:  # a linear scale, which can show a noise of 0
         return
     axes.set_xscale("log")
-    axes.set_xlim(least / 1.12, most * 1.12)
+    axes.set_xlim(least / AXIS_MARGIN, most * AXIS_MARGIN)
     steps = (1, 2, 5) if most > 8 * least else (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
-    places = [step * 10.0**power for power in range(-4, 9) for step in steps]
-    axes.xaxis.set_major_locator(FixedLocator([place for place in places if least / 1.12 <= place <= most * 1.12]))
+    ticks = [step * 10.0**power for power in range(-4, 9) for step in steps]
+    inside = [tick for tick in ticks if least / AXIS_MARGIN <= tick <= most * AXIS_MARGIN]
+    axes.xaxis.set_major_locator(FixedLocator(inside))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())

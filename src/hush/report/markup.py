@@ -1,13 +1,7 @@
-"""Below every part of the page: text made harmless, numbers rounded to the safe side, small tables.
+"""HTML building blocks of the page: escaped text, numbers rounded to the safe side, small tables.
 
-Nothing reaches the page but through ``shown``: ids, titles and reasons come from files that anyone may have written.
-
-The rows of the secrets' table as one compact block of bytes, which the page unpacks in a moment.
-
-Layout: all float64 columns, then all int32 columns, then ids (and texts, if the owner asked) as JSON; little-endian,
-deflated, base64. The page reads them as typed arrays: 100,000 rows take a few megabytes and no parsing of numbers.
-
-Legend: R rows.
+Every text reaches the page through ``shown`` or ``embedded``: ids, titles and reasons come from files that anyone may
+have written.
 """
 
 import json
@@ -31,12 +25,12 @@ __all__ = [
 
 
 def printable(text: str) -> str:
-    """Text without anything that steers a display: line breaks, terminal codes, marks that turn the writing around."""
+    """Text without control characters: line breaks, terminal codes, marks that reverse the writing direction."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def shown(text: object) -> str:
-    """Text as HTML that can only be read.
+    """Text escaped for HTML, without control characters.
 
     >>> shown('<img src=x onerror="alert(1)">')
     '&lt;img src=x onerror=&quot;alert(1)&quot;&gt;'
@@ -45,7 +39,7 @@ def shown(text: object) -> str:
 
 
 def embedded(data: Any) -> str:
-    """Data as JSON that can stand inside a script element and cannot end it.
+    """Data as JSON that cannot end the script element it stands in.
 
     >>> embedded(["</script>"])
     '["\\\\u003c/script\\\\u003e"]'
@@ -55,7 +49,7 @@ def embedded(data: Any) -> str:
 
 
 def at_most(value: float, digits: int = 4) -> str:
-    """An upper bound, rounded up, without idle zeros.
+    """An upper bound, rounded up, without trailing zeros.
 
     >>> at_most(1e-3), at_most(0.00099621), at_most(1.0)
     ('0.001', '0.0009963', '1')
@@ -64,7 +58,7 @@ def at_most(value: float, digits: int = 4) -> str:
 
 
 def at_least(value: float, digits: int = 4) -> str:
-    """A lower bound, or a prior up to which something holds, rounded down, without idle zeros.
+    """A lower bound, or a prior up to which something holds, rounded down, without trailing zeros.
 
     >>> at_least(1e-10), at_least(0.00099629)
     ('1e-10', '0.0009962')
@@ -87,7 +81,7 @@ def percent_at_least(share: float, digits: int = 4) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> str:
-    """A table whose first column is text and whose others are numbers, in a box of its own to scroll in."""
+    """A table whose first column is text and whose others are numbers, in its own scrollable box."""
     heads = "".join(f'<th scope="col">{shown(column)}</th>' for column in columns)
     lines = "".join(
         f'<tr><th scope="row">{shown(first)}</th>' + "".join(f"<td>{shown(cell)}</td>" for cell in rest) + "</tr>\n"
@@ -102,7 +96,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, caption: 
 
 
 def _percent(share: float) -> float:
-    """The point moved by two places: a product by 100 would add a hair, which rounding would show."""
+    """The decimal point moved by two digits: multiplying by 100 adds an error that rounding would show."""
     return float(Decimal(repr(float(share))).scaleb(2))
 
 

@@ -1,57 +1,68 @@
-"""What a report tells of a plan, as arrays: each secret's closest point, its examples before and after weighting.
+"""The numbers that a report shows of a plan: secrets, posterior curves, noise by method, and the packed table.
 
-Legend: N examples, S secrets, Q promised points of a secret, B bins.
+:class:`SecretNumbers` has each secret's closest promised point and its examples before and after weighting.
+:func:`noise_by_method` is the noise that the same promise would need by other proofs and with all the data.
+:func:`packed_rows` is the table of secrets as one compact block of bytes: all float64 columns, then all int32 columns,
+then ids (and texts, if the owner asked) as JSON; little-endian, deflated, base64. The page reads it as typed arrays:
+100,000 rows take a few megabytes, and no numbers need to be parsed.
 
-The noise that the same promise would take by other proofs and with all the data: what the plan saved.
+Shapes: N examples, S secrets, Q promised points of a secret.
 """
 
 import base64
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting import calibrate, posterior
 from hush.accounting.arguments import Bound
+from hush.arrays import Array
 from hush.errors import CannotCertify, InfeasiblePlan
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.plan.plan import kept_weight
 from hush.report.markup import printable
 
+if TYPE_CHECKING:
+    from hush.audit.session import StepProgress
+
 __all__ = [
-    "MOST_ROWS",
-    "MOST_SECRETS",
-    "Curve",
+    "MAX_COMPARED_SECRETS",
+    "MAX_TABLE_ROWS",
     "MethodNoise",
     "PackedRows",
+    "SecretCurve",
     "SecretNumbers",
     "binned_counts",
-    "curve_of",
+    "closest_curves",
     "kept_weight",
     "noise_by_method",
     "packed_rows",
-    "shown_curves",
+    "secret_curve",
 ]
 
 
-Array = NDArray[np.float64]
-TOLD = (1e-4, 1e-2, 0.5)  # priors that the report tells about in words
-LEAST, MOST, POINTS = 1e-12, 0.5, 48
-CURVES = 3
-ALIKE = 0.04  # secrets whose examples weigh so nearly the same are drawn as one
+SHOWN_PRIORS = (1e-4, 1e-2, 0.5)  # whose posteriors the report states in words
+MIN_PRIOR, MAX_PRIOR, CURVE_POINTS = 1e-12, 0.5, 48  # of a posterior curve
+MAX_CURVES = 3
+SIMILAR_WEIGHT = 0.04  # relative difference of their examples' weight below which two curves would coincide
+MAX_COMPARED_SECRETS = 2_000  # above it noise by method takes minutes, and is computed only on request
+MAX_TABLE_ROWS = 100_000  # of the table of secrets
+BOUNDS: tuple[Bound, ...] = ("kl", "renyi", "blowup")
+BOUND_NAMES: Mapping[str, str] = {"kl": "KL (the paper)", "renyi": "Rényi", "blowup": "blow-up (hush)"}
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SecretNumbers:
-    """A row for each secret. prior, ceiling and posterior are those of the point that comes closest to its ceiling.
+    """One entry a secret. prior, ceiling and posterior are those of the promised point closest to its ceiling.
 
-    after_S is the sum of the weights of the secret's examples: by how many full examples it is drawn.
+    before_S: the number of its examples. after_S: the sum of their weights, that is, their number after weighting.
     """
 
     prior_S: Array
@@ -77,70 +88,73 @@ class SecretNumbers:
             ceiling_S=plan.ceiling[secrets, point_S],
             posterior_S=plan.posterior[secrets, point_S],
             before_S=graph.examples_per_secret,
-            after_S=after_S.astype(np.float64),  # without entries they come as whole numbers
+            after_S=after_S.astype(np.float64),  # without entries, bincount gives integers
             binding_S=binding_S,
         )
 
     @property
     def share_S(self) -> Array:
-        """Posterior by ceiling, at most 1."""
+        """Posterior divided by ceiling, at most 1."""
         return self.posterior_S / self.ceiling_S
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """What every prior may rise to, for one secret; upper bounds, with the promised point nearest its ceiling."""
+class SecretCurve:
+    """The largest posterior from each prior, for one secret, and its promised point closest to the ceiling.
+
+    shown_points: the prior and posterior of each of ``SHOWN_PRIORS``.
+    """
 
     name: str
     priors: tuple[float, ...]
     posteriors: tuple[float, ...]
-    told: tuple[tuple[float, float], ...]
+    shown_points: tuple[tuple[float, float], ...]
     prior: float
     ceiling: float
 
 
-def shown_curves(plan: Plan, numbers: SecretNumbers) -> list[Curve]:
-    """The curves of a few secrets that bind, or come closest; of those drawn alike only one."""
+def closest_curves(plan: Plan, numbers: SecretNumbers) -> list[SecretCurve]:
+    """The curves of a few binding secrets, or of those closest to their ceilings; of coinciding curves only one."""
     order = np.argsort(-numbers.share_S, kind="stable")
     closest = order[np.argsort(~numbers.binding_S[order], kind="stable")]
     chosen: list[int] = []
-    while closest.size and len(chosen) < CURVES:
+    while closest.size and len(chosen) < MAX_CURVES:
         chosen.append(int(closest[0]))
         size = numbers.after_S[chosen[-1]]
-        closest = closest[np.abs(numbers.after_S[closest] - size) > ALIKE * size]  # their curves would coincide
+        closest = closest[np.abs(numbers.after_S[closest] - size) > SIMILAR_WEIGHT * size]
         if numbers.binding_S.any():
             closest = closest[numbers.binding_S[closest]]
-    return [curve_of(plan, numbers, secret) for secret in chosen]
+    return [secret_curve(plan, numbers, secret) for secret in chosen]
 
 
-def curve_of(plan: Plan, numbers: SecretNumbers, secret: int) -> Curve:
-    """Prior → posterior for one secret, proven at every point."""
-    grid = np.geomspace(LEAST, MOST, POINTS)
+def secret_curve(plan: Plan, numbers: SecretNumbers, secret: int) -> SecretCurve:
+    """The posterior curve of one secret, proven at every point."""
+    grid = np.geomspace(MIN_PRIOR, MAX_PRIOR, CURVE_POINTS)
     promised = float(numbers.prior_S[secret])
-    asked = np.unique(np.concatenate([grid, TOLD, [promised]]))
-    found = np.asarray(
+    priors = np.unique(np.concatenate([grid, SHOWN_PRIORS, [promised]]))
+    posteriors = np.asarray(
         posterior(
             plan.rates[plan.incidence.examples_of(secret)],
             noise_multiplier=plan.noise_multiplier,
             rounds=plan.rounds,
-            prior=asked,
+            prior=priors,
             bound=plan.bound,
         )
     )
-    by_prior = dict(zip(asked.tolist(), found.tolist(), strict=True))
-    return Curve(
+    by_prior = dict(zip(priors.tolist(), posteriors.tolist(), strict=True))
+    return SecretCurve(
         name=plan.secret_ids[secret],
         priors=tuple(by_prior),
         posteriors=tuple(by_prior.values()),
-        told=tuple((prior, by_prior[prior]) for prior in TOLD),
+        shown_points=tuple((prior, by_prior[prior]) for prior in SHOWN_PRIORS),
         prior=promised,
         ceiling=float(numbers.ceiling_S[secret]),
     )
 
 
 def binned_counts(before_S: NDArray[np.int64], after_S: Array) -> tuple[list[str], list[int], list[int]]:
-    """How many secrets are in 0, 1, 2, 3–4, 5–8, … examples, before and (to the nearest) after weighting.
+    """How many secrets are in 0, 1, 2, 3–4, 5–8, … examples, before and (rounded) after weighting.
 
     >>> binned_counts(np.array([0, 1, 4, 9]), np.array([0.0, 0.2, 2.4, 6.0]))
     (['0', '1', '2', '3–4', '5–8', '9–16'], [1, 1, 0, 1, 0, 1], [2, 0, 1, 0, 1, 0])
@@ -155,20 +169,15 @@ def binned_counts(before_S: NDArray[np.int64], after_S: Array) -> tuple[list[str
     return names, counts[0].tolist(), counts[1].tolist()
 
 
-MOST_SECRETS = 2_000  # beyond it the comparison takes minutes, and waits to be asked for
-BOUNDS: tuple[Bound, ...] = ("kl", "renyi", "blowup")
-NAMES: Mapping[str, str] = {"kl": "KL (the paper)", "renyi": "Rényi", "blowup": "blow-up (hush)"}
-
-Progress = Callable[[str, int, int], None]
-"""What is being computed, how much of it is done, and how much there is."""
+# Noise by method.
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodNoise:
-    """One way to keep the promise. kept_weight: the share of their weight that examples with secrets keep.
+    """The noise that one method needs. kept_weight: the share of their weight that examples with secrets keep.
 
-    bound: by which proof; chosen: whether it is the plan that the report is about.
+    bound: the bound that proves it. chosen: whether it is the plan that the report is about.
     """
 
     name: str
@@ -178,50 +187,53 @@ class MethodNoise:
     chosen: bool = False
 
 
-def noise_by_method(plan: Plan, *, progress: Progress | None = None) -> tuple[MethodNoise, ...]:
-    """KL, Rényi and blow-up, each with all data and with the plan's rates; loosest first.
+def noise_by_method(plan: Plan, *, progress: "StepProgress | None" = None) -> tuple[MethodNoise, ...]:
+    """The noise by the KL, Rényi and blow-up bounds, each with all data and with the plan's rates; loosest first.
 
-    Guarantee: each noise is proven to keep every promise of the plan. Ways in which no noise does are left out.
+    Guarantee: each noise is proven to keep every promise of the plan. Methods by which no noise does are left out.
     """
     all_data = np.full(plan.incidence.num_examples, 1.0)
     all_data[held_out_examples(plan)] = 0.0
     all_data *= plan.batch_size / all_data.sum()
     kept = kept_weight(plan)
-    ways = [("all data", all_data, 1.0)]
+    weightings = [("all data", all_data, 1.0)]
     if kept < 1:
-        ways.append(("this plan's rates", plan.rates, kept))
-    found: list[MethodNoise] = []
-    for label, rate_N, share in ways:
+        weightings.append(("this plan's rates", plan.rates, kept))
+    methods: list[MethodNoise] = []
+    for label, rate_N, share in weightings:
         for bound in BOUNDS:
-            name, chosen = f"{NAMES[bound]}, {label}", bound == plan.bound and share == kept
-            noise = plan.noise_multiplier if chosen else _noise(plan, rate_N, bound, name, progress)
+            name, chosen = f"{BOUND_NAMES[bound]}, {label}", bound == plan.bound and share == kept
+            noise = plan.noise_multiplier if chosen else _calibrated_noise(plan, rate_N, bound, name, progress)
             if noise is not None:
-                way = MethodNoise(name=name, noise_multiplier=noise, kept_weight=share, bound=bound, chosen=chosen)
-                found.append(way)
-    return tuple(found)
+                methods.append(
+                    MethodNoise(name=name, noise_multiplier=noise, kept_weight=share, bound=bound, chosen=chosen)
+                )
+    return tuple(methods)
 
 
-def _noise(plan: Plan, rate_N: np.ndarray, bound: Bound, name: str, progress: Progress | None) -> float | None:
-    def told(done: int, total: int) -> None:
+def _calibrated_noise(
+    plan: Plan, rate_N: Array, bound: Bound, name: str, progress: "StepProgress | None"
+) -> float | None:
+    def report_progress(done: int, total: int) -> None:
         if progress is not None:
             progress(name, done, total)
 
     try:
         return calibrate(
             plan.incidence, prior=plan.prior, ceiling=plan.ceiling, rates=rate_N, rounds=plan.rounds, bound=bound,
-            progress=told,
+            progress=report_progress,
         ).noise_multiplier  # fmt: skip
     except (InfeasiblePlan, CannotCertify):
         return None
 
 
-MOST_ROWS = 100_000
+# The packed table of secrets.
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PackedRows:
-    """content: base64 of the deflated block; layout: what the page needs to know to read it; left_out: rows beyond."""
+    """content: base64 of the deflated block. layout: its columns, for the page. left_out: rows that are not in it."""
 
     content: str
     layout: Mapping[str, Any]
@@ -230,21 +242,21 @@ class PackedRows:
 
 
 def packed_rows(ids: Sequence[str], numbers: SecretNumbers, texts: Sequence[str] | None) -> PackedRows:
-    """A row for each secret, in the plan's order; beyond MOST_ROWS only those closest to their ceilings."""
-    chosen = _chosen(numbers)
+    """A row for each secret, in the plan's order; above MAX_TABLE_ROWS only those closest to their ceilings."""
+    chosen = _closest_rows(numbers)
     floats = {
         "prior": numbers.prior_S, "posterior": numbers.posterior_S, "ceiling": numbers.ceiling_S,
         "after": numbers.after_S,
     }  # fmt: skip
-    wholes = {"before": numbers.before_S, "binding": numbers.binding_S}
+    integers = {"before": numbers.before_S, "binding": numbers.binding_S}
     columns: list[tuple[str, NDArray[Any]]] = [
         *((name, column[chosen].astype("<f8")) for name, column in floats.items()),
-        *((name, column[chosen].astype("<i4")) for name, column in wholes.items()),
+        *((name, column[chosen].astype("<i4")) for name, column in integers.items()),
     ]
-    words: dict[str, Sequence[str]] = {"ids": ids} if texts is None else {"ids": ids, "texts": texts}
-    places: list[int] = chosen.tolist()
-    names = {name: [printable(each[row]) for row in places] for name, each in words.items()}
-    tail = json.dumps(names, separators=(",", ":"), ensure_ascii=False).encode()
+    strings: dict[str, Sequence[str]] = {"ids": ids} if texts is None else {"ids": ids, "texts": texts}
+    rows: list[int] = chosen.tolist()
+    safe = {name: [printable(column[row]) for row in rows] for name, column in strings.items()}
+    tail = json.dumps(safe, separators=(",", ":"), ensure_ascii=False).encode()
     block = b"".join(column.tobytes() for _, column in columns) + tail
     return PackedRows(
         content=base64.b64encode(zlib.compress(block, 9)).decode("ascii"),
@@ -254,6 +266,6 @@ def packed_rows(ids: Sequence[str], numbers: SecretNumbers, texts: Sequence[str]
     )
 
 
-def _chosen(numbers: SecretNumbers) -> NDArray[np.int64]:
+def _closest_rows(numbers: SecretNumbers) -> NDArray[np.int64]:
     order = np.argsort(-numbers.share_S, kind="stable")
-    return np.sort(order[:MOST_ROWS])
+    return np.sort(order[:MAX_TABLE_ROWS])

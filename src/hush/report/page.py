@@ -1,7 +1,7 @@
-"""The page around the parts: one file that asks nobody for anything.
+"""The HTML page around the sections: one file that loads nothing from anywhere.
 
-Its own policy forbids the browser every request, and lets run only the two scripts that are written here, which it
-names by their digests: were anything else ever to slip through as a script, it would not run.
+Its content security policy forbids the browser every request, and allows only the two scripts that are written here,
+by their digests: any other script that slipped into the page would not run.
 """
 
 import base64
@@ -20,13 +20,13 @@ from hush.report.plots import Plot
 __all__ = ["Section", "figure", "page"]
 
 
-SCRIPTS = ("numbers.js", "plots.js", "table.js", "page.js")  # ours, in the order they need each other
+SCRIPTS = ("numbers.js", "plots.js", "table.js", "page.js")  # in assets/, each after those that it uses
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Section:
-    """A part of the page: HTML that is already safe, and the plots that stand in it."""
+    """A section of the page: HTML that is already escaped, and the plots in it."""
 
     name: str
     link: str
@@ -36,7 +36,7 @@ class Section:
 
 
 def figure(plot: Plot, *, heading: bool = True) -> str:
-    """A place for a plot, with words and numbers for those who do not see it."""
+    """The element of a plot, with its description and numbers for readers who cannot see it."""
     title = f"<h3>{shown(plot.title)}</h3>\n" if heading else ""
     name = shown(plot.name)
     numbers = f"<details><summary>The numbers</summary>\n{plot.numbers}</details>\n" if plot.numbers else ""
@@ -51,7 +51,7 @@ def figure(plot: Plot, *, heading: bool = True) -> str:
 
 
 def page(title: str, head: str, sections: Sequence[Section], rows: PackedRows | None) -> str:
-    """The whole page."""
+    """The complete page."""
     plots = {plot.name: _spec(plot) for section in sections for plot in section.plots}
     links = "".join(f'<li><a href="#{section.name}">{shown(section.link)}</a></li>' for section in sections)
     body = "".join(
@@ -72,9 +72,9 @@ def page(title: str, head: str, sections: Sequence[Section], rows: PackedRows | 
         '<a class="skip" href="#main">Skip to the report</a>\n'
         f'<header>\n<h1>{shown(title)}</h1>\n{head}</header>\n<nav aria-label="Sections"><ul>{links}</ul></nav>\n'
         f'<main id="main">\n<noscript><p class="banner">Plots and the searchable table need JavaScript, which is off. '
-        "Nothing is loaded from elsewhere; the numbers stand in the tables.</p></noscript>\n"
-        f"{body}</main>\n<footer><p>Written by hush {shown(__version__)}. This page loads nothing from "
-        "anywhere and sends nothing to anyone.</p></footer>\n"
+        "Nothing is loaded from elsewhere; the numbers are also in the tables.</p></noscript>\n"
+        f"{body}</main>\n<footer><p>Written by hush {shown(__version__)}. This page loads nothing and "
+        "sends nothing.</p></footer>\n"
         f'<script type="application/json" id="plots">{embedded(plots)}</script>\n'
         f'<script type="application/json" id="rows-layout">{embedded(layout)}</script>\n'
         f'<script type="text/plain" id="rows">{packed}</script>\n'
@@ -104,8 +104,8 @@ def _plotly() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise InvalidInput("a report draws with plotly, which is missing here; pip install plotly") from None
+        raise InvalidInput("a report needs plotly, which is not installed; pip install plotly") from None
     script = get_plotlyjs()
     if "</script" in script.lower() or "\r" in script:
-        raise InvalidInput("this version of plotly cannot stand inside a page as it is; install another")
+        raise InvalidInput("the script of this version of plotly cannot be put into a page; install another version")
     return script

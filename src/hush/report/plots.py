@@ -1,12 +1,13 @@
-"""What the page draws: each plot as data for Plotly, with a sentence for those who cannot see it and its numbers.
+"""The interactive plots of the page: each as data for Plotly, with a description in words and its numbers.
 
 A string that begins with @ is a colour of the page's theme, light or dark; they are those of Okabe and Ito, which
-colour-blind readers tell apart. Marks and dashes repeat what colour says. Texts are escaped: Plotly reads some HTML.
+colour-blind readers can distinguish. Symbols and dashes repeat what the colours say. Texts are escaped, because Plotly
+interprets some HTML.
 
-The picture of every secret: how close it comes to its ceiling, against how many examples contain it.
+The scatter plot draws up to ``MAX_SINGLE_POINTS`` secrets one by one. More are grouped by the cells of a grid, which
+loses nothing visible and keeps the page fast.
 
-Few secrets are drawn one by one. Many are gathered in the cells of a grid, which loses nothing that an eye could see
-and keeps the page quick. Legend: S secrets.
+Shapes: S secrets.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 from hush.numbers import counted
 from hush.report.figures import BOUNDS, CAPACITIES
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most, printable, shown, table
-from hush.report.numbers import Curve, MethodNoise, SecretNumbers
+from hush.report.numbers import MethodNoise, SecretCurve, SecretNumbers
 
 __all__ = [
     "Look",
@@ -35,30 +36,33 @@ __all__ = [
 Look = tuple[str, str, str]
 """Colour, dash and symbol of a line."""
 
-LOOKS: Mapping[tuple[str, str], Look] = {
+FRONTIER_LOOKS: Mapping[tuple[str, str], Look] = {
     ("accounted", "blowup"): ("@green", "solid", "circle"),
     ("paper", "blowup"): ("@blue", "dash", "square"),
     ("paper", "kl"): ("@red", "dashdot", "triangle-up"),
 }
-OTHER = ("@muted", "dot", "diamond")
-SERIES = (
+OTHER_FRONTIER_LOOK = ("@muted", "dot", "diamond")
+SERIES_LOOKS = (
     ("@green", "solid", "circle"),
     ("@blue", "dash", "square"),
     ("@red", "dashdot", "triangle-up"),
     ("@purple", "dot", "diamond"),
     ("@orange", "longdash", "cross"),
 )
-BY_BOUND = {"kl": "@red", "renyi": "@blue", "blowup": "@green"}
-SYMBOLS = {"kl": "triangle-up", "renyi": "square", "blowup": "circle"}
-LOG: dict[str, Any] = {"type": "log"}
-HATCH = {"fillmode": "overlay", "fgcolor": "@paper", "size": 7, "solidity": 0.25}
-MOST_METRICS = 4
+BOUND_COLOURS = {"kl": "@red", "renyi": "@blue", "blowup": "@green"}
+BOUND_SYMBOLS = {"kl": "triangle-up", "renyi": "square", "blowup": "circle"}
+LOG_AXIS: dict[str, Any] = {"type": "log"}
+BAR_PATTERN = {"fillmode": "overlay", "fgcolor": "@paper", "size": 7, "solidity": 0.25}
+MAX_METRICS = 4  # of a training that get a plot each
+MAX_SINGLE_POINTS = 1_500  # secrets that are drawn one by one
+GRID_CELLS = (60, 40)  # along examples, along shares of the ceiling
+CEILING_SHARES = (1e-6, 1e-4, 1e-2, 0.1, 0.5, 0.9, 0.99, 1.0)  # rows of the scatter plot's table
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A plot. summary: what it shows, in words; numbers: the same as a table, in HTML."""
+    """A plot. summary: a description in words. numbers: the same as a table, in HTML."""
 
     name: str
     title: str
@@ -70,16 +74,17 @@ class Plot:
 
 
 def frontier_plot(rows: Sequence[Mapping[str, Any]], *, noise: float, kept: float) -> Plot:
-    """Kept weight against noise for each kind of frontier, and where the plan stands."""
+    """Kept weight against noise for each kind of frontier, and the point of the plan."""
     traces: list[dict[str, Any]] = []
     for kind in dict.fromkeys((row["capacity"], row["bound"]) for row in rows):
-        mine = sorted((r for r in rows if (r["capacity"], r["bound"]) == kind), key=lambda r: r["noise_multiplier"])
+        curve = [row for row in rows if (row["capacity"], row["bound"]) == kind]
+        curve.sort(key=lambda row: row["noise_multiplier"])
         name = f"{CAPACITIES.get(kind[0], kind[0])}, {BOUNDS.get(kind[1], kind[1])}"
         traces.append(
-            _line(name, [row["noise_multiplier"] for row in mine], [100 * row["kept_weight"] for row in mine],
-                  LOOKS.get(kind, OTHER),
+            _line(name, [row["noise_multiplier"] for row in curve], [100 * row["kept_weight"] for row in curve],
+                  FRONTIER_LOOKS.get(kind, OTHER_FRONTIER_LOOK),
                   [f"{shown(name)}<br>noise {_noise_text(row)}<br>{_kept_text(row)} of the weight kept"
-                   for row in mine])
+                   for row in curve])
         )  # fmt: skip
     point = f"noise {at_most(noise)}, {percent_at_least(kept)} of the weight kept"
     traces.append(
@@ -93,12 +98,12 @@ def frontier_plot(rows: Sequence[Mapping[str, Any]], *, noise: float, kept: floa
     cells = [(row["capacity"], row["bound"], _noise_text(row), _kept_text(row)) for row in rows]
     return Plot(
         name="frontier",
-        title="What noise buys: data kept",
-        summary=f"Weight kept by examples with secrets against the noise multiplier; up and left is better. "
-        f"This plan: {point}.",
+        title="Data kept at each noise",
+        summary="The weight that examples with secrets keep, against the noise multiplier; up and to the left is "
+        f"better. This plan: {point}.",
         traces=tuple(traces),
         layout={
-            "xaxis": {"title": {"text": "noise multiplier (less is better)"}, **(LOG if log else {})},
+            "xaxis": {"title": {"text": "noise multiplier (less is better)"}, **(LOG_AXIS if log else {})},
             "yaxis": {"title": {"text": "weight kept"}, "ticksuffix": " %", "range": [-4, 106]},
         },
         numbers=table(["capacities", "bound", "noise", "weight kept"], cells, caption="The frontier, point by point"),
@@ -107,10 +112,11 @@ def frontier_plot(rows: Sequence[Mapping[str, Any]], *, noise: float, kept: floa
 
 
 def noise_plot(methods: Sequence[MethodNoise]) -> Plot:
-    """The noise of every method, loosest first from the top; a star for the one that was chosen."""
+    """The noise of every method, loosest at the top; a star marks the plan."""
     ordered = list(reversed(methods))
     texts = [
-        f"<b>{shown(method.name)}</b>{' (chosen)' if method.chosen else ''}<br>noise {at_most(method.noise_multiplier)}"
+        f"<b>{shown(method.name)}</b>{' (this plan)' if method.chosen else ''}"
+        f"<br>noise {at_most(method.noise_multiplier)}"
         f"<br>{percent_at_least(method.kept_weight)} of the weight of examples with secrets kept"
         for method in ordered
     ]
@@ -118,8 +124,8 @@ def noise_plot(methods: Sequence[MethodNoise]) -> Plot:
         "type": "scatter", "mode": "markers+text", "showlegend": False,
         "x": [method.noise_multiplier for method in ordered], "y": [_label(method) for method in ordered],
         "marker": {
-            "color": [BY_BOUND.get(method.bound, "@muted") for method in ordered],
-            "symbol": ["star" if method.chosen else SYMBOLS.get(method.bound, "diamond") for method in ordered],
+            "color": [BOUND_COLOURS.get(method.bound, "@muted") for method in ordered],
+            "symbol": ["star" if method.chosen else BOUND_SYMBOLS.get(method.bound, "diamond") for method in ordered],
             "size": [20 if method.chosen else 14 for method in ordered],
             "opacity": 1,
         },
@@ -136,7 +142,7 @@ def noise_plot(methods: Sequence[MethodNoise]) -> Plot:
         summary=f"The noise multiplier that each method needs, from {at_most(least)} to {at_most(most)}.",
         traces=(dots,),
         layout={
-            "xaxis": {"title": {"text": "noise multiplier"}, **(LOG if least > 0 else {}), "fixedrange": True},
+            "xaxis": {"title": {"text": "noise multiplier"}, **(LOG_AXIS if least > 0 else {}), "fixedrange": True},
             "yaxis": {"automargin": True, "fixedrange": True, "type": "category"},
             "margin": {"r": 60},
         },
@@ -151,7 +157,7 @@ def counts_plot(names: Sequence[str], before: Sequence[int], after: Sequence[int
     traces = [
         {
             "type": "bar", "name": name, "x": list(names), "y": list(counts),
-            "marker": {"color": colour, "pattern": {"shape": pattern, **HATCH}},
+            "marker": {"color": colour, "pattern": {"shape": pattern, **BAR_PATTERN}},
             "hovertext": [f"{counted(count, 'secret')} in {bin_} example{'' if bin_ == '1' else 's'}<br>{name}"
                           for bin_, count in zip(names, counts, strict=True)],
             "hoverinfo": "text",
@@ -162,25 +168,25 @@ def counts_plot(names: Sequence[str], before: Sequence[int], after: Sequence[int
     return Plot(
         name="counts",
         title="Examples per secret, before and after weighting",
-        summary="How many secrets are in how many examples, before and after weighting.",
+        summary="The number of secrets by the number of examples that contain them, before and after weighting.",
         traces=tuple(traces),
         layout={
             "xaxis": {"title": {"text": "examples per secret"}, "type": "category", "showgrid": False},
             "yaxis": {"title": {"text": "secrets"}, "rangemode": "tozero"},
             "bargap": 0.25,
         },
-        numbers=table(["examples", "secrets before", "secrets after"], cells, caption="Secrets by their examples"),
+        numbers=table(["examples", "secrets before", "secrets after"], cells, caption="Secrets by number of examples"),
     )
 
 
-def curves_plot(curves: Sequence[Curve]) -> Plot:
-    """What every prior may rise to, for secrets that bind."""
+def curves_plot(curves: Sequence[SecretCurve]) -> Plot:
+    """The largest posterior from each prior, for binding secrets."""
     first = curves[0].priors
     traces: list[dict[str, Any]] = [
         {"type": "scatter", "mode": "lines", "name": "nothing learned", "x": [first[0], first[-1]],
          "y": [first[0], first[-1]], "line": {"color": "@muted", "dash": "dot", "width": 1.5}, "hoverinfo": "skip"}
     ]  # fmt: skip
-    for curve, look in zip(curves, SERIES, strict=False):
+    for curve, look in zip(curves, SERIES_LOOKS, strict=False):
         name = shown(curve.name)
         texts = [
             f"{name}<br>prior {at_least(p)}<br>posterior at most {at_most(r)}"
@@ -196,29 +202,29 @@ def curves_plot(curves: Sequence[Curve]) -> Plot:
             }
         )  # fmt: skip
     cells = [
-        (at_least(prior), *(at_most(curve.told[place][1]) for curve in curves))
-        for place, (prior, _) in enumerate(curves[0].told)
+        (at_least(prior), *(at_most(curve.shown_points[index][1]) for curve in curves))
+        for index, (prior, _) in enumerate(curves[0].shown_points)
     ]
     return Plot(
         name="curves",
         title="From prior to posterior",
-        summary="The most that an adversary who begins with a prior can end with, for the secrets that bind.",
+        summary="The largest posterior of an adversary with each prior, for the secrets that bind.",
         traces=tuple(traces),
         layout={
-            "xaxis": {"title": {"text": "prior"}, **LOG},
-            "yaxis": {"title": {"text": "posterior, at most"}, **LOG},
+            "xaxis": {"title": {"text": "prior"}, **LOG_AXIS},
+            "yaxis": {"title": {"text": "posterior, at most"}, **LOG_AXIS},
         },
-        numbers=table(["prior", *(curve.name for curve in curves)], cells, caption="What other priors would rise to"),
+        numbers=table(["prior", *(curve.name for curve in curves)], cells, caption="Largest posterior by prior"),
         height=440,
     )
 
 
 def training_plots(rows: Sequence[Mapping[str, Any]], looks: Mapping[str, Look]) -> list[Plot]:
-    """A plot for each metric, a line for each run, with the looks that are stated for it."""
+    """A plot for each metric, with a line for each run; looks: of runs, by name."""
     metrics = dict.fromkeys(name for row in rows for name in row if name not in ("round", "run"))
     return [
-        _training_plot(rows, metric, looks, name=f"training-{place}")  # a name of a metric is no name of an element
-        for place, metric in enumerate(list(metrics)[:MOST_METRICS])
+        _training_plot(rows, metric, looks, name=f"training-{index}")  # a metric's name may be no valid element id
+        for index, metric in enumerate(list(metrics)[:MAX_METRICS])
     ]
 
 
@@ -226,12 +232,12 @@ def _training_plot(rows: Sequence[Mapping[str, Any]], metric: str, looks: Mappin
     runs = dict.fromkeys(str(row.get("run", "this run")) for row in rows if metric in row)
     traces: list[dict[str, Any]] = []
     cells: list[tuple[object, ...]] = []
-    for place, run in enumerate(runs):
-        mine = [row for row in rows if metric in row and str(row.get("run", "this run")) == run]
-        texts = [f"{shown(run)}<br>round {row['round']}<br>{shown(metric)} {row[metric]:.4g}" for row in mine]
-        x, y = [row["round"] for row in mine], [row[metric] for row in mine]
-        traces.append(_line(run, x, y, looks.get(run, SERIES[place % len(SERIES)]), texts))
-        cells += [(run, row["round"], f"{row[metric]:.5g}") for row in mine]
+    for index, run in enumerate(runs):
+        of_run = [row for row in rows if metric in row and str(row.get("run", "this run")) == run]
+        texts = [f"{shown(run)}<br>round {row['round']}<br>{shown(metric)} {row[metric]:.4g}" for row in of_run]
+        x, y = [row["round"] for row in of_run], [row[metric] for row in of_run]
+        traces.append(_line(run, x, y, looks.get(run, SERIES_LOOKS[index % len(SERIES_LOOKS)]), texts))
+        cells += [(run, row["round"], f"{row[metric]:.5g}") for row in of_run]
     last = "; ".join(f"{run}: {trace['y'][-1]:.4g}" for run, trace in zip(runs, traces, strict=True))
     return Plot(
         name=name,
@@ -268,32 +274,32 @@ def _kept_text(row: Mapping[str, Any]) -> str:
 
 
 def _label(method: MethodNoise) -> str:
-    """Two lines, so that a narrow screen has room for the bars."""
+    """The name in two lines, to leave room for the plot on a narrow screen."""
     return "<br>".join(shown(part.strip()) for part in method.name.split(",", 1))
 
 
-MOST_POINTS = 1_500  # secrets that are drawn one by one
-CELLS = (60, 40)  # of the grid: along examples, along shares
-SHARES = (1e-6, 1e-4, 1e-2, 0.1, 0.5, 0.9, 0.99, 1.0)
+# Every secret.
 
 
 def scatter_plot(ids: tuple[str, ...], numbers: SecretNumbers) -> Plot:
-    """Posterior by ceiling against examples, for every secret that any example contains."""
-    held = np.flatnonzero(numbers.before_S > 0)
-    alone = len(held) <= MOST_POINTS
-    groups = [held[[place]] for place in range(len(held))] if alone else _cells(held, numbers)
-    traces = [_trace(ids, numbers, [g for g in groups if numbers.binding_S[g].any() == is_binding], is_binding)
+    """Posterior divided by ceiling against examples, for every secret that any example contains."""
+    present = np.flatnonzero(numbers.before_S > 0)
+    single = len(present) <= MAX_SINGLE_POINTS
+    groups = [present[[index]] for index in range(len(present))] if single else _grid_groups(present, numbers)
+    traces = [_points_trace(ids, numbers, [g for g in groups if numbers.binding_S[g].any() == is_binding], is_binding)
               for is_binding in (False, True)]  # fmt: skip
-    absent = len(ids) - len(held)
-    drawn = "" if alone else " Secrets that would lie on top of each other are drawn as one, the larger the more."
-    none = f" Not drawn: {counted(absent, 'secret')} in no example." if absent else ""
-    counts = [int(np.sum(numbers.share_S <= share)) for share in SHARES]
-    cells = [(f"up to {percent_at_most(share)}", f"{count:,}") for share, count in zip(SHARES, counts, strict=True)]
+    absent = len(ids) - len(present)
+    grouped = "" if single else " Secrets that would overlap are drawn as one point, larger for more secrets."
+    not_drawn = f" Not drawn: {counted(absent, 'secret')} in no example." if absent else ""
+    counts = [int(np.sum(numbers.share_S <= share)) for share in CEILING_SHARES]
+    cells = [
+        (f"up to {percent_at_most(share)}", f"{count:,}") for share, count in zip(CEILING_SHARES, counts, strict=True)
+    ]
     return Plot(
         name="scatter",
-        title="Posterior against ceiling, secret by secret",
-        summary=f"Each secret's posterior in percent of its ceiling, against the examples that contain it; none is "
-        f"above 100 %.{drawn}{none}",
+        title="Posterior relative to the ceiling, for each secret",
+        summary="Each secret's posterior in percent of its ceiling, against the number of examples that contain it; "
+        f"none is above 100 %.{grouped}{not_drawn}",
         traces=tuple(trace for trace in traces if trace["x"]),
         layout={
             "xaxis": {"title": {"text": "examples that contain the secret"}, "type": "log"},
@@ -307,40 +313,43 @@ def scatter_plot(ids: tuple[str, ...], numbers: SecretNumbers) -> Plot:
                  "showarrow": False, "font": {"color": "@red"}}
             ],
         },
-        numbers=table(["share of the ceiling", "secrets"], cells, caption="How many secrets come how close"),
+        numbers=table(["share of the ceiling", "secrets"], cells, caption="Secrets by share of the ceiling"),
         height=420,
     )  # fmt: skip
 
 
-def _cells(held: np.ndarray, numbers: SecretNumbers) -> list[np.ndarray]:
-    """Secrets that fall into the same cell of a logarithmic grid; binding ones in cells of their own."""
-    keys = [numbers.binding_S[held].astype(np.int64)]
-    for values, parts in zip((numbers.before_S, numbers.share_S), CELLS, strict=True):
-        height = np.log(values[held])
-        span = float(np.ptp(height)) or 1.0
-        keys.append(np.minimum(((height - height.min()) / span * parts).astype(np.int64), parts - 1))
-    key = (keys[0] * CELLS[0] + keys[1]) * CELLS[1] + keys[2]
+def _grid_groups(secrets: np.ndarray, numbers: SecretNumbers) -> list[np.ndarray]:
+    """Secrets by the cells of a logarithmic grid; binding and other secrets are not mixed."""
+    keys = [numbers.binding_S[secrets].astype(np.int64)]
+    for values, parts in zip((numbers.before_S, numbers.share_S), GRID_CELLS, strict=True):
+        log_value = np.log(values[secrets])
+        extent = float(np.ptp(log_value)) or 1.0
+        keys.append(np.minimum(((log_value - log_value.min()) / extent * parts).astype(np.int64), parts - 1))
+    key = (keys[0] * GRID_CELLS[0] + keys[1]) * GRID_CELLS[1] + keys[2]
     order = np.argsort(key, kind="stable")
-    return np.split(held[order], np.flatnonzero(np.diff(key[order])) + 1)
+    return np.split(secrets[order], np.flatnonzero(np.diff(key[order])) + 1)
 
 
-def _trace(ids: tuple[str, ...], numbers: SecretNumbers, groups: list[np.ndarray], binding: bool) -> dict[str, Any]:
+def _points_trace(
+    ids: tuple[str, ...], numbers: SecretNumbers, groups: list[np.ndarray], binding: bool
+) -> dict[str, Any]:
+    """A point for each group, at its secret closest to the ceiling."""
     closest = [int(group[np.argmax(numbers.share_S[group])]) for group in groups]
     sizes = [len(group) for group in groups]
     texts: list[str] = []
     for secret, size in zip(closest, sizes, strict=True):
         more = f"<br>and {size - 1:,} more like it" if size > 1 else ""
         texts.append(
-            f"{shown(ids[secret])}<br>in {counted(numbers.before_S[secret], 'example')}<br>at most "
-            f"{at_most(numbers.posterior_S[secret])} of {at_most(numbers.ceiling_S[secret])}, "
-            f"{percent_at_most(numbers.share_S[secret])}{more}"
+            f"{shown(ids[secret])}<br>in {counted(numbers.before_S[secret], 'example')}<br>"
+            f"posterior at most {at_most(numbers.posterior_S[secret])}, {percent_at_most(numbers.share_S[secret])} of "
+            f"its ceiling {at_most(numbers.ceiling_S[secret])}{more}"
         )
     return {
         "type": "scatter",
         "mode": "markers",
         "name": "binding" if binding else "not binding",
-        "x": [_short(numbers.before_S[secret]) for secret in closest],
-        "y": [_short(100 * numbers.share_S[secret]) for secret in closest],
+        "x": [_rounded(numbers.before_S[secret]) for secret in closest],
+        "y": [_rounded(100 * numbers.share_S[secret]) for secret in closest],
         "marker": {
             "symbol": "diamond" if binding else "circle",
             "size": [round(7 + 2.2 * np.log10(size), 1) for size in sizes],
@@ -350,10 +359,10 @@ def _trace(ids: tuple[str, ...], numbers: SecretNumbers, groups: list[np.ndarray
         },
         "text": texts,
         "hoverinfo": "text",
-        "customdata": [printable(ids[secret]) for secret in closest],  # what to look up in the table
+        "customdata": [printable(ids[secret]) for secret in closest],  # the id to look up in the table
     }
 
 
-def _short(value: float) -> float:
-    """As many digits as a picture shows."""
+def _rounded(value: float) -> float:
+    """Four digits, which is as precise as a plot shows."""
     return float(f"{float(value):.4g}")

@@ -1,21 +1,22 @@
-"""The parts of the page below the headline, each from what is known; what is not known is named at the end.
+"""The headline and the sections of the page; what is missing is listed at the end.
 
-The top of the page: what is promised, what it cost, and what the audit says.
+The headline says what is promised, what it cost and what the audit found. Each section takes only the data that it
+shows, and returns HTML that is already escaped, with its plots.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hush.arrays import Array
 from hush.certificate import Certificate
 from hush.numbers import counted, rounded_down
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.report.attacks import AuditResult, attacks_plot, attacks_table
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most, shown, table
-from hush.report.numbers import Curve, MethodNoise, PackedRows, SecretNumbers, binned_counts, kept_weight
+from hush.report.numbers import MethodNoise, PackedRows, SecretCurve, SecretNumbers, binned_counts, kept_weight
 from hush.report.page import Section, figure
 from hush.report.plots import Look, counts_plot, curves_plot, frontier_plot, noise_plot, scatter_plot, training_plots
 
@@ -35,22 +36,119 @@ __all__ = [
 ]
 
 
-COLUMNS = (  # key, heading, what it means
+SECRET_COLUMNS = (  # key, heading, meaning
     ("id", "secret", "public id"),
-    ("posterior", "posterior ≤", "most that anyone can end with"),
-    ("ceiling", "ceiling", "what was promised"),
-    ("share", "% of ceiling", "posterior by ceiling"),
-    ("prior", "prior", "most that anyone gives a candidate beforehand"),
+    ("posterior", "posterior ≤", "largest probability of naming it after training"),
+    ("ceiling", "ceiling", "promised limit of the posterior"),
+    ("share", "% of ceiling", "posterior divided by ceiling"),
+    ("prior", "prior", "largest probability of any candidate before training"),
     ("before", "examples", "examples that contain it"),
-    ("after", "after weights", "sum of their weights"),
+    ("after", "after weighting", "sum of the weights of these examples"),
 )
+MAX_SPELLED_PROMISES = 2  # different promises that the headline lists; more are shown as a range
+VERDICTS = {  # class of the card, and its words
+    "kept": ("good", "Kept"),
+    "failed": ("bad", "Failed"),
+    "model not judged": ("plain", "Plan simulated, model not judged"),
+}
+
+
+def headline(
+    plan: Plan,
+    certificate: Certificate,
+    numbers: SecretNumbers,
+    methods: Sequence[MethodNoise],
+    audit: AuditResult | None,
+    *,
+    has_texts: bool,
+) -> str:
+    """Banners, if anything is wrong or private, and three cards: the promise, its cost, the audit."""
+    banners = [f"<strong>Not a certificate:</strong> {shown(mark)}" for mark in certificate.marks]
+    if has_texts:
+        banners.append("<strong>Contains the texts of secrets.</strong> For their owner only: do not pass it on.")
+    if audit is not None and audit.status == "failed":
+        banners.append("<strong>The audit failed.</strong> Do not release this model; find the mistake first.")
+    warnings = "".join(f'<p class="banner bad" role="alert">{banner}</p>\n' for banner in banners)
+    graph = plan.incidence
+    sizes = (
+        f"{counted(graph.num_secrets, 'secret')} in {counted(graph.num_examples, 'example')} · planned "
+        f"{shown(plan.created[:10])}"
+    )
+    cards = [_promise(plan), _cost(plan, methods), _verdict(certificate, numbers, audit)]
+    return f'<p class="sizes">{sizes}</p>\n{warnings}<div class="cards">\n{"".join(cards)}</div>\n'
+
+
+def _promise(plan: Plan) -> str:
+    if not plan.secret_ids:
+        return _card("What is promised", "nothing", "The plan has no secrets.")
+    pairs = np.unique(np.stack([plan.prior.ravel(), plan.ceiling.ravel()], axis=1), axis=0)
+    if len(pairs) <= MAX_SPELLED_PROMISES:
+        points = [f"{at_least(prior, 3)} → {at_most(ceiling, 3)}" for prior, ceiling in pairs.tolist()]
+    else:
+        points = [f"{_range(plan.prior, at_least)} →", _range(plan.ceiling, at_most)]
+    big = " ".join(f'<span class="whole">{shown(point)}</span>' for point in points)
+    every_point = ", at every promised point" if plan.prior.shape[1] > 1 else ""
+    text = (
+        "For each secret: an adversary to whom no candidate is likelier than the prior before training names the "
+        "secret with probability at most the ceiling after seeing every step of the training"
+        f"{every_point}. This holds whatever else the adversary knows and computes, short of breaking the ciphers that "
+        "the draws and the noise come from."
+    )
+    return _card("What is promised", big, text)
+
+
+def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
+    noise, needed = plan.training_noise_multiplier, plan.noise_multiplier
+    lines = [
+        f"noise multiplier; {counted(plan.rounds, 'round')} with an expected batch of {plan.batch_size:g}. Examples "
+        f"with secrets keep {percent_at_least(kept_weight(plan), 3)} of their weight; "
+        f"{percent_at_least(plan.kept_fraction, 3)} of all examples are used.",
+    ]
+    held_out = held_out_examples(plan).size
+    if held_out:
+        lines.append(f"{held_out:,} examples without a secret are held out for evaluation.")
+    by_paper = [method.noise_multiplier for method in methods if method.bound == "kl"]
+    if noise != needed:
+        lines.append(
+            f"This is a simulation: the promises, and all posteriors below, need a noise of {at_most(needed)}."
+        )
+    if by_paper and needed > 0 and max(by_paper) > needed:  # both are what is needed, even where training adds less
+        times = rounded_down(max(by_paper) / needed, 3)
+        lines.append(f"The paper's method would need up to {times} times the noise.")
+    return _card("What it cost", at_most(noise), " ".join(lines))
+
+
+def _verdict(certificate: Certificate, numbers: SecretNumbers, audit: AuditResult | None) -> str:
+    closest = ""
+    if numbers.share_S.size and certificate.is_real:
+        closest = f" The closest secret reaches {percent_at_most(float(numbers.share_S.max()))} of its ceiling."
+    if audit is None:
+        kind, big = ("plain", "Not on this page") if certificate.is_real else ("bad", "Not certified")
+        text = "An audit, if there was one, is for the owner only: its numbers come from data with secrets."
+        return _card("What the audit says", big, f"{text}{closest}", kind)
+    kind, big = VERDICTS.get(audit.status, ("plain", "Nothing to compare"))
+    caution = " This is no proof that no better attack exists." if audit.status == "kept" else ""
+    return _card("What the audit says", big, f"{audit.sentence}{caution}{closest}", kind)
+
+
+def _card(title: str, big: str, text: str, kind: str = "plain") -> str:
+    """A card of the headline. big: HTML that is already escaped."""
+    return f'<div class="card {kind}"><h2>{shown(title)}</h2><p class="big">{big}</p><p>{shown(text)}</p></div>\n'
+
+
+def _range(values: Array, rounded: Callable[[float, int], str]) -> str:
+    low, high = rounded(float(values.min()), 3), rounded(float(values.max()), 3)
+    return low if low == high else f"{low}–{high}"
+
+
+# The sections.
 
 
 def frontier_section(rows: Sequence[Any], plan: Plan) -> Section:
     plot = frontier_plot(rows, noise=plan.noise_multiplier, kept=kept_weight(plan))
     text = (
-        "<p>Less noise makes a better model; using the examples of demanding secrets less makes less noise enough. "
-        "Every point is proven; the star is this plan.</p>\n"
+        "<p>Less noise makes a better model. Drawing the examples of demanding secrets less often lowers the noise "
+        "that the promises need, but keeps less of the data. Every point is proven; the star is this plan.</p>\n"
     )
     return Section(
         name="frontier", link="Frontier", title="The frontier", html=text + figure(plot, heading=False), plots=(plot,)
@@ -60,8 +158,8 @@ def frontier_section(rows: Sequence[Any], plan: Plan) -> Section:
 def noise_section(methods: Sequence[MethodNoise]) -> Section:
     plot = noise_plot(methods)
     text = (
-        "<p>The same promise to the same secrets, by older proofs and by the tight one, with all data and with less of "
-        "what the demanding secrets are in. Each noise is proven to be enough by its own method.</p>\n"
+        "<p>The noise that the same promises need, by older proofs and by the tight bound, with all data and with this "
+        "plan's rates. Each noise is proven to be sufficient by its own method.</p>\n"
     )
     return Section(
         name="noise", link="Noise", title="Noise by method", html=text + figure(plot, heading=False), plots=(plot,)
@@ -71,8 +169,8 @@ def noise_section(methods: Sequence[MethodNoise]) -> Section:
 def counts_section(numbers: SecretNumbers) -> Section:
     plot = counts_plot(*binned_counts(numbers.before_S, numbers.after_S))
     text = (
-        "<p>The more examples contain a secret, the more noise it needs. Weights draw those examples less often: after "
-        "weighting, a secret counts as in the sum of its examples' weights.</p>\n"
+        "<p>The more examples contain a secret, the more noise it needs. Weights below 1 draw those examples less "
+        "often: after weighting, the number of a secret's examples is the sum of their weights.</p>\n"
     )
     return Section(
         name="counts",
@@ -89,20 +187,20 @@ def secrets_section(plan: Plan, numbers: SecretNumbers, rows: PackedRows, *, has
     promises = "its promise" if len(plan.binding) == 1 else "their promises"
     text = f"<p>Binding: {len(plan.binding):,} of {secrets}. About 1 % less noise would break {promises}."
     if plan.prior.shape[1] > 1:
-        text += " Of several promised points the one closest to its ceiling is shown."
-    text += " Choose a point to find its secret in the table.</p>\n"
+        text += " Where a secret has several promised points, the one closest to its ceiling is shown."
+    text += " Select a point to find its secret in the table.</p>\n"
     html = text + figure(plot) + _secrets_table(rows, has_texts=has_texts)
     return Section(name="secrets", link="Secrets", title="Every secret", html=html, plots=(plot,))
 
 
 def _secrets_table(rows: PackedRows, *, has_texts: bool) -> str:
-    columns = [*COLUMNS, *([("text", "text", "for the owner's eyes")] if has_texts else [])]
+    columns = [*SECRET_COLUMNS, *([("text", "text", "for the owner only")] if has_texts else [])]
     heads = "".join(
         f'<th scope="col" data-column="{key}"><button type="button" title="{shown(meaning)}; sort">{shown(name)}'
         "</button></th>"
         for key, name, meaning in columns
     )
-    left = f" Left out: {rows.left_out:,}, those furthest from their ceilings." if rows.left_out else ""
+    left_out = f" {rows.left_out:,} secrets, furthest from their ceilings, are left out." if rows.left_out else ""
     return (
         '<div class="finder" role="search"><label>Find a secret <input type="search" id="find" '
         'placeholder="part of an id" autocomplete="off" spellcheck="false"></label> '
@@ -111,23 +209,23 @@ def _secrets_table(rows: PackedRows, *, has_texts: bool) -> str:
         '<div class="rows" id="secrets-rows" tabindex="0" role="region" aria-label="All secrets, scrollable">'
         f'<table aria-rowcount="{rows.rows + 1}"><thead><tr>{heads}</tr></thead>'
         '<tbody></tbody></table></div>\n<p class="note" id="rows-note">Posteriors and ceilings are rounded up, priors '
-        f"down. ◆ marks secrets that bind.{left}</p>\n"
+        f"down. ◆ marks binding secrets.{left_out}</p>\n"
     )
 
 
-def curves_section(curves: Sequence[Curve]) -> Section:
+def curves_section(curves: Sequence[SecretCurve]) -> Section:
     plot = curves_plot(curves)
     curve = curves[0]
-    rises = ", ".join(f"{at_least(prior)} to at most {at_most(after)}" for prior, after in curve.told)
+    rises = ", ".join(f"from {at_least(prior)} to at most {at_most(after)}" for prior, after in curve.shown_points)
     text = (
-        f"<p>A promise holds from its prior. Somebody who knows more to begin with can end with more: for "
-        f"<code>{shown(curve.name)}</code>, a prior of {shown(rises)}. Naming a secret that is hard to guess stays "
-        "hard; who had it down to a few candidates may learn which one it is.</p>\n"
+        "<p>A promise holds for its prior. Somebody who knows more before training can reach a higher posterior: for "
+        f"<code>{shown(curve.name)}</code>, {shown(rises)}. A secret that is hard to guess stays hard to guess; "
+        "somebody who had narrowed it down to a few candidates may learn which one it is.</p>\n"
     )
     return Section(
         name="curve",
         link="Priors",
-        title="What other priors would rise to",
+        title="Posteriors from other priors",
         html=text + figure(plot, heading=False),
         plots=(plot,),
     )
@@ -144,7 +242,7 @@ def audit_section(result: AuditResult) -> Section:
     plot = attacks_plot(result)
     notes = "".join(f"<li>{shown(note)}</li>" for note in result.notes)
     html = (
-        f"<p>{shown(result.sentence)} Limits are one-sided. A wide interval says that little was tried, not that "
+        f"<p>{shown(result.sentence)} Limits are one-sided. A wide interval means that little was tried, not that "
         'little can be reached.</p>\n<p class="note">An audit is computed from data with secrets: publishing its '
         "numbers is a release that no plan accounts for.</p>\n"
     )
@@ -153,16 +251,16 @@ def audit_section(result: AuditResult) -> Section:
 
 
 def scan_section(summary: dict[str, Any], *, planted: int) -> Section:
-    """planted: canaries that are in the plan but not in the scan."""
+    """What the scan found, by rule. planted: the number of canaries in the plan that are not in the scan."""
     cells = [
         (rule["rule"], f"{rule['secrets']:,}", f"{rule['secrets_found']:,}", f"{rule['pairs']:,}")
         for rule in summary["rules"]
     ]
-    some, examples = summary["examples_with_secrets"], counted(summary["examples"], "example")
-    pairs = counted(summary["pairs"], "pair")
-    text = f"<p>{some:,} of {examples} contain{'s' if some == 1 else ''} a secret, in {pairs} of example and secret"
-    if "pairs_from_copies" in summary:  # the owner's side of the scan is here
-        text += f", {summary['pairs_from_copies']:,} of them through copies; rows passed over: {summary['skipped']:,}"
+    with_secrets, examples = summary["examples_with_secrets"], counted(summary["examples"], "example")
+    verb, pairs = "contains" if with_secrets == 1 else "contain", counted(summary["pairs"], "pair")
+    text = f"<p>{with_secrets:,} of {examples} {verb} a secret, in {pairs} of example and secret"
+    if "pairs_from_copies" in summary:  # only with the owner's side of the scan
+        text += f", {summary['pairs_from_copies']:,} of them through copies; skipped rows: {summary['skipped']:,}"
     text += ".</p>\n"
     if planted:
         canaries = f"{counted(planted, 'canary', 'canaries')} {'was' if planted == 1 else 'were'}"
@@ -177,7 +275,7 @@ def basis_section(certificate: Certificate) -> Section:
         for lines in (certificate.assumptions, certificate.not_covered)
     )
     html = (
-        f"<details><summary>It holds under these assumptions ({len(certificate.assumptions)})</summary>"
+        f"<details><summary>The promise assumes ({len(certificate.assumptions)})</summary>"
         f"<ul>{assumed}</ul></details>\n<details open><summary>It does not cover ({len(certificate.not_covered)})"
         f"</summary><ul>{uncovered}</ul></details>\n"
     )
@@ -194,112 +292,17 @@ def provenance_section(plan: Plan, certificate: Certificate, folder: str) -> Sec
         *((f"fingerprint of the {name}", value) for name, value in certificate.fingerprints.items()),
     ]
     listed = "".join(f"<dt>{shown(name)}</dt><dd><code>{shown(value)}</code></dd>\n" for name, value in facts)
-    place = shown(folder)
     html = (
-        f"<dl>{listed}</dl>\n<h3>Verify it yourself</h3>\n<p>This page is a view, and nothing checks it; the folder "
-        "behind it is what counts. Recompute every posterior from it, with your own graph and promises if you "
-        "have them, and check who signed. If a model lies in the folder, it is held against its certificate:"
-        f'</p>\n<pre tabindex="0"><code>hush verify {place}\nhush verify {place} --incidence incidence.parquet '
-        f"--secrets secrets.parquet\nhush verify {place} --public-key public.pem</code></pre>\n"
-        "<p>The fingerprints that it prints must be those above.</p>\n"
+        f"<dl>{listed}</dl>\n<h3>Verify it yourself</h3>\n<p>Nothing proves that this page is right: it only shows "
+        "what is in a folder. This command recomputes every posterior from that folder, and compares a model in it "
+        f'with its certificate:</p>\n<pre tabindex="0"><code>hush verify {shown(folder)}\n</code></pre>\n'
+        "<p>The fingerprints that it prints must be those above. It also takes your own graph and table of secrets, to "
+        "compare with those of the plan, and a public key, to check who signed.</p>\n"
     )
     return Section(name="provenance", link="Verify", title="Provenance, and how to verify", html=html)
 
 
 def missing_section(lines: Sequence[tuple[str, str]]) -> Section:
-    """What is left out, and the command that brings it."""
-    items = "".join(f"<li>{shown(what)}: <code>{shown(how)}</code></li>\n" for what, how in lines)
+    """What is left out, and how to get it."""
+    items = "".join(f"<li>{shown(what)}: {shown(how)}.</li>\n" for what, how in lines)
     return Section(name="missing", link="Left out", title="Not in this report", html=f"<ul>{items}</ul>\n")
-
-
-FEW = 2  # different promises that the headline spells out
-VERDICTS = {
-    "kept": ("good", "Kept"),
-    "failed": ("bad", "Failed"),
-    "model not judged": ("plain", "Plan simulated, model not judged"),
-}
-
-
-def headline(
-    plan: Plan,
-    certificate: Certificate,
-    numbers: SecretNumbers,
-    methods: Sequence[MethodNoise],
-    audit: AuditResult | None,
-    *,
-    has_texts: bool,
-) -> str:
-    """Banners, if anything is wrong or private, and three cards."""
-    banners = [f"<strong>Not a certificate:</strong> {shown(mark)}" for mark in certificate.marks]
-    if has_texts:
-        banners.append("<strong>Holds the texts of secrets.</strong> Made for their owner: do not pass it on.")
-    if audit is not None and audit.status == "failed":
-        banners.append("<strong>The audit failed.</strong> Do not release this model; find the mistake first.")
-    warnings = "".join(f'<p class="banner bad" role="alert">{banner}</p>\n' for banner in banners)
-    graph = plan.incidence
-    sizes = (
-        f"{counted(graph.num_secrets, 'secret')} in {counted(graph.num_examples, 'example')} · planned "
-        f"{shown(plan.created[:10])}"
-    )
-    cards = [_promise(plan), _cost(plan, methods), _verdict(certificate, numbers, audit)]
-    return f'<p class="sizes">{sizes}</p>\n{warnings}<div class="cards">\n{"".join(cards)}</div>\n'
-
-
-def _promise(plan: Plan) -> str:
-    if not plan.secret_ids:
-        return _card("What is promised", "nothing", "The plan knows no secrets.")
-    pairs = np.unique(np.stack([plan.prior.ravel(), plan.ceiling.ravel()], axis=1), axis=0)
-    if len(pairs) <= FEW:
-        points = [f"{at_least(prior, 3)} → {at_most(ceiling, 3)}" for prior, ceiling in pairs.tolist()]
-    else:
-        points = [f"{_span(plan.prior, at_least)} →", _span(plan.ceiling, at_most)]
-    big = " ".join(f'<span class="whole">{shown(point)}</span>' for point in points)
-    each = " at every promised point" if plan.prior.shape[1] > 1 else ""
-    text = (
-        "For each secret: nobody who gives no candidate for it more than its prior names it with probability above its "
-        f"ceiling{each}, whatever they know besides and however much they compute short of breaking the ciphers that "
-        "draws and noise come from, having seen every step of the training."
-    )
-    return _card("What is promised", big, text)
-
-
-def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
-    noise, needed = plan.training_noise_multiplier, plan.noise_multiplier
-    lines = [
-        f"noise multiplier; {counted(plan.rounds, 'round')}, a batch of about {plan.batch_size:g}. Examples with "
-        f"secrets keep {percent_at_least(kept_weight(plan), 3)} of their weight; "
-        f"{percent_at_least(plan.kept_fraction, 3)} of all examples are used.",
-    ]
-    held_out = held_out_examples(plan).size
-    if held_out:
-        lines.append(f"{held_out:,} without a secret are held out, to evaluate on.")
-    before = [method.noise_multiplier for method in methods if method.bound == "kl"]
-    if noise != needed:
-        lines.append(f"It is a simulation: the promises, and all posteriors below, need a noise of {at_most(needed)}.")
-    if before and needed > 0 and max(before) > needed:  # needs against needs, also where less is added
-        times = rounded_down(max(before) / needed, 3)
-        lines.append(f"The paper's method would need up to {times} times the noise.")
-    return _card("What it cost", at_most(noise), " ".join(lines))
-
-
-def _verdict(certificate: Certificate, numbers: SecretNumbers, audit: AuditResult | None) -> str:
-    closest = ""
-    if numbers.share_S.size and certificate.is_real:
-        closest = f" The closest secret comes to {percent_at_most(float(numbers.share_S.max()))} of its ceiling."
-    if audit is None:
-        kind, big = ("plain", "Not on this page") if certificate.is_real else ("bad", "Not certified")
-        text = "An audit, if there was one, is for the owner: its numbers come from data with secrets."
-        return _card("What the audit says", big, f"{text}{closest}", kind)
-    kind, big = VERDICTS.get(audit.status, ("plain", "Nothing to compare"))
-    caution = " That none was found is no proof that there is none." if audit.status == "kept" else ""
-    return _card("What the audit says", big, f"{audit.sentence}{caution}{closest}", kind)
-
-
-def _card(title: str, big: str, text: str, kind: str = "plain") -> str:
-    """big: HTML that is already safe."""
-    return f'<div class="card {kind}"><h2>{shown(title)}</h2><p class="big">{big}</p><p>{shown(text)}</p></div>\n'
-
-
-def _span(values: NDArray[np.float64], rounded: Callable[[float, int], str]) -> str:
-    low, high = rounded(float(values.min()), 3), rounded(float(values.max()), 3)
-    return low if low == high else f"{low}–{high}"

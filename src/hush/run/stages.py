@@ -360,7 +360,7 @@ def _prepare_audit(folder: Path) -> None:
 
 def _audit_inputs(job: RunJob, run: "AuditedRun") -> "AuditInputs":
     from hush.audit.canaries import read_canaries
-    from hush.audit.folders import Places
+    from hush.audit.folders import SecretSpans as Places
     from hush.audit.session import AuditInputs
     from hush.scan.result import Scan
 

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
+from hush.scan.finders.unicode import bytes_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -225,9 +226,7 @@ def _normalised(texts: "pa.LargeStringArray") -> tuple[NDArray[np.uint8], NDArra
     pc: Any = pyarrow.compute  # its functions are made at run time
     if not pc.all(pc.string_is_ascii(texts)).as_py():  # normalising does not change ASCII, and the kernels lower it
         texts = pc.utf8_lower(pc.utf8_normalize(texts, form="NFKC"))
-    _, offsets, data = texts.buffers()
-    offset_N = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return np.frombuffer(data or b"", dtype=np.uint8), offset_N
+    return bytes_of(texts)
 
 
 def _key(byte_MR: NDArray[np.uint8]) -> NDArray[np.uint64]:

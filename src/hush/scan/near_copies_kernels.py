@@ -30,8 +30,8 @@ def compiled(function: Any) -> Any:
 
 
 @compiled
-def mixed(value):
-    """A one-to-one scrambling of 64 bits."""
+def splitmix64(value):
+    """The finaliser of SplitMix64: a bijection that mixes 64 bits."""
     value = (value ^ (value >> np.uint64(30))) * MIX_1
     value = (value ^ (value >> np.uint64(27))) * MIX_2
     return value ^ (value >> np.uint64(31))
@@ -114,19 +114,19 @@ def shingle_hashes(data, offset_N, size, start_N):
             if words >= size:
                 value = np.uint64(0)
                 for k in range(words - size, words):
-                    value = mixed(value + ring[k % size] + GOLDEN)
+                    value = splitmix64(value + ring[k % size] + GOLDEN)
                 value_H[out] = value
                 out += 1
             word, position = next_word(data, position, end)
         if words < size:
             value = np.uint64(0)
             for k in range(words):
-                value = mixed(value + ring[k] + GOLDEN)
+                value = splitmix64(value + ring[k] + GOLDEN)
             if words == 0:
                 value = BYTES_START
                 for position in range(offset_N[n], end):
                     value = (value ^ np.uint64(data[position])) * WORD_STEP
-                value = mixed(value)
+                value = splitmix64(value)
             value_H[out] = value
     return value_H
 

@@ -26,6 +26,7 @@ from hush.data.shards import ReadableShard
 from hush.errors import InvalidInput
 from hush.keys import LEAF_BYTES, DataKey
 from hush.scan.finders.literals import Literals
+from hush.scan.finders.unicode import bytes_of
 from hush.scan.hits import Finder, Hits, Survey
 from hush.scan.near_copies import Copies
 
@@ -220,10 +221,9 @@ class LiteralPassTask:
 
 def keyed_hashes(texts: pa.LargeStringArray, key: bytes) -> NDArray[np.uint64]:
     """A 64-bit keyed hash of each text. A collision is safe: it only makes one more example inherit a secret."""
-    _, offsets, data = texts.buffers()
-    content = memoryview(data) if data is not None else memoryview(b"")
-    edges = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1].tolist()
-    digests = [hashlib.blake2b(content[begin:end], digest_size=8, key=key).digest() for begin, end in pairwise(edges)]
+    data, offset_N = bytes_of(texts)
+    content, spans = memoryview(data), pairwise(offset_N.tolist())
+    digests = [hashlib.blake2b(content[begin:end], digest_size=8, key=key).digest() for begin, end in spans]
     return np.frombuffer(b"".join(digests), dtype="<u8")
 
 

@@ -231,7 +231,11 @@ def explained(chooser: Chooser, noise: float, problem: TooLittleNoise, name_of: 
         f"={chooser.batch_size:g}; raise it to at least {rounded_up(least)}",
     ]
     if problem.largest_batch > 0:
-        parts += [", or lower ", Setting("batch_size"), f" to at most {problem.largest_batch}, the most it allows"]
+        parts += [
+            ", or lower ",
+            Setting("batch_size"),
+            f" to at most {problem.largest_batch}, the most that this noise allows",
+        ]
     binding = np.flatnonzero(problem.weights.dual > BINDING_DUAL)
     if binding.size == 1:
         secret = int(binding[0])

@@ -7,8 +7,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from hush.audit.auditor import cell_cells, discoverable_line, exposure_line, row_cells
 from hush.audit.headline import STYLES, headline
+from hush.audit.record import discoverable_line, exposure_line, row_cells
+from hush.audit.record import extraction_cells as cell_cells
 from hush.cli.results.accounting import Record
 from hush.console import counted, plain, show_rows
 

@@ -1,7 +1,7 @@
 "use strict";
-// Numbers rounded to the safe side, letter for letter as hush.rounding does it.
+// Numbers rounded to the safe side, character by character as hush.numbers and hush.report.markup do it.
 const numbers = (() => {
-  // So many significant digits, never below (up) or above (down) the value.
+  // The value with this many significant digits, never below it (up) or above it (down).
   function rounded(value, digits, up, trim) {
     if (value === 0) return "0";
     let [mantissa, exponent] = value.toExponential(digits - 1).split("e");
@@ -9,15 +9,15 @@ const numbers = (() => {
     const shown = Number(`${whole}e${power}`);
     if (up && shown < value) whole += 1;
     if (!up && shown > value) whole -= 1;
-    if (String(whole).length < digits) { whole = whole * 10 + 9; power -= 1; }  // 1000 less 1 is 999.9
+    if (String(whole).length < digits) { whole = whole * 10 + 9; power -= 1; }  // 1000 - 1 becomes 999.9
     const text = written(whole, power, digits);
     return trim ? text.replace(/(\.\d*?)0+(?=e|$)/, "$1").replace(/\.(?=e|$)/, "") : text;
   }
 
   function written(whole, power, digits) {
     let text = String(whole);
-    if (text.length > digits) { text = text.slice(0, digits); power += 1; }  // 9999 and 1 are 10000
-    const first = power + digits - 1;  // of the leading digit
+    if (text.length > digits) { text = text.slice(0, digits); power += 1; }  // 9999 + 1 becomes 10000
+    const first = power + digits - 1;  // exponent of the leading digit
     if (first < -4 || first >= digits) {
       const sign = first < 0 ? "-" : "+", size = String(Math.abs(first)).padStart(2, "0");
       return `${text[0]}.${text.slice(1)}e${sign}${size}`;
@@ -26,10 +26,10 @@ const numbers = (() => {
     return `${text.slice(0, first + 1)}.${text.slice(first + 1)}`.replace(/\.$/, "");
   }
 
-  return {  // trim: without idle zeros
+  return {  // trim: without trailing zeros
     atMost: (value, digits = 4, trim = true) => rounded(value, digits, true, trim),
     atLeast: (value, digits = 4, trim = true) => rounded(value, digits, false, trim),
-    percent: share => {  // the point moved by two places: a product by 100 would add a hair, which rounding would show
+    percent: share => {  // the decimal point moved by two digits: multiplying by 100 adds an error that rounding shows
       const [mantissa, exponent = "0"] = String(share).split("e");
       return Number(`${mantissa}e${Number(exponent) + 2}`);
     },

@@ -1,4 +1,4 @@
-// The plots: drawn one after another, in the colours of the theme, and readable with the keyboard.
+// The plots: drawn one after another, in the colours of the theme, and usable with the keyboard.
 const plots = (() => {
   const THEMES = {
     light: { paper: "#ffffff", ink: "#1d2127", muted: "#5c6470", grid: "#e3e6ea", green: "#009E73", blue: "#0072B2",
@@ -13,17 +13,17 @@ const plots = (() => {
 
   const theme = () => THEMES[dark.matches && !printing ? "dark" : "light"];
 
-  // The same data with every @colour replaced; what was written by others is left as it is.
-  const WORDS = new Set(["x", "y", "name", "text", "hovertext", "customdata", "title"]);
+  // The same data with every @colour replaced; fields that may hold text of others are left unchanged.
+  const TEXT_FIELDS = new Set(["x", "y", "name", "text", "hovertext", "customdata", "title"]);
   function coloured(value, colours) {
     if (typeof value === "string") return value[0] === "@" ? colours[value.slice(1)] ?? value : value;
     if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(part => coloured(part, colours));
     if (value && typeof value === "object")
-      return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, WORDS.has(key) ? part : coloured(part, colours)]));
+      return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, TEXT_FIELDS.has(key) ? part : coloured(part, colours)]));
     return value;
   }
 
-  // Few round numbers along a logarithmic axis, in plain digits where they are short.
+  // Round numbers as ticks of a logarithmic axis, in plain digits where they are short.
   function ticks([low, high], room) {
     const span = high - low, found = [];
     const finest = [[1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]];
@@ -44,7 +44,7 @@ const plots = (() => {
     };
   }
 
-  // From the smallest to the largest number along an axis, with a little room.
+  // The range of an axis: from the smallest to the largest number, with a margin.
   function extent(data, letter) {
     let low = Infinity, high = -Infinity;
     for (const trace of data) for (const value of trace[letter])
@@ -90,7 +90,7 @@ const plots = (() => {
   const plain = text => text.replace(/<br>/g, ", ").replace(/<[^>]*>/g, "").replace(/&(lt|gt|amp|quot|#x27);/g,
     (_, name) => ({ lt: "<", gt: ">", amp: "&", quot: '"', "#x27": "'" })[name]);
 
-  // Arrow keys step from point to point; what a pointer would hover is told in the line below.
+  // Arrow keys step from point to point; the line below the plot shows what hovering would show.
   function steerable(place, chosen) {
     const spec = specs[place.dataset.plot], readout = place.parentElement.querySelector(".readout");
     const points = spec.data.flatMap((trace, curve) =>
@@ -110,7 +110,7 @@ const plots = (() => {
       readout.textContent = plain(words(curveNumber, pointNumber));
     });
     place.addEventListener("blur", () => { readout.textContent = ""; Plotly.Fx.unhover(place); });
-    place.on("plotly_relayout", change => {  // zoomed: other round numbers fit
+    place.on("plotly_relayout", change => {  // after zooming, choose new ticks
       const found = {};
       for (const letter of ["x", "y"]) {
         const axis = place.layout[`${letter}axis`];
@@ -129,7 +129,7 @@ const plots = (() => {
     for (const place of places) {
       await draw(place);
       steerable(place, chosen);
-      await pause();  // lets the page answer in between
+      await pause();  // keeps the page responsive
     }
     dark.addEventListener("change", () => places.forEach(draw));
     const resized = new ResizeObserver(entries => entries.forEach(({ target }) => {

@@ -1,6 +1,6 @@
-// The table of all secrets: unpacked into typed arrays, of which only the rows in view are ever on the page.
+// The table of all secrets: unpacked into typed arrays; only the rows in view are in the document.
 const secretTable = (() => {
-  const ROW = 34, SPARE = 8, PRINTED = 40;
+  const ROW_HEIGHT = 34, SPARE_ROWS = 8, PRINTED_ROWS = 40;  // height in pixels, as in report.css
   const box = document.getElementById("secrets-rows");
   const layout = JSON.parse(document.getElementById("rows-layout").textContent);
 
@@ -12,7 +12,7 @@ const secretTable = (() => {
     const block = await new Response(stream).arrayBuffer();
     const columns = {};
     let offset = 0;
-    for (const [name, kind] of layout.columns) {  // little-endian, as every browser's machine is
+    for (const [name, kind] of layout.columns) {  // little-endian, as the machines of all browsers are
       const Kind = kind === "f8" ? Float64Array : Int32Array;
       columns[name] = new Kind(block, offset, layout.rows);
       offset += columns[name].byteLength;
@@ -58,10 +58,10 @@ const secretTable = (() => {
 
     function render() {
       const height = box.clientHeight || 512;
-      const top = printing ? 0 : Math.max(0, Math.floor(box.scrollTop / ROW) - SPARE);
-      const first = top - top % 2;  // so that the stripes keep still
-      const count = printing ? Math.min(PRINTED, view.length)
-        : Math.min(view.length - first, Math.ceil(height / ROW) + 2 * SPARE);
+      const top = printing ? 0 : Math.max(0, Math.floor(box.scrollTop / ROW_HEIGHT) - SPARE_ROWS);
+      const first = top - top % 2;  // even, so that the stripes do not flicker
+      const count = printing ? Math.min(PRINTED_ROWS, view.length)
+        : Math.min(view.length - first, Math.ceil(height / ROW_HEIGHT) + 2 * SPARE_ROWS);
       const drawn = [];
       for (let place = 0; place < count; place++) {
         const row = view[first + place], target = line(place);
@@ -73,8 +73,8 @@ const secretTable = (() => {
         target.cells[0].title = columns.id[row];
         drawn.push(target);
       }
-      spacers[0].firstChild.style.height = `${first * ROW}px`;
-      spacers[1].firstChild.style.height = `${printing ? 0 : (view.length - first - count) * ROW}px`;
+      spacers[0].firstChild.style.height = `${first * ROW_HEIGHT}px`;
+      spacers[1].firstChild.style.height = `${printing ? 0 : (view.length - first - count) * ROW_HEIGHT}px`;
       if (body.children.length !== count + 2 || drawn.some((each, place) => body.children[place + 1] !== each))
         body.replaceChildren(spacers[0], ...drawn, spacers[1]);
     }
@@ -89,7 +89,7 @@ const secretTable = (() => {
       render();
     }
 
-    const ranks = {};  // of texts, so that all columns are sorted as numbers
+    const ranks = {};  // of texts, so that every column is sorted by numbers
     function ranked(key) {
       if (typeof columns[key][0] === "number") return columns[key];
       if (!ranks[key]) {
@@ -120,14 +120,14 @@ const secretTable = (() => {
       requestAnimationFrame(() => { asked = false; render(); });
     }, { passive: true });
     new ResizeObserver(() => { if (!printing) render(); }).observe(box);
-    const note = document.getElementById("rows-note"), told = note.textContent;
+    const note = document.getElementById("rows-note"), original = note.textContent;
     addEventListener("beforeprint", () => {
       printing = true;
       render();
-      if (view.length > PRINTED)
-        note.textContent = `The first ${PRINTED} of ${numbers.grouped(view.length)}; open the page to see all. ${told}`;
+      if (view.length > PRINTED_ROWS)
+        note.textContent = `The first ${PRINTED_ROWS} of ${numbers.grouped(view.length)}; open the page to see all. ${original}`;
     });
-    addEventListener("afterprint", () => { printing = false; note.textContent = told; render(); });
+    addEventListener("afterprint", () => { printing = false; note.textContent = original; render(); });
 
     box.classList.toggle("texts", Boolean(columns.text));
     sort(heads.find(head => head.dataset.column === "share"));
