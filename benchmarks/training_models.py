@@ -205,7 +205,7 @@ def flops(case: Case, model: Any, clipper: Clipper, batch: Batch) -> dict[str, f
     input and 2 N P for that of its weight, if that is trained (of a first layer, whose input needs no gradient, this
     counts too much); attention 12 B T² × heads × width of a head.
     hush adds, for each trained weight, by the route of its per-example gradients:
-      whole     4 B P: norms and weighted sum of B gradients. They come from the product that ordinary training has
+      dense     4 B P: norms and weighted sum of B gradients. They come from the product that ordinary training has
                 too, cut by examples.
       factors   2 B T² (I + O): inner products between positions, of inputs and of output gradients; then the sum is
                 ordinary training's product.
@@ -214,7 +214,7 @@ def flops(case: Case, model: Any, clipper: Clipper, batch: Batch) -> dict[str, f
     positions instead of T where fewer are labelled: `saved` of ordinary training's 6 B T D V.
     """
     size, length = batch["input_ids"].shape
-    routes = next(iter(clipper._routes.values()))  # pyright: ignore[reportPrivateUsage]
+    taps = clipper.plan_for(batch).taps
     head: Any = clipper._head  # pyright: ignore[reportPrivateUsage]
     few = labelled_positions(batch["labels"]).shape[1]
     looked = few if case.masked and head is not None and few <= 0.8 * length else length
@@ -225,7 +225,7 @@ def flops(case: Case, model: Any, clipper: Clipper, batch: Batch) -> dict[str, f
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     for name, module, positions in _linear_shapes(model, lambda: model(**inputs)):
         weight: Any = module.weight
-        route = routes.get((name, "weight"))
+        route = taps.get((name, "weight"))
         if isinstance(module, nn.Embedding):
             if weight.requires_grad and route is not None:
                 added += 2 * size * (length**2 * weight.shape[1] if route.pair else weight.numel())

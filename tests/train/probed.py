@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from hush.train.probes import Probed, probe
+from hush.train.probes import ProbeResult, probe
 
 
 @dataclass
@@ -66,7 +66,7 @@ def cross_entropy(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
 
 
-def try_out(model: nn.Module, loss: object = cross_entropy, *, examples: int = 4, **options: object) -> Probed:
+def try_out(model: nn.Module, loss: object = cross_entropy, *, examples: int = 4, **options: object) -> ProbeResult:
     batch = batch_of(examples)
     real = torch.ones(examples, dtype=torch.bool)
     clipper = OneByOne(model, loss, **options)  # pyright: ignore[reportArgumentType]

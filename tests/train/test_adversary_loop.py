@@ -80,7 +80,7 @@ def test_padding_is_tried_when_it_first_comes_in_whatever_round(left: bool) -> N
     one_round()
     attended[:, slice(4) if left else slice(-4, None)] = 0
     if left:
-        with pytest.raises(InvalidInput, match="when its padding is cut off"):
+        with pytest.raises(InvalidInput, match="when its padding is removed"):
             one_round()
     else:
         one_round()
@@ -169,7 +169,7 @@ def test_a_closed_training_does_not_go_on(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="closed"):
             train(private, small_data())
         with pytest.raises(InvalidInput, match="closed"):
-            log.append(private._progress.records[-1])  # pyright: ignore[reportOptionalMemberAccess]
+            log.append(private._monitor.records[-1])  # pyright: ignore[reportOptionalMemberAccess]
     assert not (tmp_path / "public.txt").read_bytes() + (tmp_path / "another.txt").read_bytes()
     assert private.round == 2
 

@@ -70,7 +70,7 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     content = hashlib.sha256(buffer.getvalue()).hexdigest().encode() + buffer.getvalue()
     (tmp_path / "c" / "round-000001.ckpt").write_bytes(b"hush checkpoint 1\n" + content)
-    with pytest.raises(InvalidInput, match="somebody else wrote it"):
+    with pytest.raises(InvalidInput, match="hush did not write it"):
         Checkpoints(tmp_path / "c").newest()
     assert not (tmp_path / "ran").exists()
     pickle.loads(pickle.dumps(Evil()))  # it would have

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
-from hush.train.distributed import Ranks, bare, buckets, laid_out, through_flat, whole
+from hush.train.distributed import Ranks, communicate_flat, full_tensors, message_buckets, shard_like, unwrap_ddp
 from hush.train.language_models import causal_lm_loss
 from hush.train.noise import Noise
+from hush.train.private_training import noisy_sum
 from hush.train.round import micro_batches
 
 ALONE = Ranks(rank=0, world=1)
@@ -205,8 +206,8 @@ def test_only_the_first_rank_writes_and_it_writes_whole_models(found: list[dict[
 
 def test_ranks_agree(found: list[dict[str, Any]]) -> None:
     for index, rank in enumerate(found):
-        assert rank["talk"] == {"most": 10, "from_first": "seed of 0", "gather": [5, 6], "first": index == 0} | {
-            "by_first": "done by 0",
+        assert rank["talk"] == {"max": 10, "broadcast": "seed of 0", "gather": [5, 6], "is_first": index == 0} | {
+            "run_on_first": "done by 0",
             "error": "refused by 0",
         }
 
@@ -214,21 +215,20 @@ def test_ranks_agree(found: list[dict[str, Any]]) -> None:
 def test_one_process_is_the_trivial_case() -> None:
     assert Ranks.current() == ALONE
     model = nn.Linear(3, 2)
-    assert bare(model) is model
-    ALONE.wait()
-    ALONE.align(model)
-    assert (ALONE.most(7), ALONE.from_first("a"), ALONE.gather("a"), ALONE.first) == (7, "a", ["a"], True)
-    assert ALONE.level([1, 2], 0, model=model) == [1, 2]
+    assert unwrap_ddp(model) is model
+    ALONE.broadcast_model_(model)
+    assert (ALONE.max(7), ALONE.broadcast("a"), ALONE.gather("a"), ALONE.is_first) == (7, "a", ["a"], True)
+    assert ALONE.pad_batches([1, 2], 0, model=model) == [1, 2]
     sums = {name: torch.randn(value.shape) for name, value in model.named_parameters()}
     expected = {name: value.clone() for name, value in sums.items()}
     Noise(insecure_seed=2).add_(expected, scale=0.7, round=4)
     parameters = dict(model.named_parameters())
     norm = math.sqrt(sum(float(value.square().sum()) for value in sums.values()))
-    noisy, size = ALONE.noisy_sum(sums, parameters, noise=Noise(insecure_seed=2), scale=0.7, round=4)
+    noisy, size = noisy_sum(sums, parameters, ranks=ALONE, noise=Noise(insecure_seed=2), scale=0.7, round=4)
     assert all(torch.equal(noisy[name], value) for name, value in expected.items())
     assert float(size) == pytest.approx(norm)
-    assert whole(noisy) == noisy
-    assert laid_out(model.weight, model.bias) is model.weight
+    assert full_tensors(noisy) == noisy
+    assert shard_like(model.weight, model.bias) is model.weight
 
 
 def test_processes_that_were_not_connected_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,14 +238,14 @@ def test_processes_that_were_not_connected_are_refused(monkeypatch: pytest.Monke
 
 
 def test_buckets_hold_every_tensor_once_and_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hush.train.distributed.BUCKET", 10)
+    monkeypatch.setattr("hush.train.distributed.MAX_MESSAGE_COORDINATES", 10)
     tensors = {name: torch.zeros(size) for name, size in zip("abcdef", (4, 6, 1, 25, 0, 9), strict=True)}
-    cut = list(buckets(tensors))
+    cut = list(message_buckets(tensors))
     assert [name for names in cut for name in names] == list(tensors)
     assert all(len(names) == 1 or sum(tensors[name].numel() for name in names) <= 10 for names in cut)
 
 
 def test_flat_messages_come_back_into_their_tensors() -> None:
     tensors = [torch.ones(2, 3).t(), torch.zeros(0), torch.full((4,), 2.0)]
-    through_flat(tensors, lambda flat: flat.mul_(3))
+    communicate_flat(tensors, lambda flat: flat.mul_(3))
     assert [value.tolist() for value in tensors] == [[[3.0, 3.0]] * 3, [], [6.0] * 4]

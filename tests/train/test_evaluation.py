@@ -142,6 +142,6 @@ def test_a_round_under_way_has_no_score(tmp_path: Path) -> None:
     for current in private.rounds():
         for examples in current.micro_batches():
             private.accumulate(rows(DATA, examples), examples.real)
-            with pytest.raises(InvalidInput, match="under way; score after its step"):
+            with pytest.raises(InvalidInput, match="is open; score after its step"):
                 private.record_scores({"loss": 1.0})
         private.step()

@@ -15,7 +15,7 @@ from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.train import fit
 from hush.train.fit import Batches, tokenised
-from hush.train.language_models import CausalCollator, Corpus, MaskedCollator
+from hush.train.language_models import CausalCollator, MaskedCollator, TokenizedTexts
 from hush.train.pretrained import Pretrained, blocks_of
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_recipe
 from hush.train.settings import Lora, PublicPart, Recipe
@@ -145,7 +145,7 @@ LENGTHS = st.lists(st.integers(0, 300), min_size=1, max_size=12)
 
 @given(LENGTHS, st.data())
 def test_every_batch_has_one_of_a_few_lengths_and_cuts_nothing(lengths: list[int], data: st.DataObject) -> None:
-    tokens = Corpus([list(range(1, length + 1)) for length in lengths])
+    tokens = TokenizedTexts([list(range(1, length + 1)) for length in lengths])
     batches = Batches(tokens, CausalCollator(length=300, padding=0), torch.device("cpu"))
     assert batches.buckets == sorted(set(batches.buckets))
     assert batches.buckets[-1] == max(1, *lengths)
@@ -162,7 +162,7 @@ def test_every_batch_has_one_of_a_few_lengths_and_cuts_nothing(lengths: list[int
 
 
 def test_what_is_masked_is_new_in_every_round() -> None:
-    tokens = Corpus([list(range(10, 60))])
+    tokens = TokenizedTexts([list(range(10, 60))])
     batches = Batches(tokens, MaskedCollator(length=50, padding=0, mask=1, vocabulary=99), torch.device("cpu"))
     first = batches.of(np.array([0]))["labels"]
     assert torch.equal(batches.of(np.array([0]))["labels"], first)
@@ -185,7 +185,7 @@ def test_tokens_and_fingerprint_are_of_one_and_the_same_reading(
     texts = ["one", "", "three", "four four", "é"]
     (tmp_path / "data.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     corpus = read_corpus(tmp_path / "data.txt")
-    monkeypatch.setattr(fit, "CHUNK", chunk)
+    monkeypatch.setattr(fit, "TEXTS_PER_CALL", chunk)
     model = Pretrained(model=torch.nn.Linear(1, 1), tokenizer=letters, task="causal", max_length=6)
     counted: list[tuple[int, int]] = []
     tokens, fingerprint = tokenised(corpus, model, key, lambda done, total: counted.append((done, total)))

@@ -221,7 +221,7 @@ REFUSALS = {
     "the second refuses": "is not the data that the plan was made for",
     "other settings": "process 1 has other settings than the first one; give all of them the same",
     "other tokens": "process 1 has other tokens than the first one; give all of them the same",
-    "one device": "--device=cpu:0 is one device, but several processes were started",
+    "one device": "it is one device, but several processes were started",
 }
 
 
@@ -254,7 +254,7 @@ def test_who_keeps_silent_ends_with_the_code_of_who_speaks(
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(atexit, "register", lambda *_, **__: None)
-    assert launch._give_way(store, error) is None
+    assert launch._claim_report(store, error) is None
 
     def fail() -> None:
         raise error

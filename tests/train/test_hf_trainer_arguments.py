@@ -18,7 +18,7 @@ from transformers import (
 import hush
 from hush.errors import InvalidInput
 from hush.train.hf_trainer import HushTrainer
-from hush.train.language_models import Corpus
+from hush.train.language_models import TokenizedTexts
 
 PUBLIC_SCORES: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
 
@@ -102,8 +102,8 @@ def test_the_owners_folder_stays_out_of_what_is_released(plan: hush.Plan, tmp_pa
 
 def test_data_that_are_not_the_plans_are_refused(plan: hush.Plan, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="2 rows but the plan is for 40 examples"):
-        trainer_for(plan, tmp_path / "out", train_dataset=Corpus([[1], [2]]))
-    with pytest.raises(InvalidInput, match="cannot be asked for its n-th example"):
+        trainer_for(plan, tmp_path / "out", train_dataset=TokenizedTexts([[1], [2]]))
+    with pytest.raises(InvalidInput, match="which has no rows by number"):
         trainer_for(plan, tmp_path / "out", train_dataset=iter(()))
 
 
@@ -119,7 +119,7 @@ def test_packing_and_buckets_without_lengths_are_refused(plan: hush.Plan, tmp_pa
 def test_a_collator_that_masks_by_a_known_seed_is_refused(plan: hush.Plan, tmp_path: Path) -> None:
     words = Tokenizer(WordLevel({"a": 0, "[MASK]": 1}))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, mask_token="[MASK]")
-    with pytest.raises(InvalidInput, match=r"seed=3\) masks by a known stream"):
+    with pytest.raises(InvalidInput, match=r"seed=3\) masks by a known random stream"):
         trainer_for(plan, tmp_path / "out", data_collator=DataCollatorForLanguageModeling(tokenizer, seed=3))
     trainer_for(plan, tmp_path / "out", data_collator=DataCollatorForLanguageModeling(tokenizer))
 

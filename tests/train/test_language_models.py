@@ -13,8 +13,8 @@ from hush.errors import InvalidInput
 from hush.train.language_models import (
     IGNORED,
     CausalCollator,
-    Corpus,
     MaskedCollator,
+    TokenizedTexts,
     causal_lm_loss,
     classification_loss,
     default_loss,
@@ -158,9 +158,9 @@ def test_losses_are_one_graph_to_the_compiler(name: str) -> None:
     torch.testing.assert_close(compiled(batch), loss(model, batch))
 
 
-def corpus(seed: int = 0, size: int = 40) -> Corpus:
+def corpus(seed: int = 0, size: int = 40) -> TokenizedTexts:
     random = np.random.default_rng(seed)
-    return Corpus([random.integers(1, MASK, random.integers(1, 13)) for _ in range(size)])
+    return TokenizedTexts([random.integers(1, MASK, random.integers(1, 13)) for _ in range(size)])
 
 
 def masked(**options: Any) -> MaskedCollator:
@@ -275,7 +275,7 @@ def test_a_corpus_cuts_labels_with_its_tokens() -> None:
 
 
 def test_a_corpus_shows_none_of_its_text_and_refuses_what_it_cannot_read() -> None:
-    assert repr(Corpus([[5, 6], [7]])) == "Corpus(2 examples, 3 tokens)"
+    assert repr(TokenizedTexts([[5, 6], [7]])) == "TokenizedTexts(2 examples, 3 tokens)"
     with pytest.raises(InvalidInput, match=r"no column 'text'.*\['body'\]"):
         tokenise([{"body": "a"}], letters, max_length=3)
     with pytest.raises(InvalidInput, match="need a tokenizer"):
@@ -283,8 +283,16 @@ def test_a_corpus_shows_none_of_its_text_and_refuses_what_it_cannot_read() -> No
     with pytest.raises(InvalidInput, match="max_length=0"):
         tokenise(["a"], letters, max_length=0)
     with pytest.raises(InvalidInput, match="differ in length"):
-        Corpus([[1, 2]], [[1]])
+        TokenizedTexts([[1, 2]], [[1]])
     with pytest.raises(InvalidInput, match=r"share=0\.0"):
         masked(share=0.0)
     with pytest.raises(IndexError):
-        Corpus([[1]])[1]
+        TokenizedTexts([[1]])[1]
+
+
+def test_the_name_of_0_1_0_still_works_and_is_not_listed_as_a_second_one() -> None:
+    import hush.train
+
+    assert hush.train.Corpus is hush.train.TokenizedTexts is TokenizedTexts
+    assert "TokenizedTexts" in hush.train.__all__
+    assert "Corpus" not in hush.train.__all__

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import hush
-from hush.train.pretrained import describe
+from hush.train.pretrained import model_metadata
 
 
 @pytest.mark.parametrize("kind", ["GPT2", "Bert", "Llama"])
@@ -17,6 +17,6 @@ def test_a_model_without_a_tokenizer_is_refused_in_whole_words(kind: str, tmp_pa
     name = {"GPT2": "GPT2LMHeadModel", "Bert": "BertForMaskedLM", "Llama": "LlamaForCausalLM"}[kind]
     getattr(transformers, name)(config).save_pretrained(tmp_path)
     with pytest.raises(hush.InvalidInput, match="tokenizer") as refused:
-        describe(str(tmp_path), task=None, max_length=None)
+        model_metadata(str(tmp_path), task=None, max_length=None)
     assert ":)" not in str(refused.value)
     assert ": )" not in str(refused.value)

@@ -209,7 +209,7 @@ def shapes() -> dict[str, Tensor]:
 def test_noise_does_not_depend_on_how_the_stream_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, cut = shapes(), shapes()
     Noise(insecure_seed=1).add_(whole, scale=1.0, round=0)
-    monkeypatch.setitem(noise_module.CHUNK, "cpu", 16)
+    monkeypatch.setitem(noise_module.CHUNK_NORMALS, "cpu", 16)
     Noise(insecure_seed=1).add_(cut, scale=1.0, round=0)
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     values = torch.cat([tensor.flatten() for tensor in whole.values()])

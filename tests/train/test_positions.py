@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, PreTrain
 from hush.errors import InvalidInput
 from hush.train.language_models import causal_lm_loss
 from hush.train.preconditions import most_positions, positions_of
-from hush.train.pretrained import describe
+from hush.train.pretrained import model_metadata
 from hush.train.private_training import PrivateTraining
 
 LIMIT = 16
@@ -85,9 +85,9 @@ def test_a_model_takes_no_more_tokens_than_its_limit(name: str, tmp_path: Path) 
     CONFIGS[name].save_pretrained(tmp_path)
     words = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
     PreTrainedTokenizerFast(tokenizer_object=words, pad_token="a").save_pretrained(tmp_path)
-    assert describe(str(tmp_path), task="causal", max_length=LIMIT).max_length == LIMIT
+    assert model_metadata(str(tmp_path), task="causal", max_length=LIMIT).max_length == LIMIT
     with pytest.raises(InvalidInput, match=f"takes from 2 to {LIMIT} tokens"):
-        describe(str(tmp_path), task="causal", max_length=LIMIT + 1)
+        model_metadata(str(tmp_path), task="causal", max_length=LIMIT + 1)
 
 
 def test_fixed_frequencies_know_no_limit() -> None:

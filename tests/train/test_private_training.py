@@ -143,7 +143,7 @@ def test_reprs_show_nothing_of_the_draw() -> None:
     private = private_training(insecure_seed=987654321)
     for round in private.rounds():
         batches = list(round.micro_batches())
-        assert repr(round) == "Round(index=0)"
+        assert repr(round) == "TrainingRound(index=0)"
         for examples in batches:
             private.accumulate(rows(DATA, examples), examples.real)
         private.step()

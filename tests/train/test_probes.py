@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
 from hush.train.language_models import causal_lm_loss
-from hush.train.probes import Probed, probe
+from hush.train.probes import ProbeResult, probe
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from hush.train.probes import Probed, probe
 def test_models_that_treat_examples_apart_pass(middle: nn.Module) -> None:
     model = network(nn.Identity())
     model[2] = middle  # pyright: ignore[reportIndexIssue]
-    assert try_out(model) == Probed(examples=3, slots=4)
+    assert try_out(model) == ProbeResult(examples=3, slots=4)
 
 
 def test_tied_weights_pass() -> None:
@@ -107,7 +107,7 @@ def test_a_loss_that_depends_on_its_padding_is_refused(name: str, left: bool) ->
     assert torch.allclose(alone, beside, rtol=1e-4) != left
     clipper = Clipper(model, causal_lm_loss, clip_norm=1.0)
     if left:
-        with pytest.raises(InvalidInput, match="when its padding is cut off"):
+        with pytest.raises(InvalidInput, match="when its padding is removed"):
             probe(model, causal_lm_loss, batch, real, clipper=clipper)
     else:
         assert probe(model, causal_lm_loss, batch, real, clipper=clipper).conclusive
@@ -126,7 +126,7 @@ def test_padding_is_tried_on_rows_that_have_some_and_in_full_precision(left: boo
     bf16 = torch.bfloat16
     clipper = Clipper(model, loss, clip_norm=1.0, autocast=bf16)
     if left:
-        with pytest.raises(InvalidInput, match="when its padding is cut off"):
+        with pytest.raises(InvalidInput, match="when its padding is removed"):
             probe(model, loss, batch, real, clipper=clipper, autocast=bf16)
     else:
         assert probe(model, loss, batch, real, clipper=clipper, autocast=bf16).conclusive
@@ -139,7 +139,7 @@ def test_gaps_inside_texts_do_not_keep_padding_from_being_tried() -> None:
     attended[:4, 3] = 0  # tokens that a user hides: nothing to cut off
     attended[4, :4] = 0
     batch = {"input_ids": tokens, "attention_mask": attended, "labels": tokens.masked_fill(attended == 0, -100)}
-    with pytest.raises(InvalidInput, match="when its padding is cut off"):
+    with pytest.raises(InvalidInput, match="when its padding is removed"):
         probe(
             model,
             causal_lm_loss,
@@ -170,7 +170,7 @@ def test_only_what_goes_by_tokens_is_cut_with_the_padding(unknown: bool) -> None
     if unknown:
         assert probe(model, loss, batch, real, clipper=clipper).conclusive
     else:
-        with pytest.raises(InvalidInput, match="when its padding is cut off"):
+        with pytest.raises(InvalidInput, match="when its padding is removed"):
             probe(model, loss, batch, real, clipper=clipper)
 
 
@@ -250,7 +250,7 @@ def test_padded_and_equal_rows_are_no_evidence() -> None:
     batch = {key: value[[0, 0, 0, 1]] for key, value in batch_of(2).items()}
     for real, examples in (([1, 1, 1, 1], 2), ([1, 1, 0, 0], 1), ([0, 0, 0, 0], 0)):
         found = probe(model, cross_entropy, batch, torch.tensor(real).bool(), clipper=clipper)
-        assert found == Probed(examples=examples, slots=4)
+        assert found == ProbeResult(examples=examples, slots=4)
         assert found.conclusive == (examples > 1)
 
 

@@ -69,7 +69,7 @@ def test_an_owner_folder_older_than_the_releases_is_refused(tmp_path: Path) -> N
         training(tmp_path)
     shutil.rmtree(tmp_path / "owner")
     (tmp_path / "backup").rename(tmp_path / "owner")
-    with pytest.raises(InvalidInput, match=r"round-000006 exists, but .* knows nothing"):
+    with pytest.raises(InvalidInput, match=r"round-000006 exists, but .* does not list its release"):
         training(tmp_path)
 
 

@@ -76,7 +76,7 @@ def test_a_disk_that_takes_half_a_line_costs_that_line(tmp_path: Path, monkeypat
     log = RunLog(path, resumed_after=0)
     log.append(record(1))
     monkeypatch.setattr(os, "write", lambda handle, line: whole(handle, line[: len(line) // 2]))
-    with pytest.raises(InvalidInput, match="a part of a line only"):
+    with pytest.raises(InvalidInput, match="only a part of a line"):
         log.append(record(2))
     monkeypatch.undo()
     log.close()

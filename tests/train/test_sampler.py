@@ -127,7 +127,7 @@ def test_pairs_of_examples_are_independent_within_a_block_and_across_blocks(rate
     table = drawn(Draws(np.full(examples, rate), seed=SEED), rounds)
     centred = (table - rate) / np.sqrt(rate * (1 - rate))
     correlation = centred.T @ centred / np.sqrt(rounds)  # standard normal for each pair of independent examples
-    block = np.arange(examples) >> (sampler.PLACES + int(sampler._bucket(np.array([rate]))[0]))
+    block = np.arange(examples) >> (sampler.PLACE_BITS + int(sampler._bucket(np.array([rate]))[0]))
     together = block[:, None] == block
     upper = np.triu(np.ones_like(together), 1)
     for pairs in (upper & together, upper & ~together):
@@ -204,7 +204,7 @@ def test_a_draw_makes_words_for_the_batch_and_not_for_the_data(
     made = count_words(monkeypatch)
     sizes = [draws.round(index).size for index in range(10)]
     # At most batch/4 + 60 blocks, each with a pair of words for its hits and 45/4 more pairs on average.
-    blocks = batch / 4 + sampler.NEVER
+    blocks = batch / 4 + sampler.ZERO_BUCKET
     assert draws.num_blocks <= blocks
     assert sum(made) <= 2 * (10 * blocks + poisson.isf(ALARM, 10 * blocks * 45 / 4))
     assert poisson.ppf(ALARM / 2, 10 * batch) <= sum(sizes) <= poisson.isf(ALARM / 2, 10 * batch)
@@ -246,7 +246,7 @@ def test_the_probability_that_a_hit_counts_is_just_below_the_exact_one(rate: flo
     bucket = sampler._bucket(np.array([rate]))
     share = Fraction(int(sampler._threshold(np.array([rate]), bucket)[0]), 2**53)
     assert 0 <= share <= 1
-    if bucket[0] == sampler.DENSE:
+    if bucket[0] == sampler.DENSE_BUCKET:
         assert share == Fraction(rate)
         return
     assert 2.0 ** -(int(bucket[0]) + 1) <= rate < 2.0 ** -int(bucket[0])
@@ -259,11 +259,11 @@ def test_the_probability_that_a_hit_counts_is_just_below_the_exact_one(rate: flo
 def test_tiny_rates_are_rounded_down(rate: float) -> None:
     bucket = sampler._bucket(np.array([rate]))
     if rate == 0:
-        assert bucket[0] == sampler.NEVER
+        assert bucket[0] == sampler.ZERO_BUCKET
         return
-    share = Fraction(int(sampler._threshold(np.array([rate]), np.minimum(bucket, sampler.LAST))[0]), 2**53)
+    share = Fraction(int(sampler._threshold(np.array([rate]), np.minimum(bucket, sampler.LAST_BUCKET))[0]), 2**53)
     # -log(1 - rate) < rate (1 + rate), so this is the rate of the hits that count against what the example may have.
-    assert share * Fraction(45, 32) / 2**sampler.LAST <= Fraction(rate) * (1 + Fraction(rate))
+    assert share * Fraction(45, 32) / 2**sampler.LAST_BUCKET <= Fraction(rate) * (1 + Fraction(rate))
 
 
 # --- state and secrecy

@@ -11,7 +11,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 import hush
 from hush.train.hf_trainer import HushTrainer
-from hush.train.language_models import CausalCollator, Collator, Corpus, MaskedCollator
+from hush.train.language_models import CausalCollator, Collator, MaskedCollator, TokenizedTexts
 
 EXAMPLES, ROUNDS = 40, 6
 
@@ -22,10 +22,10 @@ def trainer_plan() -> hush.Plan:
     return hush.make_plan(incidence, prior=1e-6, ceiling=1e-2, rounds=ROUNDS, batch_size=8, clip_norm=1.0)
 
 
-def texts(seed: int = 0) -> Corpus:
+def texts(seed: int = 0) -> TokenizedTexts:
     """A text of 3 to 12 tokens for each example."""
     random = np.random.default_rng(seed)
-    return Corpus([random.integers(1, MASK, random.integers(3, LENGTH + 1)) for _ in range(EXAMPLES)])
+    return TokenizedTexts([random.integers(1, MASK, random.integers(3, LENGTH + 1)) for _ in range(EXAMPLES)])
 
 
 def images() -> list[dict[str, Any]]:

@@ -24,16 +24,16 @@ from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
 from hush.train.distributed import (
     Ranks,
-    bare,
-    check_layout,
+    check_sharding,
+    full_parameters,
+    full_tensors,
     gradients_of,
-    optimizer_state_laid_out,
-    standing_whole,
-    whole,
+    shard_optimizer_state,
+    unwrap_ddp,
 )
 from hush.train.language_models import causal_lm_loss
 from hush.train.noise import Noise
-from hush.train.private_training import PrivateTraining
+from hush.train.private_training import PrivateTraining, noisy_sum
 from hush.train.probes import probe
 from hush.train.round import MicroBatch, micro_batches
 
@@ -101,18 +101,18 @@ def train(
     model: nn.Module, ranks: Ranks, draws: list[list[int]], *, scale: float, optimizer: Any = torch.optim.AdamW
 ) -> dict[str, Any]:
     """Rounds as training does them, with draws that are given; parameters and how many micro-batches each round ran."""
-    ranks.align(model)
+    ranks.broadcast_model_(model)
     parameters = dict(model.named_parameters())
     steps = optimizer(parameters.values(), lr=0.05)
     clipper = Clipper(model, loss, clip_norm=CLIP_NORM)
     noise = Noise(insecure_seed=3)
     counts, norms = [], []
     for index, drawn in enumerate(draws):
-        batches = ranks.level(list(micro_batches(drawn, size=SLOTS)), SPARE, model=model)
+        batches = ranks.pad_batches(list(micro_batches(drawn, size=SLOTS)), SPARE, model=model)
         counts.append(len(batches))
         for batch in batches:
             clipper.accumulate(collate(batch.examples), torch.as_tensor(batch.real))
-        sums, norm = ranks.noisy_sum(clipper.take(), parameters, noise=noise, scale=scale, round=index)
+        sums, norm = noisy_sum(clipper.take(), parameters, ranks=ranks, noise=noise, scale=scale, round=index)
         for name, parameter in parameters.items():
             parameter.grad = sums[name] / 8
         steps.step()
@@ -122,7 +122,9 @@ def train(
 
 
 def values(model: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in whole(dict(model.named_parameters())).items()}
+    return {
+        name: parameter.detach().clone() for name, parameter in full_tensors(dict(model.named_parameters())).items()
+    }
 
 
 def replicas(ranks: Ranks) -> Any:
@@ -136,7 +138,7 @@ def unequal_replicas(ranks: Ranks) -> Any:
 
 def data_parallel(ranks: Ranks) -> Any:
     wrapped = DistributedDataParallel(build())
-    found = train(bare(wrapped), ranks, [drawn[ranks.rank] for drawn in DRAWS], scale=0.3)
+    found = train(unwrap_ddp(wrapped), ranks, [drawn[ranks.rank] for drawn in DRAWS], scale=0.3)
     # Even through the wrapper, raw gradients now stay in their process.
     loss(wrapped, collate([ranks.rank])).sum().backward()
     return found | {"raw": wrapped.module.norm.weight.grad}
@@ -195,8 +197,8 @@ def reduced_shards(ranks: Ranks) -> Any:
 def only_noise(model: nn.Module, ranks: Ranks) -> dict[str, Tensor]:
     parameters = dict(model.named_parameters())
     zeros = {name: torch.zeros(parameter.shape) for name, parameter in parameters.items()}
-    sums, _ = ranks.noisy_sum(zeros, parameters, noise=Noise(), scale=2.0, round=0)
-    return {name: value.clone() for name, value in whole(sums).items()}
+    sums, _ = noisy_sum(zeros, parameters, ranks=ranks, noise=Noise(), scale=2.0, round=0)
+    return {name: value.clone() for name, value in full_tensors(sums).items()}
 
 
 def wide() -> nn.Module:
@@ -234,7 +236,7 @@ def saved_and_loaded(ranks: Ranks) -> Any:
         optimizer.zero_grad()
 
     step()
-    state = {"model": values(model), "optimizer": whole(optimizer.state_dict())}
+    state = {"model": values(model), "optimizer": full_tensors(optimizer.state_dict())}
     torch.save(state, Path(sys.argv[2]) / f"saved.{ranks.rank}")
     step()
     found = {"straight": values(model)}
@@ -243,7 +245,7 @@ def saved_and_loaded(ranks: Ranks) -> Any:
     model.load_state_dict(saved["model"] | {"head.weight": saved["model"]["words.weight"]})
     parameters = dict(shard(model).named_parameters())
     optimizer = torch.optim.AdamW(parameters.values(), lr=0.05)
-    optimizer.load_state_dict(optimizer_state_laid_out(saved["optimizer"], optimizer))
+    optimizer.load_state_dict(shard_optimizer_state(saved["optimizer"], optimizer))
     step()
     return found | {"resumed": values(model)}
 
@@ -252,8 +254,8 @@ def written_whole(ranks: Ranks) -> Any:
     """The model's own state as the first rank would write it, and that its shards are back afterwards."""
     model = shard(build())
     before = list(model.parameters())
-    with standing_whole(model, here=ranks.first):
-        state = {name: value.clone() for name, value in model.state_dict().items()} if ranks.first else {}
+    with full_parameters(model, here=ranks.is_first):
+        state = {name: value.clone() for name, value in model.state_dict().items()} if ranks.is_first else {}
     back = all(one is other for one, other in zip(before, model.parameters(), strict=True))
     return {"state": state, "back": back}
 
@@ -270,7 +272,7 @@ def probe_coupled(model: nn.Module, batch: dict[str, Tensor], real: Tensor) -> o
 
 def hybrid(ranks: Ranks) -> Any:
     model = shard(build(), mesh=init_device_mesh("cpu", (1, 2), mesh_dim_names=("copies", "shards")))
-    return refusal(lambda: check_layout(dict(model.named_parameters()), world=ranks.world))
+    return refusal(lambda: check_sharding(dict(model.named_parameters()), world=ranks.world))
 
 
 def in_a_folder(name: str, layout: Callable[[nn.Module], Any]) -> Any:
@@ -296,7 +298,7 @@ def in_a_folder(name: str, layout: Callable[[nn.Module], Any]) -> Any:
 
 
 def start(model: nn.Module, folder: Path | None) -> PrivateTraining:
-    optimizer = torch.optim.AdamW(bare(model).parameters(), lr=0.02)
+    optimizer = torch.optim.AdamW(unwrap_ddp(model).parameters(), lr=0.02)
     return PrivateTraining(
         model, optimizer, small_plan(rounds=6), loss=cross_entropy, micro_batch=3, folder=folder, insecure_seed=8
     )
@@ -311,14 +313,13 @@ def private_shards(ranks: Ranks) -> Any:
 
 
 def talk(ranks: Ranks) -> Any:
-    ranks.wait()
     return {
-        "most": ranks.most(10 * ranks.rank),
-        "from_first": ranks.from_first(f"seed of {ranks.rank}"),
+        "max": ranks.max(10 * ranks.rank),
+        "broadcast": ranks.broadcast(f"seed of {ranks.rank}"),
         "gather": ranks.gather(ranks.rank + 5),
-        "first": ranks.first,
-        "by_first": ranks.by_first(lambda: f"done by {ranks.rank}"),
-        "error": refusal(lambda: ranks.by_first(lambda: refuse(ranks.rank))),
+        "is_first": ranks.is_first,
+        "run_on_first": ranks.run_on_first(lambda: f"done by {ranks.rank}"),
+        "error": refusal(lambda: ranks.run_on_first(lambda: refuse(ranks.rank))),
     }
 
 

@@ -19,7 +19,7 @@ from hush.audit.settings import AuditSettings
 from hush.audit.verdict import Verdict, judge
 from hush.certificate import DATA_FINGERPRINT
 from hush.numbers import counted
-from hush.train.fit import usable_device
+from hush.train.pretrained import choose_device
 
 __all__ = ["Audit", "audit"]
 
@@ -59,7 +59,7 @@ def audit(
         folder=AuditFolder(folder),
         progress=progress or (lambda _step, _done, _total: None),
     )
-    usable_device(session.settings.device)  # refuses a missing device before any work
+    choose_device(session.settings.device)  # refuses a missing device before any work
     planting, corpus = session.inputs.planting, session.inputs.corpus
     if corpus is not None and planting is not None:
         planting.check_data(corpus.texts())

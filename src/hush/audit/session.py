@@ -29,9 +29,8 @@ from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey
 from hush.numbers import counted
 from hush.storage import folder_digest, read_json, whole_file
-from hush.train.fit import usable_device
 from hush.train.language_models import default_loss, masked_lm_loss
-from hush.train.pretrained import MOST_TOKENS
+from hush.train.pretrained import choose_device
 
 __all__ = [
     "AuditFolder",
@@ -116,7 +115,7 @@ class AuditSession:
     def models(self) -> LoadedModels:
         """The models, loaded on first use: the attack on the mechanism needs none."""
         self.progress("Loading the model", 0, 1)
-        device = usable_device(self.settings.device)
+        device = choose_device(self.settings.device)
         subject, tokenizer = load_subject(str(self.run.model), device=device)
         reference = self.inputs.reference
         max_length = self.settings.max_length or self.run.max_length
@@ -127,7 +126,7 @@ class AuditSession:
             reference=None if reference is None else self._load_reference(reference, tokenizer, masked=masked),
             tokenizer=tokenizer,
             masked=masked,
-            max_length=min(MOST_TOKENS if max_length is None else max_length, limit),
+            max_length=min(DEFAULT_MAX_TOKENS if max_length is None else max_length, limit),
         )
 
     def _load_reference(self, name: str, tokenizer: Any, *, masked: bool) -> Subject:
@@ -138,7 +137,7 @@ class AuditSession:
                 Setting("reference"),
                 " pass a model that never saw the data, such as the one that training started from",
             )
-        device = usable_device(self.settings.device)
+        device = choose_device(self.settings.device)
         reference, reference_tokenizer = load_subject(name, device=device)
         if reference_tokenizer.get_vocab() != tokenizer.get_vocab():
             raise InvalidInput(

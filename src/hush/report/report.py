@@ -17,7 +17,7 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput, Setting
 from hush.numbers import is_number
 from hush.plan import Plan
-from hush.plan.files import is_release, minor_version, read_record
+from hush.plan.files import RELEASES, is_release, minor_version, read_record
 from hush.plan.verify import model_problem, plan_differences, refuse_unknown_words, run_differences
 from hush.report import sections as parts
 from hush.report.attacks import AuditResult
@@ -47,7 +47,6 @@ __all__ = [
 Rows = tuple[Mapping[str, Any], ...]
 TITLE = "Protection of secrets in training"
 EVALUATIONS = "evaluations.jsonl"  # of a release: a line for each evaluated round, on data without secrets
-RELEASE_FOLDERS = ("release", "share")  # of hush train and of hush run: the side that may be published
 MAX_TRAINING_ROWS = 200_000
 
 
@@ -232,7 +231,7 @@ def read_source(path: str | Path, *, plan: str | Path | None = None) -> Source:
     if not is_release(root) and (root / "plan.json").is_file():
         loaded = Plan.load(root)
         return Source(plan=loaded, certificate=_plan_certificate(loaded, root), folder=root.resolve().name)
-    release = next((root / name for name in RELEASE_FOLDERS if (root / name).is_dir()), root)
+    release = next((root / name for name in RELEASES if (root / name).is_dir()), root)
     if not (release / "certificate.json").is_file():
         raise InvalidInput(
             f"{root} holds neither a plan nor a finished run; pass a folder that hush plan wrote, or that of a "

@@ -71,9 +71,10 @@ def _check_data(config: Config) -> None:
 
 def _check_training(config: Config) -> None:
     """Refuse a device that this machine lacks and a model that does not fit; the config has checked a small one."""
-    from hush.train.fit import check_fits, usable_device
+    from hush.train.fit import check_fits
+    from hush.train.pretrained import choose_device
 
-    usable_device(config.training.device)
+    choose_device(config.training.device)
     if config.model.name is not None:
         name = config.located(config.model.name)
         check_reachable(name)

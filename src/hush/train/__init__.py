@@ -1,6 +1,7 @@
 """Stage 5, training: draws, per-example clipping in one backward pass, noise, checkpoints, front doors. Needs torch.
 
-Each name loads its module on first use: Transformers is imported for HushTrainer alone.
+Each name loads its module on first use: Transformers is imported for HushTrainer alone. ``Corpus`` is the name that
+``TokenizedTexts`` had in 0.1.0.
 """
 
 from importlib import import_module
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
     from hush.train.hf_trainer import HushTrainer
     from hush.train.language_models import (
         CausalCollator,
-        Corpus,
         MaskedCollator,
+        TokenizedTexts,
         causal_lm_loss,
         classification_loss,
         default_loss,
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = [
     "CausalCollator",
     "Clipper",
-    "Corpus",
     "HushTrainer",
     "MaskedCollator",
     "PrivateTraining",
     "PublicStream",
+    "TokenizedTexts",
     "causal_lm_loss",
     "classification_loss",
     "default_loss",
@@ -39,11 +40,11 @@ __all__ = [
 _HOME = {
     "CausalCollator": "language_models",
     "Clipper": "clipping",
-    "Corpus": "language_models",
     "HushTrainer": "hf_trainer",
     "MaskedCollator": "language_models",
     "PrivateTraining": "private_training",
     "PublicStream": "public_stream",
+    "TokenizedTexts": "language_models",
     "causal_lm_loss": "language_models",
     "classification_loss": "language_models",
     "default_loss": "language_models",
@@ -51,7 +52,11 @@ _HOME = {
 }
 
 
+_NAMES_OF_0_1_0 = {"Corpus": "TokenizedTexts"}  # old name -> name; they still work, but __all__ leaves them out
+
+
 def __getattr__(name: str) -> Any:
+    name = _NAMES_OF_0_1_0.get(name, name)
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"hush.train.{_HOME[name]}"), name)

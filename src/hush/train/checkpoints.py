@@ -1,11 +1,9 @@
-"""Checkpoints, between the training loop and the disk: owner-only files that are whole and true, or are not taken.
+"""Checkpoints of a run: owner-only files to resume from, and the ledger that records which rounds were released.
 
-A checkpoint holds everything that a run needs to go on, random states included, so it must never leave its owner.
-Released models are written by :mod:`hush.train.run_folder`.
-
-What a run needs to go on, taken from model, optimizer and random generators, and put back. Owner-only.
-
-What a run must never forget, in one small owner-only file: its plan, the seed of its draws, the rounds released.
+A checkpoint holds everything that a run needs to resume (parameters, optimizer, scheduler, random states), so it must
+never leave its owner. A checkpoint file is complete and unchanged, or it is not used. The ledger keeps what a run must
+never forget: its plan, the seed of its draws, and the released rounds. Released models are written by
+:mod:`hush.train.run_folder`.
 """
 
 import hashlib
@@ -32,7 +30,7 @@ from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.plan.plan import fingerprint
 from hush.storage import flush, read_json, whole_file
-from hush.train.distributed import Ranks, laid_out, optimizer_state_laid_out, whole
+from hush.train.distributed import Ranks, full_tensors, shard_like, shard_optimizer_state
 
 __all__ = [
     "Checkpoints",
@@ -48,8 +46,8 @@ __all__ = [
 ]
 
 
-_HEAD = b"hush checkpoint 1\n"
-_DIGEST = 64  # hex digits of a SHA-256
+_MAGIC = b"hush checkpoint 1\n"
+_DIGEST_LENGTH = 64  # hex digits of a SHA-256
 _NAME = re.compile(r"round-(\d{6,})\.ckpt")
 
 
@@ -69,25 +67,25 @@ class Checkpoints:
         self.keep = keep
 
     def write(self, round: int, state: Mapping[str, Any]) -> None:
-        """Keep this state as the one after ``round`` rounds, then drop all but the newest.
+        """Store this state as the one after ``round`` rounds, then delete all but the newest.
 
-        Later ones go too: a run that came here again found them damaged.
+        Checkpoints of later rounds are deleted too: a run that reaches this round again found them damaged.
         """
         self.folder.mkdir(mode=0o700, exist_ok=True)
         with durable_file(self.folder / f"round-{round:06d}.ckpt") as file:
-            file.write(_HEAD + b"0" * _DIGEST)
-            hashed = _Hashed(file)
+            file.write(_MAGIC + b"0" * _DIGEST_LENGTH)
+            hashed = _HashingWriter(file)
             torch.save(dict(state) | {"round": round}, cast(IO[bytes], hashed))
-            file.seek(len(_HEAD))
+            file.seek(len(_MAGIC))
             file.write(hashed.digest.hexdigest().encode())
-        found = self._newest_first()
-        kept = [path for reached, path in found if reached <= round][: self.keep]
-        for _, path in found:
+        stored = self._newest_first()
+        kept = [path for reached, path in stored if reached <= round][: self.keep]
+        for _, path in stored:
             if path not in kept:
                 path.unlink()
 
     def newest(self) -> dict[str, Any] | None:
-        """The newest checkpoint that is whole; None if there is none."""
+        """The newest undamaged checkpoint; None if there is none."""
         for round, path in self._newest_first():
             state = _read(path)
             if state is not None and state.get("round") == round:
@@ -96,19 +94,19 @@ class Checkpoints:
 
     def _newest_first(self) -> list[tuple[int, Path]]:
         paths = self.folder.iterdir() if self.folder.is_dir() else ()
-        found = [(int(match[1]), path) for path in paths if (match := _NAME.fullmatch(path.name))]
-        return sorted(found, reverse=True)
+        by_round = [(int(match[1]), path) for path in paths if (match := _NAME.fullmatch(path.name))]
+        return sorted(by_round, reverse=True)
 
 
 @contextmanager
 def durable_file(path: Path) -> Iterator[IO[bytes]]:
-    """An owner-only ``whole_file`` whose name, too, survives a crash of the machine once the block is left."""
+    """An owner-only ``whole_file`` whose name also survives a crash of the machine once the block is left."""
     with whole_file(path, owner_only=True) as file:
         yield file
     flush(path.parent)
 
 
-def check_storable(what: str, state: object) -> None:
+def check_storable(owner: str, state: object) -> None:
     """Refuse a state that could be written but not read back without running code from the file."""
     buffer = io.BytesIO()
     try:
@@ -117,29 +115,29 @@ def check_storable(what: str, state: object) -> None:
         torch.load(buffer, weights_only=True)
     except (pickle.PickleError, AttributeError, TypeError) as error:
         raise InvalidInput(
-            f"the state of {what} cannot be read back from a checkpoint without running code; its state_dict must hold "
-            "tensors, numbers, strings and lists or dicts of them only"
+            f"the state of {owner} cannot be read back from a checkpoint without running code; its state_dict must "
+            "hold tensors, numbers, strings and lists or dicts of them only"
         ) from error
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """What a checkpoint file holds; None if it is damaged."""
     with path.open("rb") as file:
-        head, stated = file.read(len(_HEAD)), file.read(_DIGEST)
-        if head != _HEAD or hashlib.file_digest(file, "sha256").hexdigest().encode() != stated:
+        magic, stated = file.read(len(_MAGIC)), file.read(_DIGEST_LENGTH)
+        if magic != _MAGIC or hashlib.file_digest(file, "sha256").hexdigest().encode() != stated:
             return None
-        file.seek(len(_HEAD) + _DIGEST)
+        file.seek(len(_MAGIC) + _DIGEST_LENGTH)
         try:
             return torch.load(file, map_location="cpu", weights_only=True)
         except (RuntimeError, pickle.PickleError) as error:
             raise InvalidInput(
-                f"{path} has its digest but is not a checkpoint of plain tensors and numbers, so somebody else wrote "
+                f"{path} has its digest but is not a checkpoint of plain tensors and numbers, so hush did not write "
                 "it; remove it to resume from the one before"
             ) from error
 
 
-class _Hashed(io.RawIOBase):
-    """A file to write through, which digests what passes; ``torch.save`` writes from front to back."""
+class _HashingWriter(io.RawIOBase):
+    """Writes to a file and digests what it writes; ``torch.save`` writes from front to back."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -158,16 +156,16 @@ def capture(
 ) -> dict[str, Any]:
     """Parameters, optimizer, scheduler and the random states of all ranks, as tensors and plain values.
 
-    All ranks call it together; on the first one, shards are put together.
+    All ranks call it together; on the first one, shards are gathered.
     """
 
-    def together(shard: DTensor) -> Tensor:
+    def gathered(shard: DTensor) -> Tensor:
         value = shard.full_tensor()
-        return value.cpu() if ranks.first else value[:0]
+        return value.cpu() if ranks.is_first else value[:0]
 
     return {
-        "parameters": {name: _each_shard(parameter.detach(), together) for name, parameter in trainable.items()},
-        "optimizer": _each_shard(optimizer.state_dict(), together),
+        "parameters": {name: _map_shards(parameter.detach(), gathered) for name, parameter in trainable.items()},
+        "optimizer": _map_shards(optimizer.state_dict(), gathered),
         "scheduler": None if scheduler is None else scheduler.state_dict(),
         "random": ranks.gather(_random_states()),
     }
@@ -180,7 +178,7 @@ def restore(
     scheduler: Any | None,
     ranks: Ranks,
 ) -> None:
-    """Put back what ``capture`` took, laid out as the model is now."""
+    """Restore what ``capture`` took, sharded as the model is now."""
     stored: Mapping[str, Tensor] = state["parameters"]
     wrong = sorted(
         name
@@ -193,26 +191,26 @@ def restore(
             "missing or shaped differently in one of the two; build the model as it was when training began"
         )
     if (state["scheduler"] is None) != (scheduler is None):
-        had = "no scheduler" if scheduler is not None else "a scheduler"
-        raise InvalidInput(f"training began with {had}; resume it as it began")
+        before = "no scheduler" if scheduler is not None else "a scheduler"
+        raise InvalidInput(f"training began with {before}; resume it as it began")
     with torch.no_grad():
         for name, parameter in trainable.items():
-            parameter.copy_(laid_out(stored[name], parameter))
+            parameter.copy_(shard_like(stored[name], parameter))
     try:
-        optimizer.load_state_dict(optimizer_state_laid_out(state["optimizer"], optimizer))
+        optimizer.load_state_dict(shard_optimizer_state(state["optimizer"], optimizer))
     except (ValueError, KeyError, IndexError) as error:
         raise InvalidInput(f"the checkpoint is of another optimizer ({error}); resume training as it began") from error
     if scheduler is not None:
         scheduler.load_state_dict(state["scheduler"])
-    if len(state["random"]) == ranks.world:  # otherwise there is no saying whose is whose
+    if len(state["random"]) == ranks.world:  # with another number of ranks they cannot be assigned
         _restore_random_states(state["random"][ranks.rank])
 
 
 def renew_random_states() -> None:
-    """New random states from the system's entropy, so that neither dropout nor a collator's choices can be foreseen.
+    """New random states from the system's entropy, so that dropout and a collator's choices cannot be predicted.
 
-    With a known seed (the Trainer of transformers sets all of these), what an example gets would tell its place in the
-    stream, and so how many were drawn before it.
+    With a known seed (the Trainer of transformers sets all of these), an example's dropout mask would tell its position
+    in the stream, and so how many examples were drawn before it.
     """
     random.seed()
     np.random.seed()  # noqa: NPY002 - the user's code may draw from it
@@ -220,12 +218,12 @@ def renew_random_states() -> None:
 
 
 def frozen_digest(model: nn.Module) -> str:
-    """Of the parameters that are not trained; a checkpoint leaves them out, and a resumed run must have the same."""
+    """The digest of the frozen parameters: checkpoints leave them out, and a resumed run must have the same ones."""
     return _digest((name, p) for name, p in model.named_parameters() if not p.requires_grad)
 
 
 def buffers_digest(model: nn.Module) -> str:
-    """Of the buffers that are saved with a model. Training must not change them: that would bypass the noise."""
+    """The digest of the buffers saved with a model. Training must not change them: that bypasses the noise."""
     return _digest(
         (f"{path}.{name}", buffer)
         for path, module in model.named_modules()
@@ -234,16 +232,16 @@ def buffers_digest(model: nn.Module) -> str:
     )
 
 
-def refuse_moved_buffers(model: nn.Module, began: str) -> None:
-    """Refuse a model whose buffers are not those of this digest."""
-    if buffers_digest(model) != began:
+def refuse_moved_buffers(model: nn.Module, digest: str) -> None:
+    """Refuse a model whose buffers do not have this digest."""
+    if buffers_digest(model) != digest:
         raise InvalidInput(
             "training changed a buffer of the model, which bypasses clipping and noise; find the module whose forward "
             "pass does so, and freeze it or replace it by one without running state"
         )
 
 
-def _each_shard(tree: Any, change: Callable[[DTensor], Tensor]) -> Any:
+def _map_shards(tree: Any, change: Callable[[DTensor], Tensor]) -> Any:
     return tree_map_only(DTensor, change, tree)
 
 
@@ -251,7 +249,7 @@ def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        value: Tensor = whole(tensor.detach())
+        value: Tensor = full_tensors(tensor.detach())
         digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -268,20 +266,21 @@ def _random_states() -> dict[str, Any]:
 
 def _restore_random_states(states: Mapping[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
-    if len(states["cuda"]) == torch.cuda.device_count():  # on other hardware they mean nothing
+    if len(states["cuda"]) == torch.cuda.device_count():  # they do not apply to other hardware
         torch.cuda.set_rng_state_all(states["cuda"])
     kind, words, *rest = states["numpy"]
     np.random.set_state((kind, words.numpy(), *rest))  # noqa: NPY002
     random.setstate(states["python"])
 
 
-_SETTINGS = ("noise_multiplier", "noise_scale", "rounds", "batch_size", "clip_norm", "bound", "data_fingerprint")
+_PLAN_SETTINGS = ("noise_multiplier", "noise_scale", "rounds", "batch_size", "clip_norm", "bound", "data_fingerprint")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Ledger:
-    """A run is named at random; ``released`` and ``marks`` only ever grow, and are stored before a release appears."""
+    """What a run must not forget. ``run`` is a random name; ``released`` and ``marks`` only grow, and are stored before
+    a release appears."""
 
     run: str
     plan: dict[str, Any]
@@ -313,40 +312,40 @@ class Ledger:
 
     @property
     def last_released(self) -> int:
-        """The last round of which somebody may have seen the model; 0 if there is none."""
+        """The last round whose model may have been seen by others; 0 if there is none."""
         return max(self.released, default=0)
 
     def with_marks(self, marks: Iterable[str]) -> Self:
-        """The ledger of a run that, from now on, is marked in these ways too."""
+        """The ledger with these marks added."""
         return replace(self, marks=tuple(dict.fromkeys((*self.marks, *marks))))
 
     def with_release(self, round: int, *, finished: bool) -> Self:
-        """The ledger that knows of one more release."""
+        """The ledger with one more release."""
         released = tuple(sorted({*self.released, round}))
         return replace(self, released=released, finished=self.finished or finished)
 
     def check(self, path: Path, plan: Plan, insecure_seed: int | None) -> None:
         """Refuse to resume under another plan, or with other seeding."""
         remedy = "resume it as it began, or train in a new folder"
-        given = _identity(plan)
+        identity = _identity(plan)
         differ = [
-            f"{name} {self.plan.get(name)!r} against {given[name]!r}"
-            for name in given
-            if self.plan.get(name) != given[name]
+            f"{name} {self.plan.get(name)!r} against {identity[name]!r}"
+            for name in identity
+            if self.plan.get(name) != identity[name]
         ]
         if differ:
             raise InvalidInput(f"{path} was begun under another plan than the one given: {', '.join(differ)}; {remedy}")
         if self.insecure_seed != insecure_seed:
             raise InvalidInput(
-                f"{path} was begun with {_seeding(self.insecure_seed)}, but this training is to have "
+                f"{path} was begun with {_seeding(self.insecure_seed)}, but this training has "
                 f"{_seeding(insecure_seed)}; {remedy}"
             )
 
 
 def _identity(plan: Plan) -> dict[str, Any]:
-    """What makes two plans the same training: settings, graph, promises and weights."""
+    """The parts of a plan that define the training: settings, incidence, promises and weights."""
     return {
-        **{name: getattr(plan, name) for name in _SETTINGS},
+        **{name: getattr(plan, name) for name in _PLAN_SETTINGS},
         "incidence": plan.incidence.fingerprint,
         "promises": plan.promises_fingerprint,
         "weights": fingerprint(b"hush weights 1\n", plan.weights),

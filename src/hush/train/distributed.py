@@ -1,18 +1,15 @@
-"""Many processes as one: each rank draws and clips its own share, and a round ends with one sum over the ranks.
+"""Training by several processes: the collectives of a round (``Ranks``) and the sharding of parameters (FSDP2).
 
-Replicas (with or without DistributedDataParallel around them): the clipped sums are reduced to the first rank, which
-adds the noise and hands the result to all. Shards (``torch.distributed.fsdp.fully_shard``): the sums are reduced and
-scattered, so each rank holds the sum of its own shard, to which it adds noise from its own entropy; the shards are
-disjoint. Either way each coordinate gets its noise once, after the sum is complete, and every rank ends with the same
-model. A single process is the case of one rank, without communication.
+Each rank draws and clips its own share of a round, and the round ends with one sum over the ranks. Replicas (with or
+without DistributedDataParallel): the clipped sums are reduced to the first rank, which adds the noise and broadcasts
+the result. Shards (``torch.distributed.fsdp.fully_shard``): the sums are reduced and scattered, so each rank holds the
+sum of its own shard, to which it adds noise from its own entropy; the shards are disjoint. Either way each coordinate
+gets its noise once, after the sum is complete, and every rank ends with the same model. A single process is the case of
+one rank, without communication.
 
-Sharding saves the memory of parameters and optimizer. The clipped sums of a round are whole on each rank until they are
-scattered.
-
-How tensors lie on the ranks: whole on each (replicas), or cut along one dimension (``fully_shard``); below Ranks.
-
-A sharded parameter is a DTensor on a mesh of one dimension that holds all ranks. Its module sees it whole inside
-``forward``, so what is computed there (per-example gradients, clipped sums) is whole too and is cut afterwards.
+A sharded parameter is a DTensor on a one-dimensional mesh of all ranks. Its module sees the full tensor inside
+``forward``, so per-example gradients and clipped sums are full tensors too, and are sharded afterwards. Sharding
+therefore saves the memory of parameters and optimizer states, but not that of a round's clipped sums.
 """
 
 import os
@@ -31,43 +28,223 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from hush.errors import InvalidInput
-from hush.train.noise import Noise
 
 __all__ = [
     "Ranks",
-    "bare",
-    "buckets",
-    "check_layout",
-    "cut_again",
+    "SummedOverRanks",
+    "check_sharding",
+    "communicate_flat",
+    "full_parameters",
+    "full_tensors",
     "gradients_of",
     "is_sharded",
-    "laid_out",
-    "optimizer_state_laid_out",
-    "scattered",
-    "standing_whole",
-    "through_flat",
-    "whole",
+    "message_buckets",
+    "reduce_scatter",
+    "reshard",
+    "shard_like",
+    "shard_optimizer_state",
+    "unwrap_ddp",
 ]
 
 
-BUCKET = 2**26  # coordinates that travel in one message, 256 MiB: large enough for full speed, small beside a model
+MAX_MESSAGE_COORDINATES = 2**26  # 256 MiB of float32 in one message: large enough for full speed, small beside a model
+
+T = TypeVar("T")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummedOverRanks:
+    """A round's sums over all ranks, as one rank sees them before the noise.
+
+    sums: a tensor for each parameter, sharded as the parameter is; those of replicated parameters are complete on the
+    first rank only. noised_here: the sums to which this rank adds the noise; each coordinate is noised by exactly one
+    rank. replicated: the sums that the first rank must broadcast afterwards.
+    """
+
+    sums: dict[str, Tensor]
+    noised_here: dict[str, Tensor]
+    replicated: dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """The processes that train one model together, as one of them sees them.
+
+    Every method that communicates must be called by all ranks, in the same order.
+
+    >>> Ranks.current()
+    Ranks(rank=0, world=1)
+    """
+
+    rank: int
+    world: int
+
+    @classmethod
+    def current(cls) -> "Ranks":
+        """This process within torch's default process group; rank 0 of 1 where there is no group."""
+        if dist.is_available() and dist.is_initialized():
+            return cls(rank=dist.get_rank(), world=dist.get_world_size())
+        world_size = os.environ.get("WORLD_SIZE", "1")
+        if world_size != "1":
+            # Each process would train alone on all the data, and the same secrets would be released many times.
+            raise InvalidInput(
+                f"WORLD_SIZE={world_size}, but the processes are not connected; call "
+                "torch.distributed.init_process_group() before anything else"
+            )
+        return cls(rank=0, world=1)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which writes the files and prints the messages."""
+        return self.rank == 0
+
+    # ---- values ----
+
+    def max(self, number: int) -> int:
+        """The largest of the ranks' numbers."""
+        if self.world == 1:
+            return number
+        largest = torch.tensor([number], device=_message_device())
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return int(largest.item())
+
+    def broadcast(self, value: T) -> T:
+        """The first rank's value (a seed, a name), on all ranks."""
+        if self.world == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0, device=_message_device())
+        return values[0]
+
+    def run_on_first(self, action: Callable[[], T]) -> T:
+        """Run an action on the first rank and return its result on all ranks; an error is raised on all of them too."""
+        if self.world == 1:
+            return action()
+        result: Any = None
+        if self.is_first:
+            try:
+                result = action(), None
+            except Exception as error:
+                result = None, error
+        value, error = self.broadcast(result)
+        if error is not None:
+            raise error
+        return value
+
+    def gather(self, value: T) -> list[T]:
+        """All ranks' values, by rank."""
+        values: list[Any] = [value] * self.world
+        if self.world > 1:
+            dist.all_gather_object(values, value)
+        return values
+
+    # ---- tensors ----
+
+    @torch.no_grad()
+    def broadcast_tensors_(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite replicated tensors with the first rank's; sharded ones are left alone."""
+        if self.world == 1:
+            return
+        for tensor in tensors:
+            if not isinstance(tensor, DTensor):
+                communicate_flat([tensor.detach()], lambda flat: dist.broadcast(flat, src=0))
+
+    def broadcast_model_(self, model: nn.Module) -> None:
+        """Give every replica the first rank's parameters and buffers; shards are one model from the start."""
+        check_sharding(dict(model.named_parameters()), world=self.world)
+        self.broadcast_tensors_((*model.parameters(), *model.buffers()))
+
+    def pad_batches(self, batches: Sequence[T], padding: T, *, model: nn.Module) -> list[T]:
+        """This rank's micro-batches, padded to the same number on all ranks if the model is sharded.
+
+        The forward pass of a sharded model communicates, so all ranks must run the same number of them. ``padding``
+        holds no real example, so it adds exactly 0.
+        """
+        batches = list(batches)
+        if self.world == 1 or not is_sharded(model):
+            return batches
+        return batches + [padding] * (self.max(len(batches)) - len(batches))
+
+    @torch.no_grad()
+    def sum(self, sums: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> SummedOverRanks:
+        """Add up the ranks' sums, which are full float32 tensors on every rank and are overwritten."""
+        check_sharding(parameters, world=self.world)
+        total = dict(sums)
+        sharded = {name: value for name, value in parameters.items() if name in sums and isinstance(value, DTensor)}
+        for names in message_buckets({name: sums[name] for name in sharded}):
+            total |= reduce_scatter({name: sums[name] for name in names}, {name: sharded[name] for name in names})
+        replicated = {name: value for name, value in sums.items() if name not in sharded}
+        self._for_each_bucket(replicated, lambda flat: dist.reduce(flat, dst=0))
+        noised_here = total if self.is_first else {name: total[name] for name in sharded}
+        return SummedOverRanks(sums=total, noised_here=noised_here, replicated=replicated)
+
+    @torch.no_grad()
+    def share(self, total: SummedOverRanks) -> dict[str, Tensor]:
+        """The sums on all ranks, the replicated ones as the first rank has them now: with its noise."""
+        self._for_each_bucket(total.replicated, lambda flat: dist.broadcast(flat, src=0))
+        return total.sums
+
+    @torch.no_grad()
+    def norm(self, parts: Iterable[Tensor]) -> Tensor:
+        """The norm of all tensors together, of which each rank passes the parts that it holds.
+
+        The result stays on the device: reading it waits for the device.
+        """
+        locals_ = [part.to_local() if isinstance(part, DTensor) else part for part in parts]
+        square = torch.zeros(()).double()
+        if locals_:
+            # One call for all tensors; float32 is precise enough for a number that is only displayed.
+            norms = torch._foreach_norm(locals_)  # pyright: ignore[reportPrivateImportUsage]
+            square = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square().sum()
+        if self.world > 1:
+            square = square.to(_message_device())
+            dist.all_reduce(square)
+        return square.sqrt()
+
+    def _for_each_bucket(self, tensors: Mapping[str, Tensor], communicate: Callable[[Tensor], object]) -> None:
+        if self.world > 1:
+            for names in message_buckets(tensors):
+                communicate_flat([tensors[name] for name in names], communicate)
+
+
+def _message_device() -> torch.device:
+    """The device whose tensors the default process group communicates."""
+    on_gpu = "nccl" in dist.get_backend()
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+def unwrap_ddp(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel, which from here on averages no gradients of its own.
+
+    >>> unwrap_ddp(nn.Linear(2, 3))
+    Linear(in_features=2, out_features=3, bias=True)
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return model
+    model.require_backward_grad_sync = False  # what DDP.no_sync() sets: raw gradients never leave this process
+    return model.module
+
+
+# ---- sharding: parameters that are DTensors ----
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether parameters are cut over the ranks, so that a forward pass communicates."""
-    # After a forward pass without a backward pass, the outermost module's parameters stand whole for a while.
+    """Whether the parameters are sharded over the ranks, so that a forward pass communicates."""
+    # By module, not by parameter: after a forward pass without a backward pass, the outermost parameters are unsharded.
     return any(isinstance(module, FSDPModule) for module in model.modules())
 
 
-def cut_again(model: nn.Module) -> None:
-    """Cut what a forward pass put together; a backward pass does so by itself, evaluation does not."""
+def reshard(model: nn.Module) -> None:
+    """Shard again what a forward pass gathered; a backward pass does so by itself, an evaluation does not."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
-def check_layout(parameters: Mapping[str, Tensor], *, world: int) -> None:
-    """Refuse what would need noise to agree between ranks, or sums over some of the ranks only."""
+def check_sharding(parameters: Mapping[str, Tensor], *, world: int) -> None:
+    """Refuse placements under which ranks would need the same noise, or sums over some of the ranks only."""
     for name, parameter in parameters.items():
         if not isinstance(parameter, DTensor):
             continue
@@ -80,70 +257,73 @@ def check_layout(parameters: Mapping[str, Tensor], *, world: int) -> None:
             )
 
 
-def whole(tree: Any) -> Any:
-    """The tree with every sharded tensor put together, on all ranks: to write it to a file. All ranks must call it."""
+def full_tensors(tree: Any) -> Any:
+    """The tree with every sharded tensor gathered into a full one, on all ranks, which must all call this."""
     return tree_map_only(DTensor, lambda tensor: tensor.full_tensor(), tree)
 
 
 @contextmanager
-def standing_whole(model: nn.Module, *, here: bool) -> Iterator[None]:
-    """The model with whole parameters, on the CPU, where ``here``: to write it to files. All ranks must call it."""
-    places = [
+def full_parameters(model: nn.Module, *, here: bool) -> Iterator[None]:
+    """The model with full parameters, on the CPU of the ranks that say ``here``: to write it to files.
+
+    All ranks must call it.
+    """
+    sharded = [
         (module, name, parameter)
         for module in model.modules()
         for name, parameter in module._parameters.items()
         if isinstance(parameter, DTensor)
     ]
-    put_together: dict[int, nn.Parameter] = {}  # tied ones once
-    for _, _, parameter in places:
-        if id(parameter) not in put_together:
-            value = whole(parameter.detach())
-            # A copy in any case: what comes back may be a part of larger storage, which would be written too.
+    gathered: dict[int, nn.Parameter] = {}  # tied ones once
+    for _, _, parameter in sharded:
+        if id(parameter) not in gathered:
+            value = full_tensors(parameter.detach())
+            # Always a copy: the gathered tensor may be a view of larger storage, which would be written too.
             value = value.to("cpu", copy=True) if here else value[:0]
-            put_together[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
+            gathered[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
     try:
-        for module, name, parameter in places if here else ():
-            module._parameters[name] = put_together[id(parameter)]
+        for module, name, parameter in sharded if here else ():
+            module._parameters[name] = gathered[id(parameter)]
         yield
     finally:
-        for module, name, parameter in places:
+        for module, name, parameter in sharded:
             module._parameters[name] = parameter
 
 
-def laid_out(value: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor laid out as another is: this rank's part of it where that one is sharded. No communication."""
+def shard_like(value: Tensor, like: Tensor) -> Tensor:
+    """A full tensor sharded as another one is: this rank's part of it if that one is a shard. No communication."""
     if not isinstance(like, DTensor):
         return value
-    local = _pieces(value, like)[like.device_mesh.get_local_rank()].to(like.device)
-    return _wrapped(local.clone(memory_format=torch.contiguous_format), like)
+    local = _shards(value, like)[like.device_mesh.get_local_rank()].to(like.device)
+    return _as_dtensor(local.clone(memory_format=torch.contiguous_format), like)
 
 
-def optimizer_state_laid_out(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
-    """An optimizer's state that :func:`whole` put together, as its parameters are laid out now: to load it."""
+def shard_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """A full state of an optimizer, sharded as its parameters are now: ready to load."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    def placed(value: Any, parameter: Tensor) -> Any:
-        return laid_out(value, parameter) if isinstance(value, Tensor) and value.shape == parameter.shape else value
+    def sharded(value: Any, parameter: Tensor) -> Any:
+        return shard_like(value, parameter) if isinstance(value, Tensor) and value.shape == parameter.shape else value
 
     by_parameter = {
-        index: {key: placed(value, parameters[index]) for key, value in entries.items()}
+        index: {key: sharded(value, parameters[index]) for key, value in entries.items()}
         for index, entries in state["state"].items()
     }
     return {**state, "state": by_parameter}
 
 
 def gradients_of(loss: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """The gradients of a scalar by plain autograd, laid out as the parameters are; 0 for those it does not use.
+    """The gradients of a scalar by plain autograd, sharded as the parameters are; 0 for those it does not use.
 
-    Where parameters are sharded, all ranks call it together, and the losses' mean over the ranks is differentiated.
+    If parameters are sharded, all ranks call this together, and the mean of their losses is differentiated.
     """
     if not any(isinstance(parameter, DTensor) for parameter in parameters.values()):
-        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         return {
             name: torch.zeros_like(parameter) if gradient is None else gradient
-            for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
+            for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True)
         }
-    # Sharded parameters are not part of the graph: what is, is put together in forward, and hands on to .grad.
+    # Sharded parameters are not part of the graph; the full tensors that forward gathers are, and pass on to .grad.
     before = {name: parameter.grad for name, parameter in parameters.items()}
     for parameter in parameters.values():
         parameter.grad = None
@@ -157,30 +337,30 @@ def gradients_of(loss: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[s
     return {name: gradient.detach() for name, gradient in after.items()}
 
 
-def scattered(sums: Mapping[str, Tensor], parameters: Mapping[str, DTensor]) -> dict[str, Tensor]:
-    """Whole tensors, different on each rank, added up in one message; each rank keeps the parameters' shards."""
+def reduce_scatter(sums: Mapping[str, Tensor], parameters: Mapping[str, DTensor]) -> dict[str, Tensor]:
+    """Full tensors, different on each rank, added up in one message; each rank keeps the shards that it holds."""
     first = next(iter(parameters.values()))
     mesh = first.device_mesh
-    pieces = {name: _pieces(value, parameters[name]) for name, value in sums.items()}
-    rows = [torch.cat([parts[rank].reshape(-1) for parts in pieces.values()]) for rank in range(mesh.size())]
+    shards = {name: _shards(value, parameters[name]) for name, value in sums.items()}
+    rows = [torch.cat([parts[rank].reshape(-1) for parts in shards.values()]) for rank in range(mesh.size())]
     width = max(row.numel() for row in rows)
     rows = [nn.functional.pad(row, (0, width - row.numel())) for row in rows]
     mine = torch.empty_like(rows[0])
     dist.reduce_scatter(mine, rows, group=mesh.get_group())
-    found, begin = {}, 0
-    for name, parts in pieces.items():
+    total, begin = {}, 0
+    for name, parts in shards.items():
         shape = parts[mesh.get_local_rank()].shape
-        found[name] = _wrapped(mine[begin : begin + shape.numel()].view(shape), parameters[name])
+        total[name] = _as_dtensor(mine[begin : begin + shape.numel()].view(shape), parameters[name])
         begin += shape.numel()
-    return found
+    return total
 
 
-def buckets(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
-    """Names whose tensors travel in one message: same device, at most BUCKET coordinates, or a single tensor."""
+def message_buckets(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
+    """Names of the tensors of one message: on one device, and at most MAX_MESSAGE_COORDINATES or a single tensor."""
     names: list[str] = []
     size = 0
     for name, tensor in tensors.items():
-        if names and (size + tensor.numel() > BUCKET or tensor.device != tensors[names[0]].device):
+        if names and (size + tensor.numel() > MAX_MESSAGE_COORDINATES or tensor.device != tensors[names[0]].device):
             yield names
             names, size = [], 0
         names.append(name)
@@ -189,25 +369,25 @@ def buckets(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
         yield names
 
 
-def through_flat(tensors: list[Tensor], communicate: Callable[[Tensor], object]) -> None:
-    """Let tensors take part in one communication as one flat tensor, in place."""
+def communicate_flat(tensors: list[Tensor], communicate: Callable[[Tensor], object]) -> None:
+    """Communicate several tensors as one flat tensor, and write the result back into them."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     communicate(flat)
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(part.view_as(tensor))
 
 
-def _pieces(value: Tensor, like: DTensor) -> list[Tensor]:
-    """The parts of a whole tensor that the ranks hold, some of them empty where there are more ranks than rows."""
+def _shards(value: Tensor, like: DTensor) -> list[Tensor]:
+    """The parts of a full tensor that the ranks hold; some are empty if there are more ranks than rows."""
     if value.shape != like.shape:
-        raise InvalidInput(f"a tensor of shape {tuple(value.shape)} cannot be laid out as one of {tuple(like.shape)}")
+        raise InvalidInput(f"a tensor of shape {tuple(value.shape)} cannot be sharded like one of {tuple(like.shape)}")
     placement, world = like.placements[0], like.device_mesh.size()
     dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue]
     parts = list(value.chunk(world, dim))
     return parts + [value.narrow(dim, 0, 0)] * (world - len(parts))
 
 
-def _wrapped(local: Tensor, like: DTensor) -> Tensor:
+def _as_dtensor(local: Tensor, like: DTensor) -> Tensor:
     if local.shape != like.to_local().shape:
         raise InvalidInput(
             f"this rank should hold a part of shape {tuple(local.shape)} of a parameter, but holds "
@@ -216,170 +396,3 @@ def _wrapped(local: Tensor, like: DTensor) -> Tensor:
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
-
-
-T = TypeVar("T")
-
-
-def bare(model: nn.Module) -> nn.Module:
-    """The model without DistributedDataParallel, which from here on averages no gradients of its own.
-
-    >>> bare(nn.Linear(2, 3))
-    Linear(in_features=2, out_features=3, bias=True)
-    """
-    if not isinstance(model, DistributedDataParallel):
-        return model
-    model.require_backward_grad_sync = False  # what DDP.no_sync() sets: raw gradients never leave this process
-    return model.module
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """The processes that train one model together, seen from one of them.
-
-    Every method that communicates must be called by all ranks, in the same order.
-
-    >>> Ranks.current()
-    Ranks(rank=0, world=1)
-    """
-
-    rank: int
-    world: int
-
-    @classmethod
-    def current(cls) -> "Ranks":
-        """This process among those of torch's default group; one of one where there is no group."""
-        if dist.is_available() and dist.is_initialized():
-            return cls(rank=dist.get_rank(), world=dist.get_world_size())
-        started = os.environ.get("WORLD_SIZE", "1")
-        if started != "1":
-            # Each process would train alone on the whole data, and the same secrets would be released many times.
-            raise InvalidInput(
-                f"WORLD_SIZE={started}, but the processes are not connected; call "
-                "torch.distributed.init_process_group() before anything else"
-            )
-        return cls(rank=0, world=1)
-
-    @property
-    def first(self) -> bool:
-        """Whether this rank is the one that writes files and speaks for all."""
-        return self.rank == 0
-
-    def most(self, number: int) -> int:
-        """The largest of the ranks' numbers."""
-        if self.world == 1:
-            return number
-        largest = torch.tensor([number], device=_device())
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        return int(largest.item())
-
-    def from_first(self, value: T) -> T:
-        """The first rank's value (a seed, a name), on all ranks."""
-        if self.world == 1:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0, device=_device())
-        return values[0]
-
-    def by_first(self, action: Callable[[], T]) -> T:
-        """What an action of the first rank gives, on all ranks; its error too, so that none waits in vain."""
-        if self.world == 1:
-            return action()
-        outcome: Any = None
-        if self.first:
-            try:
-                outcome = action(), None
-            except Exception as error:
-                outcome = None, error
-        value, error = self.from_first(outcome)
-        if error is not None:
-            raise error
-        return value
-
-    def gather(self, value: T) -> list[T]:
-        """All ranks' values, by rank."""
-        values: list[Any] = [value] * self.world
-        if self.world > 1:
-            dist.all_gather_object(values, value)
-        return values
-
-    def wait(self) -> None:
-        """Go on when all ranks are here."""
-        self.most(0)
-
-    def level(self, batches: Sequence[T], spare: T, *, model: nn.Module) -> list[T]:
-        """This rank's micro-batches, with spares appended where the model is sharded, so that all ranks have as many.
-
-        The forward pass of a sharded model communicates, hence the ranks must run equally many. ``spare`` holds no
-        real example, so it adds exactly 0.
-        """
-        batches = list(batches)
-        if self.world == 1 or not is_sharded(model):
-            return batches
-        return batches + [spare] * (self.most(len(batches)) - len(batches))
-
-    @torch.no_grad()
-    def align(self, model: nn.Module) -> None:
-        """Give every replica the first rank's parameters and buffers; shards are one model from the start."""
-        check_layout(dict(model.named_parameters()), world=self.world)
-        if self.world == 1:
-            return
-        for tensor in (*model.parameters(), *model.buffers()):
-            if not isinstance(tensor, DTensor):
-                through_flat([tensor.detach()], lambda flat: dist.broadcast(flat, src=0))
-
-    @torch.no_grad()
-    def noisy_sum(
-        self,
-        sums: Mapping[str, Tensor],
-        parameters: Mapping[str, Tensor],
-        *,
-        noise: Noise,
-        scale: float,
-        round: int,
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """The ranks' sums added up, plus N(0, scale²) once for each coordinate; laid out as the parameters are.
-
-        ``sums`` are float32 and whole on every rank, those of sharded parameters too; they are used up. The second
-        result is the norm of the sum without noise, for the owner only; it stays on the device: to read it is to wait.
-
-        Guarantee: noise is added after the sum over ranks is complete, by exactly one rank for each coordinate, and
-        all ranks leave with the same values.
-        """
-        check_layout(parameters, world=self.world)
-        found = dict(sums)
-        cut = {name: value for name, value in parameters.items() if name in sums and isinstance(value, DTensor)}
-        for names in buckets({name: sums[name] for name in cut}):
-            found |= scattered({name: sums[name] for name in names}, {name: cut[name] for name in names})
-        replicated = {name: value for name, value in sums.items() if name not in cut}
-        self._each_bucket(replicated, lambda flat: dist.reduce(flat, dst=0))
-        mine = found if self.first else {name: found[name] for name in cut}
-        norm = self._norm(mine.values())
-        noise.add_(mine, scale=scale, round=round, rank=self.rank)
-        self._each_bucket(replicated, lambda flat: dist.broadcast(flat, src=0))
-        return found, norm
-
-    def _norm(self, parts: Iterable[Tensor]) -> Tensor:
-        """Of the tensors that the ranks hold the parts of."""
-        locals_ = [part.to_local() if isinstance(part, DTensor) else part for part in parts]
-        square = torch.zeros(()).double()
-        if locals_:
-            # One call for all; float32 is enough to look at.
-            norms = torch._foreach_norm(locals_)  # pyright: ignore[reportPrivateImportUsage]
-            square = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square().sum()
-        if self.world > 1:
-            square = square.to(_device())
-            dist.all_reduce(square)
-        return square.sqrt()
-
-    def _each_bucket(self, tensors: Mapping[str, Tensor], communicate: Callable[[Tensor], object]) -> None:
-        if self.world > 1:
-            for names in buckets(tensors):
-                through_flat([tensors[name] for name in names], communicate)
-
-
-def _device() -> torch.device:
-    """Where the default group takes its messages from."""
-    on_gpu = "nccl" in dist.get_backend()
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

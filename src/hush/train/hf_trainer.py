@@ -1,12 +1,13 @@
-"""``HushTrainer``: the Trainer that users of Hugging Face know, training under a plan.
+"""``HushTrainer``: the Trainer of Hugging Face, training under a plan.
 
-How the two meet. The train loader yields the number of a round. ``training_step`` draws that round and accumulates
-all of its micro-batches; what the Trainer takes for its optimizer's step is that of :class:`PrivateTraining`, noise
+How the two fit together. The train loader yields the number of a round. ``training_step`` draws that round and
+accumulates all of its micro-batches; the optimizer step of the Trainer is that of :class:`PrivateTraining`, noise
 included. A checkpoint-N is a release of round N: it is entered in the ledger before it appears, holds no random state,
 and what training resumes from stays in the owner's folder. Everything else (callbacks, loggers, evaluation, schedules,
 the hub) is the Trainer's own, and sees no number that depends on the draw.
 
-Small parts of ``HushTrainer``: what it hands to the Trainer and to the private training; data checks.
+HushTrainer overrides private methods of the Trainer, so the supported versions of transformers are bounded, and a test
+checks the signatures of what is overridden or called.
 """
 
 import math
@@ -19,24 +20,30 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import ProgressCallback
+
+from hush.errors import InvalidInput
+
+try:
+    from transformers import ProgressCallback, Trainer, TrainingArguments
+    from transformers.trainer_utils import PredictionOutput, TrainOutput, rotate_checkpoints
+except ImportError as error:
+    raise InvalidInput('HushTrainer needs transformers and accelerate; pip install "hush[hf]"') from error
 
 from hush.certificate import Certificate
-from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.train.hf_trainer_arguments import checked_settings, refuse_selection
 from hush.train.hf_trainer_releases import Releases, Scoring, owner_folder
 from hush.train.language_models import Collator, Loss, default_loss, rows_of
 from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
-from hush.train.round import LiveNumbers, MicroBatch, Round, check_lengths
+from hush.train.round import LiveNumbers, MicroBatch, TrainingRound, check_lengths
 
-__all__ = ["HushTrainer", "OwnerProgress", "PrivateSteps", "StepsElsewhere", "check_data"]
+__all__ = ["HushTrainer", "OwnerProgress", "PrivateOptimizer", "StoredSchedule", "check_data"]
 
 
 @final
-class PrivateSteps:
-    """An optimizer whose step is that of the private training; anything else is the optimizer's."""
+class PrivateOptimizer:
+    """An optimizer whose step is that of the private training; everything else is the optimizer's own."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, private: PrivateTraining) -> None:
         self.inner, self._private = optimizer, private
@@ -50,27 +57,27 @@ class PrivateSteps:
 
 
 @final
-class StepsElsewhere:
-    """A schedule as the private training stores it; the Trainer steps it, after the optimizer or an evaluation."""
+class StoredSchedule:
+    """A schedule that the private training only stores; the Trainer steps it, after the optimizer or an evaluation."""
 
     def __init__(self, schedule: Any) -> None:
         self._schedule = schedule
 
     def step(self) -> None:
-        """Nothing."""
+        """Do nothing: the Trainer steps the schedule."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The schedule's."""
+        """The state of the schedule."""
         return self._schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Into the schedule."""
+        """Load a state into the schedule."""
         self._schedule.load_state_dict(state)
 
 
 @final
 class OwnerProgress(ProgressCallback):
-    """The Trainer's progress bar; on a terminal, with the numbers that only its owner may see, and that no log gets."""
+    """The Trainer's progress bar; on a terminal it adds the numbers that only the owner may see, and no log gets."""
 
     def __init__(self, live: Callable[[], LiveNumbers | None], *, scores: bool) -> None:
         super().__init__()
@@ -85,18 +92,18 @@ class OwnerProgress(ProgressCallback):
             self.training_bar.set_postfix({name: f"{n:.3g}" for name, n in numbers.items() if n is not None})
 
     def on_evaluate(self, *args: Any, metrics: Mapping[str, float] | None = None, **options: Any) -> None:
-        """Show scores that no logger gets."""
+        """Show scores that loggers do not get."""
         super().on_evaluate(*args, **options)
         if self._scores and self.training_bar is not None and sys.stderr.isatty():
             self.training_bar.write(f"for the owner only: {dict(metrics or {})}")
 
 
 def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> None:
-    """Refuse data that are not the plan's examples by number, and collators that tie examples together."""
+    """Refuse data that are not the plan's examples by number, and collators that couple examples."""
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise InvalidInput(
-            f"train_dataset is a {type(data).__name__}, which cannot be asked for its n-th example; a round draws "
-            "from all of them: pass a dataset with a length and rows by number"
+            f"train_dataset is a {type(data).__name__}, which has no rows by number; a round draws from all "
+            "examples: pass a dataset with a length and rows by number"
         )
     if len(data) != plan.incidence.num_examples:
         raise InvalidInput(
@@ -106,47 +113,40 @@ def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> 
     names = {kind.__name__ for kind in type(collator).__mro__}
     if "DataCollatorWithFlattening" in names or getattr(collator, "padding_free", False):
         raise InvalidInput(
-            f"{type(collator).__name__} packs several examples into one sequence, and their gradients cannot be told "
-            "apart; use a collator that pads, with one row per example"
+            f"{type(collator).__name__} packs several examples into one sequence, and their gradients cannot be "
+            "separated; use a collator that pads, with one row per example"
         )
     if "DataCollatorForLanguageModeling" in names and getattr(collator, "seed", None) is not None:
         raise InvalidInput(
-            f"{type(collator).__name__}(seed={collator.seed}) masks by a known stream, in which an example's place "
-            "tells how many were drawn before it; leave the seed out"
+            f"{type(collator).__name__}(seed={collator.seed}) masks by a known random stream, in which an example's "
+            "position tells how many were drawn before it; leave the seed out"
         )
     if buckets:
         if not isinstance(collator, Collator) or not hasattr(data, "lengths"):
             raise InvalidInput(
                 "buckets need data that know their lengths and a collator that pads to one: pass what "
-                "hush.train.language_models.tokenise gives, and one of the collators beside it"
+                "hush.train.language_models.tokenise returns, and one of the collators of that module"
             )
         check_lengths(data.lengths, buckets)
 
 
-try:
-    from transformers import ProgressCallback, Trainer, TrainingArguments
-    from transformers.trainer_utils import PredictionOutput, TrainOutput, rotate_checkpoints
-except ImportError as error:
-    raise InvalidInput('HushTrainer needs transformers and accelerate; pip install "hush[hf]"') from error
-
-
 @final
 class HushTrainer(Trainer):
-    """``transformers.Trainer`` under a plan; a step is a round, and there are as many as the plan says.
+    """``transformers.Trainer`` under a plan; a step is a round, and the plan says how many there are.
 
     Row i of train_dataset is example i of the plan. loss(model, batch) gives one loss per example, by default what the
-    model's class calls for. per_device_train_batch_size is how many examples the model sees at once: a matter of memory
-    and speed. output_dir receives what may be released; folder (by default its sibling, named output_dir-hush) keeps
+    model's class calls for. per_device_train_batch_size is how many examples the model sees at once: it changes memory
+    and speed only. output_dir receives what may be released; folder (by default its sibling, output_dir-hush) keeps
     checkpoints and the run log in owner/, and the final model with its certificate in release/. Scores of evaluation
     data are logged, released as evaluations.jsonl, and may choose a model, only if eval_is_public says that these data
-    bear no secret. buckets are lengths to pad to, for a :class:`~hush.train.language_models.Corpus`. For public,
+    hold no secret. buckets are lengths to pad to, for :class:`~hush.train.language_models.TokenizedTexts`. For public,
     data_fingerprint and insecure_seed see PrivateTraining.
 
-    Guarantee: that of :class:`PrivateTraining`. Loggers, trainer_state.json and checkpoints hold nothing that depends
-    on the draw but through the noisy sums of rounds that the ledger knows. Two things are the user's: a callback that
-    publishes what it computes from the model must do so when a checkpoint is saved (``on_save``), for an unsaved round
-    is repeated after a crash, with other noise; and loggers note the time of each entry, some the load of the machine,
-    while rounds take as long as their draws are large: publish logs without either.
+    Guarantee: that of :class:`PrivateTraining`. Loggers, trainer_state.json and checkpoints depend on the draw only
+    through the noisy sums of rounds that the ledger lists. Two things are left to the user: a callback that publishes
+    what it computes from the model must do so when a checkpoint is saved (``on_save``), because an unsaved round is
+    repeated after a crash, with other noise; and loggers record the time of each entry, some the load of the machine,
+    while the duration of a round follows the size of its draw: publish logs without either.
     """
 
     def __init__(
@@ -188,14 +188,14 @@ class HushTrainer(Trainer):
             optimizers=optimizers,
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
         )
-        self.model_accepts_loss_kwargs = False  # nobody counts the tokens of a batch
+        self.model_accepts_loss_kwargs = False  # no loss is divided by the tokens of a batch
         self.plan, self.eval_is_public = plan, eval_is_public
         self.certificate: Certificate | None = None
         self.private: PrivateTraining | None = None
         self._settings, self._buckets, self._public, self._insecure_seed = settings, buckets, public, insecure_seed
         self._data_fingerprint = data_fingerprint
         self._loss = default_loss(model) if loss is None else loss
-        self._rounds: Iterator[Round] = iter(())
+        self._rounds: Iterator[TrainingRound] = iter(())
         self._resuming = self._open = False
         self._releases = Releases(self.folder, self.args)
         self._scoring = Scoring(self.folder, self._releases)
@@ -211,9 +211,9 @@ class HushTrainer(Trainer):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """All rounds that are left, then the certificate. Resuming goes on from the owner's newest checkpoint."""
+        """All rounds that are left, then the certificate. Resuming starts from the owner's newest checkpoint."""
         if not self.eval_is_public:
-            refuse_selection(self.args, self.callback_handler.callbacks)  # some may be new
+            refuse_selection(self.args, self.callback_handler.callbacks)  # callbacks may have been added
         self._resuming = bool(resume_from_checkpoint)
         if self._resuming:
             resume_from_checkpoint = self._releases.resumed_from(resume_from_checkpoint)
@@ -227,13 +227,13 @@ class HushTrainer(Trainer):
             if self.private is not None:
                 self.private.close()
             wrapped: Any = self.optimizer
-            if isinstance(getattr(wrapped, "optimizer", None), PrivateSteps):
-                wrapped.optimizer = wrapped.optimizer.inner  # for another train() of this object
+            if isinstance(getattr(wrapped, "optimizer", None), PrivateOptimizer):
+                wrapped.optimizer = wrapped.optimizer.inner  # so that train() can be called again
         return TrainOutput(output.global_step, math.nan, {})
 
     def get_train_dataloader(self) -> DataLoader:
-        """The rounds, by number; what each draws is nobody's business but ``training_step``'s."""
-        # A generator of its own, for a loader takes a seed from it even where there is nothing to shuffle.
+        """The rounds, by number; only ``training_step`` knows what each draws."""
+        # A separate generator: a loader takes a seed from its generator even if there is nothing to shuffle.
         return DataLoader(
             range(self.plan.rounds),  # pyright: ignore[reportArgumentType]
             collate_fn=lambda numbers: {"round": numbers[0]},
@@ -256,7 +256,7 @@ class HushTrainer(Trainer):
             self.plan,
             loss=self._loss,
             micro_batch=self.args.per_device_train_batch_size,
-            scheduler=StepsElsewhere(self.lr_scheduler),
+            scheduler=StoredSchedule(self.lr_scheduler),
             folder=self.folder,
             insecure_seed=self._insecure_seed,
             compile=self._settings.compile,
@@ -264,16 +264,16 @@ class HushTrainer(Trainer):
             public=self._public,
             export=self._export,
             data_fingerprint=self._data_fingerprint,
-            save_every=self.plan.rounds + 1,  # as often as the arguments say: with every checkpoint
+            save_every=self.plan.rounds + 1,  # states are saved with the checkpoints of the Trainer instead
         )
         self._open = True
-        wrapped.optimizer = PrivateSteps(optimizer, self.private)
+        wrapped.optimizer = PrivateOptimizer(optimizer, self.private)
         self._rounds = self.private.rounds()
-        self._releases.publish(self.private.round)  # what a crash kept from appearing
+        self._releases.publish(self.private.round)  # if a crash prevented that
         return prepared
 
     def _run_epoch(self, *args: Any, **options: Any) -> None:
-        # The Trainer skips what is done only if a checkpoint of its own says so, which a crash may have kept back.
+        # The Trainer skips completed steps only if resumed from a checkpoint, which a crash may have prevented.
         if self._resuming and options.get("resume_from_checkpoint") is None:
             options["resume_from_checkpoint"] = str(self.folder)
         super()._run_epoch(*args, **options)
@@ -283,10 +283,12 @@ class HushTrainer(Trainer):
         private = self._running()
         private.model.train()
         optimizer: Any = self.optimizer
-        optimizer.train()  # for those that average weights
+        optimizer.train()  # optimizers that average weights have a training mode
         current = next(self._rounds)
         if current.index != inputs["round"]:
-            raise InvalidInput(f"the loader is at round {inputs['round']}, training at {current.index}; train anew")
+            raise InvalidInput(
+                f"the loader is at round {inputs['round']}, training at {current.index}; start training again"
+            )
         lengths = self.train_dataset.lengths if self._buckets else None  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
         for examples in current.micro_batches(lengths, self._buckets):
             private.accumulate(self._batch(examples, current.index), examples.real)
@@ -303,19 +305,19 @@ class HushTrainer(Trainer):
     # ---- what others may see ----
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what does not depend on the draw but through the noisy sums; the rest is in the owner's run log."""
+        """Log what depends on the draw through the noisy sums only; the rest is in the owner's run log."""
         training = self.private if self._open else None
         shown = self._scoring.shown(logs, training, round=self.state.global_step, public=self._scores_may_be_seen)
         if shown:
             super().log(shown, start_time)
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
-        """As in the Trainer; scores of data that may bear secrets go to the caller and the owner, to no logger."""
+        """As in the Trainer; scores of data that may hold secrets go to the caller and the owner, not to loggers."""
         with self._evaluation():
             return super().evaluate(*args, **options)
 
     def predict(self, *args: Any, **options: Any) -> PredictionOutput:
-        """As in the Trainer; scores of data that may bear secrets go to the caller, to no logger."""
+        """As in the Trainer; scores of data that may hold secrets go to the caller, not to loggers."""
         with self._evaluation():
             return super().predict(*args, **options)
 
@@ -325,7 +327,7 @@ class HushTrainer(Trainer):
 
     @property
     def _scores_may_be_seen(self) -> bool:
-        """Those of public data, unless a crash undid the round: it is done again, and what is seen of it counts."""
+        """Those of public data, unless a crash undid the round: the repeated round would then be a second release."""
         entered = self._open or self.private is None or self._releases.entered == self.private.round
         return self.eval_is_public and entered
 
@@ -338,17 +340,17 @@ class HushTrainer(Trainer):
         return torch.autocast(self.args.device.type, dtype=autocast, enabled=autocast is not None)
 
     def hyperparameter_search(self, *args: Any, **options: Any) -> Any:
-        """Refused: every trial is a run of its own."""
+        """Refused: every trial is a separate training."""
         raise InvalidInput(
-            "every trial of a hyperparameter search is a training of its own on the same secrets, and a plan accounts "
+            "every trial of a hyperparameter search is a separate training on the same secrets, and a plan accounts "
             "for one; search on data without secrets, then train once"
         )
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> None:
         """None: gradients appear in the optimizer's step, not before.
 
-        Nor would the norm of the noisy mean be logged: if a crash makes training repeat the round, with other noise,
-        the logger would tell of both.
+        The norm of the noisy mean must not be logged either: if a crash makes training repeat the round, with other
+        noise, the log would hold both.
         """
 
     # ---- releases ----
@@ -365,13 +367,13 @@ class HushTrainer(Trainer):
         return super().push_to_hub(*args, **options)
 
     def _check_released(self) -> None:
-        """Enter the round of the model as it is now; once training has ended that is too late."""
+        """Enter the round of the current model in the ledger; refused once training has ended."""
         if self.private is None or self._releases.entered == self.private.round:
             return
         if not self._open:
             raise InvalidInput(
                 f"training ended after round {self.private.round} without releasing it, so its model must not be saved "
-                "yet; go on with train(resume_from_checkpoint=True)"
+                "yet; continue with train(resume_from_checkpoint=True)"
             )
         self._releases.enter(self.private)
 
@@ -386,19 +388,19 @@ class HushTrainer(Trainer):
         )
 
     def _finalize_training(self, *args: Any, **options: Any) -> TrainOutput:
-        if self._running().round < self.plan.rounds:  # stopped early, and now its model may be used
+        if self._running().round < self.plan.rounds:  # stopped early, and from now on its model may be used
             self._save_checkpoint(self.model, None)  # pyright: ignore[reportArgumentType]
         return super()._finalize_training(*args, **options)
 
     def _export(self, folder: Path) -> None:
-        """Write into a folder that the ledger knows: the final model, or what the Trainer calls a checkpoint."""
+        """Write a release that the ledger lists: the final model, or what the Trainer calls a checkpoint."""
         if self._releases.writing == "nothing":
             return
         if self._releases.writing == "model":
             self.save_model(str(folder), _internal_call=True)
             return
         pushed = self.args.push_to_hub
-        self._staging, self.args.push_to_hub = folder, False  # not from here, where it does not stay
+        self._staging, self.args.push_to_hub = folder, False  # it is pushed later, from where it stays
         try:
             super()._save_checkpoint(self.model, None)  # pyright: ignore[reportArgumentType]
         finally:
@@ -416,5 +418,5 @@ class HushTrainer(Trainer):
 
     def _running(self) -> PrivateTraining:
         if self.private is None:
-            raise InvalidInput("no training is under way; call train() first")
+            raise InvalidInput("no training has begun; call train() first")
         return self.private

@@ -1,7 +1,7 @@
-"""What ``TrainingArguments`` may say under a plan: settings that would break the guarantee are refused, with a reason.
+"""``TrainingArguments`` under a plan: settings that would break the guarantee are refused, with the reason.
 
-Settings that the plan decides (steps, clipping) are set here; those that hush takes over (bf16, compiling) are taken
-out of the arguments, so that nobody applies them a second time.
+Settings that the plan decides (steps, clipping) are set here; those that hush takes over (bf16, compiling) are removed
+from the arguments, so that they are not applied twice.
 """
 
 import copy
@@ -17,7 +17,7 @@ from hush.plan import Plan
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-__all__ = ["Settings", "checked_settings", "refuse_selection"]
+__all__ = ["CheckedArguments", "checked_settings", "refuse_selection"]
 
 
 _DEFAULT_EPOCHS = 3.0
@@ -27,8 +27,8 @@ _IN_BACKWARD = ("lomo", "adalomo")  # optimizers that step while gradients are c
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Arguments for ``transformers.Trainer``, and what was taken out of them."""
+class CheckedArguments:
+    """Arguments for ``transformers.Trainer``, and the settings that were removed from them."""
 
     arguments: "TrainingArguments"
     autocast: torch.dtype | None
@@ -37,30 +37,32 @@ class Settings:
 
 def checked_settings(
     args: "TrainingArguments", plan: Plan, *, callbacks: Sequence[object], eval_is_public: bool
-) -> Settings:
+) -> CheckedArguments:
     """The arguments as training under this plan needs them, in a copy; refuses those that contradict it."""
     for problem in (*_contradictions(args, plan), *_couplings(args), *_leaks(args), *_missing(args)):
         raise InvalidInput(problem)
     if not eval_is_public:
         refuse_selection(args, callbacks)
-    own = copy.copy(args)
-    own.max_steps = plan.rounds
-    own.max_grad_norm = 0.0  # each example's gradient is clipped; clipping the noisy mean once more would only bend it
-    own.average_tokens_across_devices = False
-    own.save_only_model = True  # states to resume from, random ones above all, stay with the owner
-    own.bf16 = own.torch_compile = False
-    own.torch_compile_backend, own.torch_compile_mode = "no", None
-    changed: Any = own
+    copied = copy.copy(args)
+    copied.max_steps = plan.rounds
+    copied.max_grad_norm = 0.0  # each example's gradient is clipped; clipping the noisy mean again would only bias it
+    copied.average_tokens_across_devices = False
+    copied.save_only_model = True  # states to resume from, random ones above all, stay with the owner
+    copied.bf16 = copied.torch_compile = False
+    copied.torch_compile_backend, copied.torch_compile_mode = "no", None
+    changed: Any = copied
     changed.mixed_precision = "no"
-    return Settings(arguments=own, autocast=torch.bfloat16 if args.bf16 else None, compile=args.torch_compile)
+    return CheckedArguments(
+        arguments=copied, autocast=torch.bfloat16 if args.bf16 else None, compile=args.torch_compile
+    )
 
 
 def refuse_selection(args: "TrainingArguments", callbacks: Sequence[object]) -> None:
-    """Refuse to let a score of data that may bear secrets choose anything."""
+    """Refuse arguments by which a score of data that may hold secrets would choose something."""
     for what in _selections(args, callbacks):
         raise InvalidInput(
-            f"{what} by a score. If the evaluation data bear secrets, that choice is a release of its own, which the "
-            "plan does not account for; declare eval_is_public=True if they bear none, or leave it out"
+            f"{what} by a score. If the evaluation data hold secrets, that choice is a release of its own, which the "
+            "plan does not account for; declare eval_is_public=True if they hold none, or leave it out"
         )
 
 
@@ -112,7 +114,7 @@ def _leaks(args: "TrainingArguments") -> Iterator[str]:
     if args.include_num_input_tokens_seen != "no":
         yield (
             f"include_num_input_tokens_seen={args.include_num_input_tokens_seen!r} would log the realised batch sizes, "
-            "which give the secret draw away; leave it out"
+            "which reveal the secret draw; leave it out"
         )
     if args.auto_find_batch_size:
         yield (
@@ -122,7 +124,7 @@ def _leaks(args: "TrainingArguments") -> Iterator[str]:
 
 
 def _missing(args: "TrainingArguments") -> Iterator[str]:
-    """Machinery that goes around the clipped sums, or around the ledger."""
+    """Features that bypass the clipped sums or the ledger."""
     if args.deepspeed or args.fsdp or args.parallelism_config is not None:
         yield (
             "deepspeed, fsdp and parallelism_config reduce raw gradients; leave them out, and use "
@@ -131,7 +133,7 @@ def _missing(args: "TrainingArguments") -> Iterator[str]:
     if args.enable_jit_checkpoint:
         yield (
             "enable_jit_checkpoint=True writes a checkpoint in the middle of a round; leave it out: a training that is "
-            "killed goes on with train(resume_from_checkpoint=True)"
+            "killed resumes with train(resume_from_checkpoint=True)"
         )
     if args.world_size > 1 or args.n_gpu > 1:
         yield (
@@ -141,7 +143,7 @@ def _missing(args: "TrainingArguments") -> Iterator[str]:
 
 
 def _selections(args: "TrainingArguments", callbacks: Sequence[object]) -> Iterator[str]:
-    """What would let a score decide which model is kept, or how it is trained."""
+    """Arguments that let a score decide which model is kept, or how it is trained."""
     from transformers import EarlyStoppingCallback
 
     if args.load_best_model_at_end:

@@ -1,12 +1,9 @@
-"""Checkpoints of ``HushTrainer`` are releases: entered in the ledger first, then moved to where its users look.
+"""Checkpoints and scores of ``HushTrainer`` as releases: entered in the ledger before anybody can see them.
 
-A release is written into the owner's folder (``release/round-N``) and appears as ``checkpoint-N`` in output_dir; an
-empty folder keeps its old place. What a crash kept from appearing does so when training goes on.
-
-Who may see the scores that ``HushTrainer`` computes between its rounds: everyone, or the owner alone.
-
-A score of data without secrets tells of the model, so its round is entered in the ledger before anybody sees it. Scores
-of other data pass all loggers by.
+A release is written into the owner's folder (``release/round-N``), moved to ``checkpoint-N`` in output_dir, and an
+empty folder stays in its old place. If a crash prevents the move, it happens when training resumes. A score of data
+without secrets depends on the model, so its round is entered in the ledger before the score is shown; scores of other
+data go to the owner and not to loggers.
 """
 
 import json
@@ -32,10 +29,10 @@ __all__ = ["Releases", "Scoring", "move_into_place", "owner_folder"]
 
 @final
 class Releases:
-    """What has been released of a run, and where.
+    """The releases of a run, and where they are.
 
-    entered is the last round that is known to be in the ledger. writing is what an export is to write: a checkpoint, as
-    the Trainer makes them, but inside ``enter`` and ``finish``.
+    entered is the last round that is known to be in the ledger. writing is what an export must write: a checkpoint as
+    the Trainer makes it, except inside ``enter`` and ``finish``.
     """
 
     def __init__(self, folder: Path, args: TrainingArguments) -> None:
@@ -44,30 +41,30 @@ class Releases:
         self.writing: Literal["checkpoint", "model", "nothing"] = "checkpoint"
 
     def begun_after(self, *, resuming: bool) -> int:
-        """The round after which training goes on, 0 for a new one; refuses a folder that holds the other kind."""
+        """The round after which training continues, 0 for a new one; refuses to mix new and resumed training."""
         state, newest = Checkpoints(self._folder / "owner" / "checkpoints").newest(), self._newest()
         reached = 0 if state is None else int(state["round"])
         earlier = self._folder if state is not None else newest
         if resuming and state is None:
             raise InvalidInput(
-                f"there is nothing to resume from in {self._folder / 'owner'}: what may be released does not hold what "
-                "training needs; restore the owner's folder, or train anew into another output_dir"
+                f"there is nothing to resume from in {self._folder / 'owner'}: releases do not hold what training "
+                "needs; restore the owner's folder, or train again into another output_dir"
             )
         if not resuming and earlier is not None:
             raise InvalidInput(
-                f"{earlier} holds an earlier training; go on with it by train(resume_from_checkpoint=True), or train "
+                f"{earlier} holds an earlier training; continue it by train(resume_from_checkpoint=True), or train "
                 "into another output_dir"
             )
         if newest is not None and int(newest.rpartition("-")[2]) > reached:
             raise InvalidInput(
-                f"{newest} was released, but the newest whole state in {self._folder / 'owner'} is of round {reached}: "
-                "going on from there would release rounds twice, with other noise. Restore the owner's folder as it "
-                "was; if it is gone, the run ends with what was released"
+                f"{newest} was released, but the newest undamaged state in {self._folder / 'owner'} is of round "
+                f"{reached}: resuming from there would release rounds twice, with other noise. Restore the owner's "
+                "folder as it was; if it is gone, the run ends with what was released"
             )
         return reached
 
     def resumed_from(self, checkpoint: str | bool | None) -> str | None:
-        """The Trainer's own record of a run: the newest there is, for the owner's state is never older."""
+        """The Trainer's own record of a run: the newest one, since the owner's state is never older."""
         newest = self._newest()
         if isinstance(checkpoint, str) and (newest is None or Path(checkpoint).resolve() != Path(newest).resolve()):
             raise InvalidInput(
@@ -81,12 +78,12 @@ class Releases:
         return self._output / f"checkpoint-{round}"
 
     def appeared(self, round: int | None) -> str | None:
-        """Where the release of a round is; None if it is not there. A release itself does not say where it lies."""
+        """The path of the release of a round; None if it is not there. A release does not state its own path."""
         path = None if not round else self.target(round)
         return str(path) if path is not None and path.is_dir() else None
 
     def checkpoint(self, private: PrivateTraining) -> Path | None:
-        """Release the model as it is now as a checkpoint; None if that has appeared before."""
+        """Release the current model as a checkpoint; None if it has appeared before."""
         staged, target = self._staged(private.round), self.target(private.round)
         if target.exists():
             return None
@@ -97,7 +94,7 @@ class Releases:
         return target
 
     def enter(self, private: PrivateTraining) -> None:
-        """Save the state and enter its round in the ledger, as for a checkpoint, but write no model."""
+        """Save the state and enter its round in the ledger, without writing a model."""
         if self.entered < private.round:
             with self._writing("nothing"):
                 private.release()
@@ -111,7 +108,7 @@ class Releases:
         return certificate
 
     def publish(self, round: int) -> None:
-        """Let the release of a round appear, if there is one that has not."""
+        """Move the release of a round into place, if that has not happened yet."""
         staged = self._staged(round)
         move_into_place(staged, self.target(round))
         if staged.exists():
@@ -138,7 +135,7 @@ class Releases:
 
 
 def owner_folder(folder: str | Path | None, output: Path) -> Path:
-    """The folder of a run, by default beside what it releases; refuses one that would be released with it."""
+    """The folder of a run, by default beside output_dir; refuses one inside output_dir, which may be released."""
     chosen = output.with_name(f"{output.name}-hush") if folder is None else Path(folder).resolve()
     if chosen.is_relative_to(output):
         raise InvalidInput(
@@ -149,7 +146,7 @@ def owner_folder(folder: str | Path | None, output: Path) -> Path:
 
 
 def move_into_place(staged: Path, target: Path) -> None:
-    """Move a released checkpoint to where it appears; an empty folder keeps its old place."""
+    """Move a released checkpoint to where it appears; an empty folder stays in its old place."""
     if not staged.exists() or not any(staged.iterdir()):
         return
     if target.exists():
@@ -162,18 +159,18 @@ def move_into_place(staged: Path, target: Path) -> None:
             with whole_folder(target) as work:
                 shutil.copytree(staged, work, dirs_exist_ok=True)
             shutil.rmtree(staged)
-        os.utime(target, (times.st_atime, times.st_mtime))  # those of its files, which tell nothing
+        os.utime(target, (times.st_atime, times.st_mtime))  # those of its files, which reveal nothing
         flush(target.parent)
     staged.mkdir()
 
 
-_PRIVATE = ("loss", "total_flos")  # and what begins with train_
-_TIMES = ("_runtime", "_per_second", "_time")
+_PRIVATE_LOGS = ("loss", "total_flos")  # and what begins with train_
+_TIME_SUFFIXES = ("_runtime", "_per_second", "_time")
 
 
 @final
 class Scoring:
-    """The evaluations of a run. Where a method takes a training, it is the one under way, None between trainings."""
+    """The evaluations of a run. The training that methods take is the current one, None between trainings."""
 
     def __init__(self, folder: Path, releases: Releases) -> None:
         self._folder, self._releases = folder, releases
@@ -181,22 +178,22 @@ class Scoring:
 
     @contextmanager
     def evaluation(self, handler: CallbackHandler, training: PrivateTraining | None, *, public: bool) -> Iterator[None]:
-        """Inside, logs are scores, of data that are public or not; the handler calls only who may see them."""
-        everyone = handler.callbacks
+        """Inside, logs are scores of public or other data; the handler calls only callbacks that may see them."""
+        all_callbacks = handler.callbacks
         if not public:
-            handler.callbacks = [one for one in everyone if not _is_logger(one)]
+            handler.callbacks = [callback for callback in all_callbacks if not _is_logger(callback)]
         elif training is not None:
             self._releases.enter(training)
         self._evaluating = True
         try:
             yield
         finally:
-            self._evaluating, handler.callbacks = False, everyone
+            self._evaluating, handler.callbacks = False, all_callbacks
 
     def shown(
         self, logs: Mapping[str, float], training: PrivateTraining | None, *, round: int, public: bool
     ) -> dict[str, float]:
-        """What of these logs loggers may have; scores of a round are kept for its release, or for the owner."""
+        """The part of these logs that loggers may have; scores are kept for the release, or for the owner."""
         if self._evaluating and not public:
             if training is not None:
                 _append_line(self._folder / "owner" / "evaluations.jsonl", {"round": round, **logs})
@@ -214,16 +211,16 @@ def _append_line(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _loggable(logs: Mapping[str, float]) -> dict[str, float]:
-    """What any logger may have: no loss, count or time of the secret draw."""
-    return {name: logs[name] for name in logs if name not in _PRIVATE and not name.startswith("train_")}
+    """The logs without losses, counts and times of the secret draw."""
+    return {name: logs[name] for name in logs if name not in _PRIVATE_LOGS and not name.startswith("train_")}
 
 
 def _scores_in(logs: Mapping[str, Any]) -> dict[str, float]:
-    """The scores that an evaluation logs, without what it says of its speed."""
-    told = {name: score for name, score in logs.items() if name != "epoch" and not name.endswith(_TIMES)}
-    return {name: score for name, score in told.items() if isinstance(score, int | float)}
+    """The scores that an evaluation logs, without those of its speed."""
+    scores = {name: score for name, score in logs.items() if name != "epoch" and not name.endswith(_TIME_SUFFIXES)}
+    return {name: score for name, score in scores.items() if isinstance(score, int | float)}
 
 
 def _is_logger(callback: object) -> bool:
-    """Whether a callback of the Trainer hands numbers on to others."""
+    """Whether a callback of the Trainer sends numbers to others."""
     return type(callback).__module__.startswith("transformers.integrations")  # TensorBoard, trackio and the like

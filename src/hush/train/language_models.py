@@ -1,19 +1,15 @@
-"""Losses of Hugging Face models, one number per example: what a :class:`~hush.train.clipping.Clipper` differentiates.
+"""Language models: losses with one number per example, tokenised texts, and collators whose rows are independent.
 
-Transformers' own losses divide by the number of labelled tokens in the whole batch, so that one example's gradient
-depends on all others. Here each example is divided by its own number of labelled tokens and by nothing else; for a
-batch of one the two agree. An example without a labelled token has loss 0. Log-probabilities are float32 or better,
-whatever the model computes in.
+Losses. Those of transformers divide by the number of labelled tokens in the batch, so that one example's gradient
+depends on all others. Here each example is divided by its own number of labelled tokens only; for a batch of one the
+two agree. An example without a labelled token has loss 0. Log-probabilities are float32 or better, whatever the model
+computes in.
+
+Batches. Row i of a batch is a function of example i, the round and the collator's seed: the same whether it is alone or
+among thousands, first or last. Randomness comes from a counter, not from a stream that rows would share. Every batch
+has the length that was asked for, so that shapes repeat and nothing is compiled again.
 
 Shapes: B examples, T tokens, V words of the vocabulary or classes.
-
-From texts to batches: a corpus cut and tokenised once, and collators whose rows know nothing of each other.
-
-Row i of a batch is a function of example i, the round and the collator's seed: the same whether it stands alone or
-among thousands, first or last. Randomness comes from a counter, not from a stream that rows would share. Every batch
-has the length it was asked for, so that shapes repeat and nothing is compiled again.
-
-Shapes: B examples, T tokens.
 """
 
 from abc import ABC, abstractmethod
@@ -34,9 +30,9 @@ __all__ = [
     "IGNORED",
     "CausalCollator",
     "Collator",
-    "Corpus",
     "Loss",
     "MaskedCollator",
+    "TokenizedTexts",
     "causal_lm_loss",
     "classification_loss",
     "default_loss",
@@ -73,7 +69,7 @@ def causal_lm_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     Guarantee: row i depends on the model and on row i of the batch alone, if the model's own forward pass does.
     """
     logits, labels = logits_and_labels(model, batch)
-    following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # moving labels is cheaper than cutting logits
+    following = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # shifting labels is cheaper than slicing logits
     return token_losses(logits, following)
 
 
@@ -115,14 +111,14 @@ _BY_CLASS_NAME: dict[str, Loss] = {
 
 
 def default_loss(model: nn.Module) -> Loss:
-    """The loss that a Hugging Face model's class calls for; adapters and subclasses count as what they wrap."""
+    """The loss for a Hugging Face model's class; adapters and subclasses get that of the model they wrap."""
     inner: Any = model
     if hasattr(inner, "get_base_model"):  # a PEFT model
         inner = inner.get_base_model()
     names = [kind.__name__ for kind in type(inner).__mro__]
     encoder_decoder = getattr(getattr(inner, "config", None), "is_encoder_decoder", False)
     for name in names:
-        # Of the few classes named WithLMHeadModel some are masked models, some causal: the name does not tell.
+        # Of the few classes named WithLMHeadModel some are masked and some causal: the name does not tell.
         if encoder_decoder or name.endswith("WithLMHeadModel"):
             break
         for ending, loss in _BY_CLASS_NAME.items():
@@ -139,10 +135,10 @@ def logits_and_labels(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Te
     """The model's logits without its own loss, which normalises over the batch, and the labels."""
     if "labels" not in batch:
         raise InvalidInput(f"the batch has no 'labels', only {sorted(batch)}; use a collator that adds them")
-    if not torch.compiler.is_compiling():  # where values cannot be read; training looks at every batch before
+    if not torch.compiler.is_compiling():  # values cannot be read while compiling; training checks every batch before
         refuse_batch(batch, len(batch["labels"]))
     inputs = {name: value for name, value in batch.items() if name != "labels"}
-    # Nobody reads the cache of keys and values that a generating model keeps by default.
+    # The cache of keys and values, which causal models keep by default, is not needed.
     options = {"use_cache": False} if getattr(getattr(model, "config", None), "use_cache", False) else {}
     return model(**inputs, **options).logits, batch["labels"]
 
@@ -155,12 +151,15 @@ Integers = NDArray[np.int64]
 Tokens = Sequence[int] | NDArray[np.integer]
 Rows = Sequence[Mapping[str, Any]]
 
-_CHUNK = 1024  # texts that a tokenizer gets at once
+_TEXTS_PER_CALL = 1024  # that a tokenizer gets at once
 
 
 @final
-class Corpus:
-    """Tokens of every example, end to end in one array: row i is example i of the plan, cut to its length already."""
+class TokenizedTexts:
+    """The tokens of every example, in one flat array: row i is example i of the plan, truncated already.
+
+    In 0.1.0 this class was called ``hush.train.Corpus``; that name still works.
+    """
 
     def __init__(self, tokens: Sequence[Tokens], labels: Sequence[Tokens] | None = None) -> None:
         self.lengths: Integers = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
@@ -168,7 +167,7 @@ class Corpus:
         self._tokens = _joined(tokens)
         self._labels = None if labels is None else _joined(labels)
         if labels is not None and [len(row) for row in labels] != self.lengths.tolist():
-            raise InvalidInput("labels and tokens differ in length; give each token a label, -100 where none is learnt")
+            raise InvalidInput("labels and tokens differ in length; give each token a label, -100 if it is not learnt")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -182,46 +181,46 @@ class Corpus:
         return row if self._labels is None else row | {"labels": self._labels[part]}
 
     def __repr__(self) -> str:
-        return f"Corpus({len(self)} examples, {len(self._tokens)} tokens)"
+        return f"TokenizedTexts({len(self)} examples, {len(self._tokens)} tokens)"
 
 
-def tokenise(source: Sequence[Any], tokenizer: Any = None, *, max_length: int, column: str = "text") -> Corpus:
-    """Every example as at most ``max_length`` tokens, each cut on its own, before any training.
+def tokenise(source: Sequence[Any], tokenizer: Any = None, *, max_length: int, column: str = "text") -> TokenizedTexts:
+    """Every example as at most ``max_length`` tokens, each truncated by itself, before any training.
 
     ``source`` is a list or a ``datasets.Dataset`` of texts, of rows with a ``column`` of text, or of rows that are
-    tokenised already (``input_ids``, and ``labels`` if only some tokens are to be learnt). An example that is cut loses
-    what lies beyond; a secret there is not trained on.
+    tokenised already (``input_ids``, and ``labels`` if only some tokens are to be learnt). What is beyond max_length is
+    not trained on, secrets included.
     """
     if max_length < 1:
-        raise InvalidInput(f"max_length={max_length} leaves no token; pass at least 1")
+        raise InvalidInput("no token would be left; pass at least 1", setting="max_length", value=max_length)
     if not len(source):
-        return Corpus([])
+        return TokenizedTexts([])
     first = source[0]
-    ready = isinstance(first, Mapping) and "input_ids" in first
-    labelled = ready and "labels" in first
-    if isinstance(first, Mapping) and not ready and column not in first:
+    tokenised = isinstance(first, Mapping) and "input_ids" in first
+    labelled = tokenised and "labels" in first
+    if isinstance(first, Mapping) and not tokenised and column not in first:
         raise InvalidInput(
             f"rows have no column {column!r} and no 'input_ids', only {sorted(first)}; pass column= with the name"
         )
-    if not ready and not callable(tokenizer):
+    if not tokenised and not callable(tokenizer):
         raise InvalidInput("texts need a tokenizer; pass the model's, or rows that hold input_ids")
     encode: Any = tokenizer
     tokens: list[Tokens] = []
     labels: list[Tokens] = []
-    for start in range(0, len(source), _CHUNK):
-        rows = rows_of(source, range(start, min(start + _CHUNK, len(source))))
-        if ready:
+    for start in range(0, len(source), _TEXTS_PER_CALL):
+        rows = rows_of(source, range(start, min(start + _TEXTS_PER_CALL, len(source))))
+        if tokenised:
             tokens += [_integers(row["input_ids"][:max_length]) for row in rows]
             labels += [_integers(row["labels"][:max_length]) for row in rows if labelled]
         else:
             texts = [row[column] if isinstance(row, Mapping) else row for row in rows]
-            found = encode(texts, truncation=True, max_length=max_length)["input_ids"]
-            tokens += [_integers(row) for row in found]  # as lists they would take ten times the memory
-    return Corpus(tokens, labels if labelled else None)
+            encoded = encode(texts, truncation=True, max_length=max_length)["input_ids"]
+            tokens += [_integers(row) for row in encoded]  # as lists they would take ten times the memory
+    return TokenizedTexts(tokens, labels if labelled else None)
 
 
 def rows_of(source: Any, numbers: Sequence[int]) -> list[Any]:
-    """These rows of a list or a dataset; all at once where it can, which for ``datasets`` is far faster."""
+    """These rows of a list or a dataset; all at once if it can, which for ``datasets`` is far faster."""
     if hasattr(source, "__getitems__"):
         return source.__getitems__(list(numbers))
     return [source[number] for number in numbers]
@@ -231,7 +230,7 @@ def rows_of(source: Any, numbers: Sequence[int]) -> list[Any]:
 class Collator(ABC):
     """Rows of tokens into a batch of ``length`` tokens each, padded at the end.
 
-    A call without ``examples`` and ``round``, as evaluation makes it, takes the rows' places for their numbers.
+    Without ``examples``, as in evaluations, the position of a row in the batch counts as its example number.
 
     Guarantee: row i of the result depends on row i, ``examples[i]``, ``round`` and ``length`` alone.
     """
@@ -248,8 +247,8 @@ class Collator(ABC):
         size_B = np.fromiter(map(len, tokens), dtype=np.int64, count=len(rows))
         if size_B.max(initial=0) > width:
             raise InvalidInput(
-                f"a row of {size_B.max()} tokens does not fit into {width}; cut every example once, before training, "
-                f"with tokenise(max_length={width}), or pass length={size_B.max()}"
+                f"a row of {size_B.max()} tokens does not fit into {width}; truncate every example once, before "
+                f"training, with tokenise(max_length={width}), or pass length={size_B.max()}"
             )
         inside_BT = np.arange(width) < size_B[:, None]
         token_BT = np.full((len(rows), width), self.padding, dtype=np.int64)
@@ -266,13 +265,13 @@ class Collator(ABC):
     def _learnt(
         self, token_BT: Integers, label_BT: Integers, *, examples: Integers, round: int
     ) -> tuple[Integers, Integers]:
-        """What the model sees and what it is to say."""
+        """(the tokens that the model sees, the labels that it must predict)."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class CausalCollator(Collator):
-    """Every token is learnt, or those with a label where rows have labels."""
+    """Every token is a label, or those with a label if rows have labels."""
 
     def _learnt(
         self, token_BT: Integers, label_BT: Integers, *, examples: Integers, round: int
@@ -283,10 +282,10 @@ class CausalCollator(Collator):
 @final
 @dataclass(frozen=True, kw_only=True)
 class MaskedCollator(Collator):
-    """A random ``share`` of each text is to be guessed: 80 % masked, 10 % replaced by a random word, 10 % as they are.
+    """A random ``share`` of each text is to be predicted: 80 % masked, 10 % replaced by a random word, 10 % unchanged.
 
-    New in every round. ``special`` tokens are never chosen. Which tokens are chosen needs no secrecy: it is the
-    example's own randomness, whoever knows it.
+    New in every round. ``special`` tokens are never chosen. The choice needs no secrecy: it is the example's own
+    randomness.
     """
 
     mask: int
@@ -312,7 +311,7 @@ class MaskedCollator(Collator):
 
 
 def own_uniforms(seed: int, round: int, examples: Integers, width: int, *, draws: int) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1), [draws, B, T]: each a hash of (seed, round, example, token, draw) and of nothing else.
+    """Uniform numbers in [0, 1), [draws, B, T]: each a hash of (seed, round, example, token, draw) alone.
 
     SplitMix64 over a chain of counters: good statistics, no secrecy.
     """
@@ -324,7 +323,7 @@ def own_uniforms(seed: int, round: int, examples: Integers, width: int, *, draws
 
 
 def _mixed(state: Any, counter: Any) -> Any:
-    """SplitMix64's output at a place that depends on both [Steele14]; products wrap around by intent."""
+    """SplitMix64's output at a position that depends on both [Steele14]; products wrap around on purpose."""
     with np.errstate(over="ignore"):
         bits = np.asarray(state ^ ((counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)))
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

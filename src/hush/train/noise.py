@@ -1,9 +1,8 @@
-"""The Gaussian that a round adds to its sum, once.
+"""The Gaussian noise that a round adds to its sum, once: ChaCha20 (RFC 8439) and Box-Muller in float64.
 
-Words come from ChaCha20 (RFC 8439) under a key that lives for one call, normals from them by the Box-Muller formula in
-float64. torch's own generators would be faster and are not used: on a CPU theirs starts from 32 bits, so that whoever
-sees one coordinate without gradient could try all seeds and take the noise off every other, and its normals end at 5.8
-standard deviations.
+Each call uses a new key, which exists only during the call. torch's own generators would be faster and are not used: on
+a CPU theirs starts from 32 bits, so an observer of one coordinate without gradient could try all seeds and subtract the
+noise from every other coordinate, and its normals end at 5.8 standard deviations.
 """
 
 import operator
@@ -25,10 +24,10 @@ from hush.numbers import checked_number
 __all__ = ["Noise"]
 
 
-BLOCK = 8  # normals from one block of ChaCha20: 16 words of 32 bits, 64 bits for each normal
-CHUNK = {"cpu": 2**16, "cuda": 2**23}  # blocks · 8: what fits the cache, and what fills the device
-CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
-LARGEST_SCALE = 1e36  # float32 ends at 3.4e38
+NORMALS_PER_BLOCK = 8  # of ChaCha20, which has 16 words of 32 bits: 64 bits for each normal
+CHUNK_NORMALS = {"cpu": 2**16, "cuda": 2**23}  # made at a time: what fits the CPU's cache, what fills the GPU
+CHACHA20_CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
+MAX_SCALE = 1e36  # float32 ends at 3.4e38
 
 
 @final
@@ -36,13 +35,12 @@ class Noise:
     """Adds N(0, scale²) to every coordinate of a round's sum.
 
     Guarantee: each coordinate becomes the float32 nearest to sum + scale · z, added in float64. Rounding a noisy sum
-    gives away nothing that the noisy sum did not, so float32 needs no trust; what is assumed is that ChaCha20 under a
-    secret key looks random, and that a float64 Box-Muller normal stands for a real one: 63 bits for the radius (hence
-    at most 9.35 standard deviations, which that of real ones exceeds once in 10^19), 64 for the angle, errors of about
-    1e-15.
+    is post-processing and reveals nothing more. Assumptions: ChaCha20 under a secret key is indistinguishable from
+    random, and a float64 Box-Muller normal can stand for a real one: 63 bits for the radius (hence at most 9.35
+    standard deviations, which a real normal exceeds once in 10^19), 64 for the angle, errors of about 1e-15.
 
-    The key is 32 bytes of the operating system's entropy, new in every call, and kept nowhere: noise is never repeated,
-    not by a resumed run either, so it is never used with two different sums. ``insecure_seed`` makes the key a function
+    The key is 32 bytes of the operating system's entropy, new in every call, and never stored: noise is never repeated,
+    not even by a resumed run, so it is never used with two different sums. ``insecure_seed`` makes the key a function
     of seed, round and rank: for tests, and not private.
 
     >>> Noise()
@@ -54,8 +52,8 @@ class Noise:
     __slots__ = ("__double_round", "__insecure_seed")
 
     def __init__(self, *, insecure_seed: SupportsIndex | None = None, compile: bool = False) -> None:
-        """``compile`` fuses the cipher on CUDA devices; its key is data there, never part of compiled code."""
-        self.__insecure_seed = None if insecure_seed is None else _whole("insecure_seed", insecure_seed)
+        """``compile`` fuses the cipher on CUDA devices; the key is an input of the compiled code, never part of it."""
+        self.__insecure_seed = None if insecure_seed is None else _checked_integer("insecure_seed", insecure_seed)
         self.__double_round = _compiled_double_round() if compile else _double_round
 
     @torch.no_grad()
@@ -63,33 +61,33 @@ class Noise:
         """Add the noise of round ``round`` to float32 tensors in place, each on its device.
 
         Plain tensors that several ranks reduce must get noise on one rank only. A sharded tensor (FSDP2) gets it on
-        every rank, each on its own shard. All or nothing: whatever is refused is refused before any noise is added.
+        every rank, each on its own shard. Inputs are refused before any noise is added.
         """
         scale = _checked_scale(scale)
-        round, rank = _whole("round", round), _whole("rank", rank)
+        round, rank = _checked_integer("round", round), _checked_integer("rank", rank)
         locals_ = [_checked_local(name, tensor) for name, tensor in sums.items()]
         _check_apart(sums, locals_)
         if scale == 0:
             return
         key = self.__key(round, rank)
-        # float64 is missing on some accelerators; there the sums visit the CPU.
-        works = [(local if local.device.type in CHUNK else local.cpu()).contiguous() for local in locals_]
-        # All sums of a device share one stream: hundreds of small tensors cost no more than a large one.
-        for number, device in enumerate(dict.fromkeys(work.device for work in works)):
-            flats = [work.view(-1) for work in works if work.device == device]
+        # Some accelerators lack float64; their sums are copied to the CPU.
+        workspaces = [(local if local.device.type in CHUNK_NORMALS else local.cpu()).contiguous() for local in locals_]
+        # All sums of a device share one stream: hundreds of small tensors cost no more than one large tensor.
+        for number, device in enumerate(dict.fromkeys(work.device for work in workspaces)):
+            flats = [work.view(-1) for work in workspaces if work.device == device]
             self.__add_stream(key, number, flats, device, scale)
-        for local, work in zip(locals_, works, strict=True):
+        for local, work in zip(locals_, workspaces, strict=True):
             if work is not local:
                 local.copy_(work)
 
     def __add_stream(self, key: bytes, number: int, flats: list[Tensor], device: torch.device, scale: float) -> None:
-        left = sum(flat.numel() for flat in flats)
+        remaining = sum(flat.numel() for flat in flats)
         begin, normals = 0, torch.empty(0)
         for flat in flats:
             done = 0
             while done < flat.numel():
                 if normals.numel() == 0:
-                    blocks = -(-min(left, CHUNK[device.type]) // BLOCK)
+                    blocks = -(-min(remaining, CHUNK_NORMALS[device.type]) // NORMALS_PER_BLOCK)
                     if device.type == "cpu":
                         words = _words_on_cpu(key, number, begin, blocks)
                     else:
@@ -97,7 +95,7 @@ class Noise:
                     begin, normals = begin + blocks, _normals(words).mul_(scale)
                 part = flat[done : done + normals.numel()]
                 part.copy_(normals[: part.numel()].add_(part))
-                done, left, normals = done + part.numel(), left - part.numel(), normals[part.numel() :]
+                done, remaining, normals = done + part.numel(), remaining - part.numel(), normals[part.numel() :]
 
     @property
     def is_secure(self) -> bool:
@@ -116,11 +114,11 @@ class Noise:
 
 
 def _normals(words: Tensor) -> Tensor:
-    """As many standard normals in float64 as there are words: a radius from one and an angle from another give two."""
+    """As many standard normals in float64 as there are words: a radius and an angle give two normals."""
     # Above 0, so that the logarithm is finite, and as fine as 2^-63 near 0, where the tails come from.
-    uniform = (words[:, : BLOCK // 2] & (2**63 - 1)).double().add_(1).mul_(2.0**-63)
+    uniform = (words[:, : NORMALS_PER_BLOCK // 2] & (2**63 - 1)).double().add_(1).mul_(2.0**-63)
     radius = uniform.log_().mul_(-2).sqrt_()
-    angle = words[:, BLOCK // 2 :].double().mul_(2 * pi * 2.0**-64)
+    angle = words[:, NORMALS_PER_BLOCK // 2 :].double().mul_(2 * pi * 2.0**-64)
     return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1).view(-1)
 
 
@@ -129,7 +127,7 @@ def _words_on_cpu(key: bytes, number: int, begin: int, blocks: int) -> Tensor:
     nonce = begin.to_bytes(8, "little") + number.to_bytes(8, "little")
     stream = bytearray(64 * blocks)
     Cipher(ChaCha20(key, nonce), mode=None).encryptor().update_into(bytes(len(stream)), stream)
-    return torch.frombuffer(stream, dtype=torch.int64).view(blocks, BLOCK)
+    return torch.frombuffer(stream, dtype=torch.int64).view(blocks, NORMALS_PER_BLOCK)
 
 
 def _words_on_device(
@@ -137,15 +135,17 @@ def _words_on_device(
 ) -> Tensor:
     """The same words as on the CPU, computed where they are used: a transfer would cost more than the cipher."""
     counter = torch.arange(begin, begin + blocks, device=device)
-    fixed = torch.tensor([*CONSTANTS, *_words32(key), *_words32(number.to_bytes(8, "little"))], dtype=torch.int32)
-    fixed = fixed.to(device, non_blocking=True)  # one that blocks would wait for all the round's work
+    fixed = torch.tensor(
+        [*CHACHA20_CONSTANTS, *_words32(key), *_words32(number.to_bytes(8, "little"))], dtype=torch.int32
+    )
+    fixed = fixed.to(device, non_blocking=True)  # a blocking copy would wait for all work of the round
     start = torch.empty(16, blocks, dtype=torch.int32, device=device)
     start[:12], start[14:] = fixed[:12, None], fixed[12:, None]
     start[12:14] = counter.view(torch.int32).view(blocks, 2).t()
     state = start
     for _ in range(10):
         state = double_round(state)
-    return (state + start).t().reshape(-1).view(torch.int64).view(blocks, BLOCK)
+    return (state + start).t().reshape(-1).view(torch.int64).view(blocks, NORMALS_PER_BLOCK)
 
 
 @cache
@@ -194,7 +194,7 @@ def _checked_local(name: str, tensor: Any) -> Tensor:
 
 
 def _check_apart(sums: Mapping[str, Tensor], locals_: list[Tensor]) -> None:
-    """Noise is added once: one tensor under two names would get it twice."""
+    """Refuse one tensor under two names, which would get noise twice."""
     seen: dict[tuple[str, int], str] = {}
     for name, local in zip(sums, locals_, strict=True):
         if local.numel() == 0:
@@ -206,16 +206,16 @@ def _check_apart(sums: Mapping[str, Tensor], locals_: list[Tensor]) -> None:
 
 def _checked_scale(scale: float) -> float:
     number = checked_number("scale", scale)
-    if not 0 <= number <= LARGEST_SCALE:
-        raise InvalidInput(f"scale={number}; pass a number from 0 (no noise) to {LARGEST_SCALE}")
+    if not 0 <= number <= MAX_SCALE:
+        raise InvalidInput(f"scale={number}; pass a number from 0 (no noise) to {MAX_SCALE}")
     return number
 
 
-def _whole(name: str, number: SupportsIndex) -> int:
+def _checked_integer(name: str, number: SupportsIndex) -> int:
     try:
-        whole = operator.index(number)
+        integer = operator.index(number)
     except TypeError as error:
         raise InvalidInput(f"{name} is not a whole number") from error
-    if whole < 0:
+    if integer < 0:
         raise InvalidInput(f"{name} is negative; pass a whole number of at least 0")
-    return whole
+    return integer

@@ -1,21 +1,23 @@
-"""Preconditions that can be read off: what makes one example's loss depend on another's, refused before any training.
+"""Preconditions of the guarantee that can be read off model, batch and optimizer, refused before any training.
 
 The proof compares a run with one in which an example's gradient is replaced by zero. That is sound only if nothing else
-changes: every example's loss must be a function of the model, that example and its own randomness, and nothing kept
-in the model may depend on how many forward passes a round took, for that number follows the secret draw. What cannot
-be read off is tried out on a few examples, see :mod:`hush.train.probes`.
+changes: every example's loss must be a function of the model, that example and its own randomness, and no state of the
+model may depend on how many forward passes a round took, because that number follows the secret draw. What cannot be
+read off is checked on a few examples, see :mod:`hush.train.probes`.
 
 Frozen batch normalisation is allowed: in ``eval()`` mode with stored statistics it is a fixed affine map. Since
 ``model.train()`` thaws it, :func:`refuse_coupled` is called again at the start of every round; it only reads flags.
 
-Rotary positions that follow the longest text of a micro-batch: up to which length they do not.
-
-Frequencies of the kinds "dynamic" and "longrope" change for all texts of a micro-batch once one of them is longer than
-the model was first made for. An example's gradient would then depend on its neighbours.
+Rotary positions of the kinds "dynamic" and "longrope" change for all texts of a micro-batch once one of them is longer
+than the model was first made for, so texts beyond that length are refused. An optimizer may step only inside
+``PrivateTraining.step``, with noisy gradients of exactly the trained parameters.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +26,17 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.hooks import RemovableHandle
 
 from hush.errors import InvalidInput
 
 __all__ = [
+    "StepGuard",
+    "check_optimizer",
+    "check_parameters",
+    "check_scheduler",
     "most_positions",
     "positions_of",
     "refuse_batch",
@@ -46,9 +55,9 @@ _PACKING_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q",
 
 
 def refuse_coupled(model: nn.Module) -> None:
-    """Refuse a model with a part that ties examples together, or whose gradient cannot be taken example by example.
+    """Refuse a model with a part that couples examples, or whose gradient cannot be taken example by example.
 
-    Guarantee: returns only if no known coupling is present; unknown ones are left to the probes.
+    Guarantee: returns only if no known coupling is present; the probes look for unknown ones.
 
     >>> refuse_coupled(torch.nn.LayerNorm(4))
     >>> refuse_coupled(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
@@ -83,7 +92,7 @@ def refuse_scaler(scaler: object | None) -> None:
 
 
 def refuse_batch(batch: Mapping[str, Tensor], slots: int) -> None:
-    """Refuse a batch that does not hold one row per example, or that carries what was counted over all of them.
+    """Refuse a batch that does not hold one row per example, or that holds a count over all examples.
 
     >>> refuse_batch({"input_ids": torch.zeros(4, 7, dtype=torch.long)}, 4)
     """
@@ -123,7 +132,7 @@ def _module_problems(module: nn.Module) -> Iterator[str]:
     """What is wrong with this module, its children aside."""
     match module:
         case torch.jit.ScriptModule():
-            yield "is compiled by TorchScript, which nobody can look into; pass the module that it was made from"
+            yield "is compiled by TorchScript, whose parts cannot be inspected; pass the module that it was made from"
         case DataParallel():
             yield "splits a batch over threads and sums gradients on its own; pass its .module and start with torchrun"
         case DistributedDataParallel():
@@ -169,7 +178,7 @@ _BATCH_NORM = (
 
 
 def _problems_by_name(module: nn.Module) -> Iterator[str]:
-    """Known classes which torch keeps private, or which other libraries define without a common base."""
+    """Problems of classes that torch keeps private, or that other libraries define without a common base."""
     names = {kind.__name__ for kind in type(module).__mro__}
     hooks = {type(hook).__name__ for hook in module._forward_pre_hooks.values()}
     if "FullyShardedDataParallel" in names:
@@ -185,9 +194,9 @@ def _problems_by_name(module: nn.Module) -> Iterator[str]:
             "drawn; use mode='row'"
         )
     if "_SpectralNorm" in names or "SpectralNorm" in hooks:
-        # Its iterate depends on the weights alone, but on how often, and that follows the size of the secret draw.
+        # Its iterate depends on the number of forward passes, which follows the size of the secret draw.
         yield (
-            "advances its power iteration with every forward pass, so it would keep a trace of the realised batch "
+            "advances its power iteration with every forward pass, so its state would depend on the realised batch "
             "size; remove the spectral norm, or use weight_norm"
         )
     if names & {"ObserverBase", "FakeQuantizeBase"}:
@@ -215,7 +224,7 @@ def _parameter_problems(parameter: nn.Parameter) -> Iterator[str]:
 
 
 def _restarts(positions: Tensor, attended: Tensor | None) -> bool:
-    """Whether a row counts 0, 1 once more after it has begun; padding counts as it likes and is not looked at."""
+    """Whether a row counts 0, 1 again after its start; positions of padding are ignored."""
     if positions.shape[1] < 3:
         return False
     again = (positions[:, 1:-1] == 0) & (positions[:, 2:] == 1)
@@ -225,25 +234,27 @@ def _restarts(positions: Tensor, attended: Tensor | None) -> bool:
     return bool(again.any())
 
 
-_FOLLOWING = ("dynamic", "longrope")
+# ---- rotary positions ----
+
+_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
 def positions_of(config: Any) -> int | None:
-    """The most tokens for which the frequencies of a model with this configuration stay as they are; None: any."""
-    said: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
-    parts = [said] if "rope_type" in said else [part for part in said.values() if isinstance(part, Mapping)]
+    """The most tokens for which the rotary frequencies of this configuration do not change; None: any number."""
+    rope: Mapping[str, Any] = getattr(config, "rope_parameters", None) or {}
+    parts = [rope] if "rope_type" in rope else [part for part in rope.values() if isinstance(part, Mapping)]
     limits = [
         part.get("original_max_position_embeddings") or config.max_position_embeddings
         for part in parts
-        if any(kind in str(part.get("rope_type")) for kind in _FOLLOWING)
+        if any(kind in str(part.get("rope_type")) for kind in _LENGTH_DEPENDENT_ROPE)
     ]
     return min(limits, default=None)
 
 
 def most_positions(model: nn.Module) -> int | None:
-    """The least such limit of a model's parts."""
-    found = (positions_of(getattr(module, "config", None)) for module in model.modules())
-    return min((limit for limit in found if limit is not None), default=None)
+    """The smallest such limit of a model's parts; None if there is none."""
+    limits = (positions_of(getattr(module, "config", None)) for module in model.modules())
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def refuse_longer(batch: Mapping[str, Tensor], most: int | None) -> None:
@@ -253,5 +264,89 @@ def refuse_longer(batch: Mapping[str, Tensor], most: int | None) -> None:
             raise InvalidInput(
                 f"batch[{name!r}] has {batch[name].shape[1]} tokens in a row, but beyond {most} this model's rotary "
                 "positions (dynamic or longrope) follow the longest text of a micro-batch, which ties examples "
-                f"together; cut every text to at most {most} tokens before training"
+                f"together; truncate every text to at most {most} tokens before training"
             )
+
+
+# ---- optimizers and schedulers ----
+
+_GUARDS: "WeakKeyDictionary[Optimizer, RemovableHandle]" = WeakKeyDictionary()
+
+
+@final
+class StepGuard:
+    """Refuses every step of an optimizer outside of ``allowed``: it would use gradients without noise."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        older = _GUARDS.get(optimizer)
+        if older is not None:
+            older.remove()  # the optimizer belongs to the training that took it last
+        self._open = False
+        self._handle = _GUARDS[optimizer] = optimizer.register_step_pre_hook(self._check)
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Let the optimizer step."""
+        self._open = True
+        try:
+            yield
+        finally:
+            self._open = False
+
+    def remove(self) -> None:
+        """Let anybody step the optimizer again."""
+        self._handle.remove()
+
+    def _check(self, *_: object) -> None:
+        if not self._open:
+            raise InvalidInput(
+                "optimizer.step() was called outside of PrivateTraining.step(); leave the steps to private.step(), and "
+                "leave out any loss scaler"
+            )
+
+
+def check_optimizer(optimizer: Optimizer, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
+    """Refuse an optimizer of other parameters, and one that evaluates the loss again."""
+    if not isinstance(optimizer, Optimizer):
+        raise InvalidInput(f"the optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
+    refuse_scaler(getattr(optimizer, "scaler", None))  # the wrapper of accelerate has one
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InvalidInput(
+            f"{type(optimizer).__name__} evaluates the loss several times per step, and each time would cost a round; "
+            "use an optimizer that takes one gradient per step, such as AdamW or SGD"
+        )
+    check_parameters(optimizer, model, trainable)
+
+
+def check_parameters(optimizer: Optimizer, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
+    """Refuse an optimizer whose parameters are not exactly those that were trainable when training began."""
+    given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    expected = {id(parameter): name for name, parameter in trainable.items()}
+    if given == expected.keys():
+        return
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    missing = [name for parameter, name in expected.items() if parameter not in given]
+    unexpected = [names.get(parameter, "one of another model") for parameter in given - expected.keys()]
+    if missing:
+        raise InvalidInput(
+            f"the optimizer lacks {len(missing)} trainable parameters ({_listed(missing)}), whose share of the noise "
+            "would be wasted; give it all parameters that require a gradient, or freeze these before training begins"
+        )
+    raise InvalidInput(
+        f"the optimizer has {len(unexpected)} parameters that are not trained privately ({_listed(unexpected)}); leave "
+        "them out of it, or let them require a gradient before training begins"
+    )
+
+
+def check_scheduler(scheduler: object) -> None:
+    """Refuse a schedule that follows a score: a score on private data is a release of its own."""
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise InvalidInput(
+            "ReduceLROnPlateau sets the rate by a score, which on private data would be a release that no plan "
+            "accounts for; use a schedule of the round alone, such as CosineAnnealingLR or LinearLR"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")

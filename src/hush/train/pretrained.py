@@ -1,8 +1,8 @@
-"""Language models by name or folder: loaded with their tokenizer, fitted with LoRA, cut over processes, exported.
+"""Pretrained language models by name or folder: metadata, loading with the tokenizer, LoRA, sharding, export, device.
 
-What a model says of itself before its weights are loaded: its kind, its tokenizer, how many tokens it takes.
-
-Everything here goes through transformers' Auto classes, which are imported when they are needed.
+:func:`model_metadata` reads what a model's small files say (its kind, its tokenizer, how many tokens it takes), so that
+a setting that does not fit is refused before any weights are loaded. Everything goes through the Auto classes of
+transformers, which are imported when they are needed.
 """
 
 from collections import Counter
@@ -18,23 +18,33 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 from hush.train.language_models import CausalCollator, Collator, Loss, MaskedCollator, causal_lm_loss, masked_lm_loss
 from hush.train.preconditions import positions_of
 from hush.train.settings import Lora, Task
 
-__all__ = ["Described", "Pretrained", "blocks_of", "describe", "load_pretrained", "needed", "unloaded"]
+__all__ = [
+    "DEFAULT_MAX_TOKENS",
+    "ModelMetadata",
+    "Pretrained",
+    "blocks_of",
+    "choose_device",
+    "load_pretrained",
+    "model_metadata",
+    "needed",
+    "unloaded",
+]
 
 
-MOST_TOKENS = 512  # of an example, unless told otherwise
-WEIGHTS = ("*.safetensors", "*.bin")  # of a model in a folder
-_ENDINGS: dict[str, Task] = {"ForCausalLM": "causal", "LMHeadModel": "causal", "ForMaskedLM": "masked"}
+DEFAULT_MAX_TOKENS = 512  # of an example, unless max_length is given
+WEIGHT_FILES = ("*.safetensors", "*.bin")  # of a model in a folder
+_TASK_BY_CLASS_SUFFIX: dict[str, Task] = {"ForCausalLM": "causal", "LMHeadModel": "causal", "ForMaskedLM": "masked"}
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Described:
-    """A language model by its configuration and its tokenizer. source: what transformers is asked for."""
+class ModelMetadata:
+    """A language model without its weights: configuration and tokenizer. source: the name that transformers loads."""
 
     name: str
     source: str
@@ -49,10 +59,10 @@ class Described:
             return self._kind().from_pretrained(self.source, config=self.config, dtype=dtype)
 
     def skeleton(self) -> Any:
-        """Its modules without memory for their weights; a folder without any weights is refused."""
+        """Its modules without memory for their weights; a folder without weights is refused."""
         folder = Path(self.source)
-        if folder.is_dir() and not any(path for pattern in WEIGHTS for path in folder.glob(pattern)):
-            raise InvalidInput(f"{self.name} holds no weights ({', '.join(WEIGHTS)}); check the folder")
+        if folder.is_dir() and not any(path for pattern in WEIGHT_FILES for path in folder.glob(pattern)):
+            raise InvalidInput(f"{self.name} holds no weights ({', '.join(WEIGHT_FILES)}); check the folder")
         with _loading(self.name, f"{self.task} language model"), torch.device("meta"):
             return self._kind().from_config(self.config)
 
@@ -62,52 +72,62 @@ class Described:
         return AutoModelForCausalLM if self.task == "causal" else AutoModelForMaskedLM
 
 
-def describe(name: str, *, task: Task | None, max_length: int | None) -> Described:
-    """The model of this name or in this folder, for this task, with texts of so many tokens: whether that fits."""
+def model_metadata(name: str, *, task: Task | None, max_length: int | None) -> ModelMetadata:
+    """The metadata of the model of this name or in this folder; refuses a task or max_length that does not fit it."""
     with needed("language models", "transformers"):
         from transformers import AutoConfig, AutoTokenizer
-    # A folder in full: a release must tell it from a name of the hub, wherever it is written from.
+    # An absolute path, so that a release can tell it from a name of the hub, whatever the working directory.
     source = str(Path(name).resolve()) if Path(name).is_dir() else name
     with _loading(name, "configuration"):
         config: Any = AutoConfig.from_pretrained(source)
     chosen = task or _task_of(config, name)
     with _loading(name, "tokenizer"):
         tokenizer: Any = AutoTokenizer.from_pretrained(source)
-    # Where there is none, transformers makes one up of special tokens: every text would be empty or unknown.
+    # If there is none, transformers makes one of special tokens alone: every text would be empty or unknown.
     if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):
         raise InvalidInput(f"{name} holds no tokenizer; save it there too, with tokenizer.save_pretrained")
     if chosen == "masked" and tokenizer.mask_token_id is None:
-        raise InvalidInput(f"the tokenizer of {name} has no mask token; train it with --task causal, or add one")
-    # A first token has nothing before it to be predicted from, and those that the tokenizer adds are not learnt.
-    least, room = max(2, tokenizer.num_special_tokens_to_add() + 1), _room(config, tokenizer)
-    length = min(MOST_TOKENS, room) if max_length is None else max_length
-    if not least <= length <= room:
-        raise InvalidInput(f"--max-length={length}; {name} takes from {least} to {room} tokens")
-    return Described(name=name, source=source, config=config, tokenizer=tokenizer, task=chosen, max_length=length)
+        raise InvalidInput(
+            f"the tokenizer of {name} has no mask token; add one, or train it as a causal model: ",
+            Setting("task"),
+            "=causal",
+            setting="task",
+        )
+    # Nothing precedes the first token from which to predict it, and tokens that the tokenizer adds are not learnt.
+    shortest, longest = max(2, tokenizer.num_special_tokens_to_add() + 1), _longest_text(config, tokenizer)
+    length = min(DEFAULT_MAX_TOKENS, longest) if max_length is None else max_length
+    if not shortest <= length <= longest:
+        raise InvalidInput(f"{name} takes from {shortest} to {longest} tokens", setting="max_length", value=length)
+    return ModelMetadata(name=name, source=source, config=config, tokenizer=tokenizer, task=chosen, max_length=length)
 
 
 def _task_of(config: Any, name: str) -> Task:
-    """What a model was made for, by the class that its configuration names."""
+    """The task of a model, by the class that its configuration names."""
     for architecture in config.architectures or ():
-        for ending, task in _ENDINGS.items():
+        for ending, task in _TASK_BY_CLASS_SUFFIX.items():
             if architecture.endswith(ending) and not architecture.endswith("WithLMHeadModel"):
                 return task
     raise InvalidInput(
         f"{name} does not say whether it is a causal or a masked language model "
-        f"(its architectures are {config.architectures}); pass --task causal or --task masked"
+        f"(its architectures are {config.architectures}); pass ",
+        Setting("task"),
+        "=causal or ",
+        Setting("task"),
+        "=masked",
+        setting="task",
     )
 
 
-def _room(config: Any, tokenizer: Any) -> int:
-    """The most tokens that model and tokenizer take, each text on its own; some tokenizers state a huge number."""
+def _longest_text(config: Any, tokenizer: Any) -> int:
+    """The most tokens that model and tokenizer take; some tokenizers state a huge number."""
     text: Any = config.get_text_config()
-    positions = positions_of(text) or getattr(text, "max_position_embeddings", None) or MOST_TOKENS
+    positions = positions_of(text) or getattr(text, "max_position_embeddings", None) or DEFAULT_MAX_TOKENS
     return min(int(positions), int(min(tokenizer.model_max_length, 10**9)))
 
 
 @contextmanager
 def needed(what: str, library: str) -> Iterator[None]:
-    """Imports inside may fail; the message then says what to install."""
+    """Import inside; if that fails, the message says what to install."""
     try:
         yield
     except ImportError as error:
@@ -120,15 +140,15 @@ def _loading(name: str, what: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         where = "the folder" if Path(name).is_dir() else "the name, the network and access to the hub, or pass a folder"
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
-        why = "" if said.endswith(":") else f" ({said})"  # a list that follows is for those who know the library
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
+        why = "" if first_line.endswith(":") else f" ({first_line})"  # the list after it is about the library's code
         raise InvalidInput(f"{name}: its {what} cannot be loaded{why}; check {where}") from error
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Pretrained:
-    """A model with its tokenizer and its task. Texts are cut to ``max_length`` tokens."""
+    """A model with its tokenizer and its task. Texts are truncated to ``max_length`` tokens."""
 
     model: nn.Module
     tokenizer: Any
@@ -143,7 +163,7 @@ class Pretrained:
     def collator(self, length: int) -> Collator:
         """Makes batches of this length from rows of tokens."""
         tokenizer = self.tokenizer
-        # Without a padding token any will do: padding is masked, and no label lies there.
+        # Without a padding token any token will do: padding is masked and has no label.
         padding = next(id for id in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if id is not None)
         if self.task == "causal":
             return CausalCollator(length=length, padding=padding)
@@ -162,7 +182,7 @@ class Pretrained:
         self.tokenizer.save_pretrained(folder)
 
     def shard(self, device: torch.device) -> None:
-        """Cut the parameters over all processes, block by block; each block stands whole only while it computes."""
+        """Shard the parameters over all processes, block by block; a block is gathered only while it computes."""
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         for block in blocks_of(self.model):
             fully_shard(block, mesh=mesh)
@@ -185,7 +205,9 @@ class Pretrained:
             model: Any = get_peft_model(self.model, config)  # pyright: ignore[reportArgumentType]
         except ValueError as error:
             raise InvalidInput(
-                f"LoRA does not fit this model ({error}); name its modules with --lora-target"
+                f"LoRA does not fit this model ({error}); name the modules to adapt: ",
+                Setting("lora.targets"),
+                setting="lora.targets",
             ) from error
         return replace(self, model=model)
 
@@ -193,7 +215,7 @@ class Pretrained:
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The blocks of a transformer: the members of its outermost lists of modules.
 
-    One whose weights are used outside of it too is left out: cut by itself, it would no longer share them.
+    A block whose weights are also used outside of it is left out: sharded by itself, it would no longer share them.
     """
     lists: list[nn.ModuleList] = []
     for module in model.modules():  # from the outside in
@@ -201,11 +223,11 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
             lists.append(module)
     blocks = list({id(block): block for members in lists for block in members}.values())
     uses = _uses(model)
-    return [block for block in blocks if (own := _uses(block)) and all(uses[one] == own[one] for one in own)]
+    return [block for block in blocks if (inside := _uses(block)) and all(uses[key] == inside[key] for key in inside)]
 
 
 def _uses(module: nn.Module) -> Counter[int]:
-    """How often each parameter stands in a module; tied ones stand there several times."""
+    """How often each parameter occurs in a module; tied ones occur several times."""
     return Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
 
 
@@ -215,23 +237,35 @@ def load_pretrained(
     """The language model of this name or in this folder, in training mode, with its tokenizer.
 
     task: "causal" or "masked"; by default what the model's own configuration says it was made for. max_length: by
-    default what the model can take, at most 512.
+    default what the model can take, at most DEFAULT_MAX_TOKENS.
     """
-    described = describe(name, task=task, max_length=max_length)
-    return _with_model(described, described.load(dtype).train())
+    metadata = model_metadata(name, task=task, max_length=max_length)
+    return _with_model(metadata, metadata.load(dtype).train())
 
 
 def unloaded(name: str, *, task: Task | None = None, max_length: int | None = None) -> Pretrained:
-    """The same without its weights, which are neither read nor made: to learn in time that it does not fit."""
-    described = describe(name, task=task, max_length=max_length)
-    return _with_model(described, described.skeleton())
+    """The same without its weights, which are neither read nor allocated: to check settings before a long start."""
+    metadata = model_metadata(name, task=task, max_length=max_length)
+    return _with_model(metadata, metadata.skeleton())
 
 
-def _with_model(described: Described, model: Any) -> Pretrained:
+def _with_model(metadata: ModelMetadata, model: Any) -> Pretrained:
     words = model.get_input_embeddings().num_embeddings
-    if len(described.tokenizer) > words:
+    if len(metadata.tokenizer) > words:
         raise InvalidInput(
-            f"the tokenizer of {described.name} knows {len(described.tokenizer)} tokens but the model has embeddings "
+            f"the tokenizer of {metadata.name} knows {len(metadata.tokenizer)} tokens but the model has embeddings "
             f"for {words}; resize them first with model.resize_token_embeddings"
         )
-    return Pretrained(model=model, tokenizer=described.tokenizer, task=described.task, max_length=described.max_length)
+    return Pretrained(model=model, tokenizer=metadata.tokenizer, task=metadata.task, max_length=metadata.max_length)
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device of this name; by default a GPU, if there is one. Refuses a device that cannot be used here."""
+    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(chosen)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f"it cannot be used here ({reason})", setting="device", value=chosen) from error
+    return device

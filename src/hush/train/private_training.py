@@ -1,199 +1,61 @@
-"""Private training in the user's own loop: rounds, clipped sums, noise, steps; the core that the front doors share.
+"""Private training in the user's own loop; ``HushTrainer`` and ``hush train`` are built on it.
 
-private = PrivateTraining(model, optimizer, plan, loss=loss, micro_batch=64, folder="run")
-for round in private.rounds():
-    for examples in round.micro_batches():
-        private.accumulate(collate(examples), examples.real)
-    private.step()
-certificate = private.finish()
+    private = PrivateTraining(model, optimizer, plan, loss=loss, micro_batch=64, folder="run")
+    for round in private.rounds():
+        for examples in round.micro_batches():
+            private.accumulate(collate(examples), examples.real)
+        private.step()
+    certificate = private.finish()
 
-What a round shows of its examples, gathered from all ranks: a record for the run log, numbers for the terminal.
+One round of DP-SGD with weighted Poisson sampling, as the methods below do it in this order:
 
-All of it, times included, depends on the secret draw and stays with the owner.
-
-Which optimizers and schedulers may step, and when: with noisy gradients of all that is trained, and only then.
+    draw    every example independently, with its own rate                               rounds
+    clip    the gradient of each drawn example to norm at most C                         accumulate
+    sum     the clipped gradients, over micro-batches and ranks                          accumulate, noisy_sum
+    noise   add N(0, (C × noise multiplier)²) to each coordinate of the sum, once         noisy_sum
+    step    divide by the planned batch size and hand the result to the optimizer        step
 """
 
-import inspect
 import os
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from time import perf_counter
 from typing import Any, final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils.hooks import RemovableHandle
 
 from hush.certificate import DATA_FINGERPRINT, Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.train.checkpoints import buffers_digest, refuse_moved_buffers
-from hush.train.clipping import Clipped, Loss
-from hush.train.distributed import Ranks, bare
-from hush.train.preconditions import refuse_coupled, refuse_scaler
+from hush.train.checkpoints import buffers_digest, refuse_moved_buffers, renew_random_states
+from hush.train.clipping import Clipper, Loss
+from hush.train.distributed import Ranks, reshard, unwrap_ddp
+from hush.train.noise import Noise
+from hush.train.preconditions import (
+    StepGuard,
+    check_optimizer,
+    check_parameters,
+    check_scheduler,
+    most_positions,
+    refuse_batch,
+    refuse_coupled,
+    refuse_longer,
+)
+from hush.train.probes import FirstBatchProbes
 from hush.train.public_stream import PublicStream
-from hush.train.round import LiveNumbers, Round, RoundSums
-from hush.train.run_folder import Export, RoundRecord, tensors_of
-from hush.train.run_keeper import Keeper
+from hush.train.round import LiveNumbers, RoundMonitor, TrainingRound
+from hush.train.run_folder import Export, tensors_of
+from hush.train.run_keeper import RunKeeper
 from hush.train.sampler import Draws, refuse_finer_promises
 
-__all__ = ["PrivateTraining", "Progress", "StepGuard", "check_optimizer", "check_parameters", "check_scheduler"]
-
-
-RECENT = 100  # rounds whose mean time tells how long the others will take
-
-
-@final
-class Progress:
-    """Watches the rounds of a run, one after another."""
-
-    def __init__(self, plan: Plan, ranks: Ranks) -> None:
-        self._plan, self._ranks = plan, ranks
-        self._began = 0.0
-        self._seen: list[tuple[Clipped, NDArray[np.bool_]]] = []
-        self.records: deque[RoundRecord] = deque(maxlen=RECENT)
-
-    def begin(self) -> None:
-        """Start a round, without what was seen of one that was left in the middle."""
-        self._began, self._seen = perf_counter(), []
-
-    def see(self, clipped: Clipped, real: NDArray[np.bool_]) -> None:
-        """Note a micro-batch and its mask of real examples; nothing is read off the device yet."""
-        self._seen.append((clipped, real))
-
-    def end(self, round: int, signal_to_noise: Tensor | None) -> RoundRecord:
-        """The record of the round, counted from 1, over the examples of all ranks, which call this together."""
-        real = np.concatenate([mask for _, mask in self._seen] or [np.zeros(0, dtype=np.bool_)])
-        losses, norms = (
-            _joined([getattr(clipped, name) for clipped, _ in self._seen])[real] for name in ("losses", "norms")
-        )
-        self._seen = []
-        shares = self._ranks.gather((losses, norms))
-        losses, norms = (np.concatenate([share[part] for share in shares]) for part in (0, 1))
-        record = RoundRecord.of(
-            round,
-            losses,
-            norms,
-            clip_norm=self._plan.clip_norm,
-            signal_to_noise=None if signal_to_noise is None else float(signal_to_noise),
-            seconds=perf_counter() - self._began,
-        )
-        self.records.append(record)
-        return record
-
-    def live(self, reached: int, scores: Mapping[str, float]) -> LiveNumbers | None:
-        """The last round's numbers when so many rounds are done; None before the first."""
-        if not self.records:
-            return None
-        last, left = self.records[-1], self._plan.rounds - reached
-        pace = float(np.mean([record.seconds for record in self.records]))
-        return LiveNumbers(
-            round=last.round,
-            rounds_left=left,
-            loss=last.loss,
-            clipped_share=last.clipped_share,
-            signal_to_noise=last.signal_to_noise,
-            seconds_left=left * pace,
-            scores=scores,
-        )
-
-
-def _joined(tensors: list[Tensor]) -> NDArray[np.float64]:
-    return torch.cat(tensors).double().cpu().numpy() if tensors else np.zeros(0)
-
-
-_SHOWN = 5
-_GUARDS: "WeakKeyDictionary[Optimizer, RemovableHandle]" = WeakKeyDictionary()
-
-
-@final
-class StepGuard:
-    """Refuses every step of an optimizer but those inside ``allowed``: they would use gradients without noise."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        older = _GUARDS.get(optimizer)
-        if older is not None:
-            older.remove()  # the optimizer belongs to whoever took it last
-        self._open = False
-        self._handle = _GUARDS[optimizer] = optimizer.register_step_pre_hook(self._check)
-
-    @contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Let the optimizer step."""
-        self._open = True
-        try:
-            yield
-        finally:
-            self._open = False
-
-    def remove(self) -> None:
-        """Give the optimizer free."""
-        self._handle.remove()
-
-    def _check(self, *_: object) -> None:
-        if not self._open:
-            raise InvalidInput(
-                "optimizer.step() was called outside of PrivateTraining.step(); leave the steps to private.step(), and "
-                "leave out any loss scaler"
-            )
-
-
-def check_optimizer(optimizer: Optimizer, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
-    """Refuse an optimizer of other parameters, and one that would look at the data again."""
-    if not isinstance(optimizer, Optimizer):
-        raise InvalidInput(f"the optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
-    refuse_scaler(getattr(optimizer, "scaler", None))  # the wrapper of accelerate has one
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise InvalidInput(
-            f"{type(optimizer).__name__} evaluates the loss several times in a step, each of which would cost a round; "
-            "use an optimizer that takes one gradient per step, such as AdamW or SGD"
-        )
-    check_parameters(optimizer, model, trainable)
-
-
-def check_parameters(optimizer: Optimizer, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
-    """Refuse an optimizer that does not have exactly the trainable parameters, those that training began with."""
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    due = {id(parameter): name for name, parameter in trainable.items()}
-    if held == due.keys():
-        return
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    lacks = [name for parameter, name in due.items() if parameter not in held]
-    beyond = [names.get(parameter, "one of another model") for parameter in held - due.keys()]
-    if lacks:
-        raise InvalidInput(
-            f"the optimizer lacks {len(lacks)} trainable parameters ({_listed(lacks)}), whose share of the noise would "
-            "be wasted; give it all parameters that require a gradient, or freeze these before training begins"
-        )
-    raise InvalidInput(
-        f"the optimizer has {len(beyond)} parameters that are not trained privately ({_listed(beyond)}); leave them "
-        "out of it, or let them require a gradient before training begins"
-    )
-
-
-def check_scheduler(scheduler: object) -> None:
-    """Refuse a schedule that follows a score: on private data that score is a release of its own."""
-    if isinstance(scheduler, ReduceLROnPlateau):
-        raise InvalidInput(
-            "ReduceLROnPlateau sets the rate by a score, which on private data would be a release that no plan "
-            "accounts for; use a schedule of the round alone, such as CosineAnnealingLR or LinearLR"
-        )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(sorted(names)[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+__all__ = ["PrivateTraining", "noisy_sum"]
 
 
 FIXED_SEED = "insecure_seed was set: whoever knows it can repeat the draws and take the noise off"
@@ -201,20 +63,20 @@ FIXED_SEED = "insecure_seed was set: whoever knows it can repeat the draws and t
 
 @final
 class PrivateTraining:
-    """Trains a model under a plan, which alone decides rates, noise, expected batch, clip norm and rounds.
+    """Trains a model under a plan, which alone decides rates, noise, expected batch size, clip norm and rounds.
 
     loss(model, batch) gives one loss per example, from that example alone. micro_batch is how many examples the model
-    sees at once: a matter of memory and speed, not of the result. folder keeps checkpoints, the run log and releases;
-    training that finds one of its checkpoints there goes on from it. Every save_every rounds the state is saved, and
-    the newest `keep` are kept. export(folder) writes the model for a release, safetensors unless given (for a Hugging
-    Face model: model.save_pretrained). insecure_seed fixes draws and noise for tests; nothing is certified then. marks
-    say, in the certificate, why else it certifies nothing. data_fingerprint is what the caller found the data to have
-    under the owner's key (:mod:`hush.keys`): it must be the plan's; where nobody looked, the certificate of the run
-    does not repeat the plan's.
+    sees at once: it changes memory and speed, not the result. folder keeps checkpoints, the run log and releases; if it
+    holds a checkpoint of this training, training resumes from it. The state is saved every save_every rounds, and the
+    newest `keep` checkpoints are kept. export(folder) writes the model for a release, by default as safetensors (for a
+    Hugging Face model pass model.save_pretrained). insecure_seed fixes draws and noise for tests; nothing is certified
+    then. marks are further reasons, stated in the certificate, why it certifies nothing. data_fingerprint is the keyed
+    fingerprint (:mod:`hush.keys`) of the data that the caller trains on: it must be the plan's. Without it the
+    certificate of the run does not repeat the plan's fingerprint.
 
-    Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all that were
-    drawn, adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done
-    or released, across any number of crashes. Draws repeat after a crash, noise never does.
+    Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all drawn examples,
+    adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done or
+    released, across any number of crashes. Draws repeat after a crash, noise never does.
     """
 
     def __init__(
@@ -237,110 +99,100 @@ class PrivateTraining:
         save_every: int = 100,
         keep: int = 2,
     ) -> None:
-        if micro_batch < 1 or save_every < 1:
-            raise InvalidInput(f"micro_batch={micro_batch} and save_every={save_every} must be at least 1")
+        for name, number in (("micro_batch", micro_batch), ("save_every", save_every)):
+            if number < 1:
+                raise InvalidInput("pass a whole number of at least 1", setting=name, value=number)
         if data_fingerprint is not None and data_fingerprint != plan.data_fingerprint:
             raise InvalidInput(
                 f"the data have the keyed fingerprint {data_fingerprint}, but the plan was made for "
-                f"{plan.data_fingerprint}; pass that very data, under that key, or plan again"
+                f"{plan.data_fingerprint}; pass the data that the plan was made for, under the same key, or plan again"
             )
         self._data_checked = data_fingerprint is not None
-        self._ranks, model = Ranks.current(), bare(model)
+        self._ranks, model = Ranks.current(), unwrap_ddp(model)
         refuse_coupled(model)
-        self._ranks.align(model)
+        self._ranks.broadcast_model_(model)
         refuse_finer_promises(plan.ceiling, batch_size=plan.batch_size, rounds=plan.rounds)
         self.plan, self.model, self.optimizer, self.scheduler = plan, model, optimizer, scheduler
+        self._loss, self._autocast, self._public = loss, autocast, public
         self._micro_batch, self._save_every = micro_batch, save_every
-        self._sums = RoundSums(
-            model,
-            loss,
-            plan,
-            self._ranks,
-            insecure_seed=insecure_seed,
-            compile=compile,
-            autocast=autocast,
-            public=public,
-        )
-        check_optimizer(optimizer, model, self._sums.trainable)
+        self._trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        make_clipper = partial(Clipper, model, loss, clip_norm=plan.clip_norm, autocast=autocast)
+        self._clipper = make_clipper(compile=compile)
+        self._noise = Noise(insecure_seed=insecure_seed, compile=compile)
+        self._noise_scale = plan.clip_norm * plan.training_noise_multiplier
+        self._probes = FirstBatchProbes(model, loss, self._ranks, make_clipper=make_clipper, autocast=autocast)
+        self._most_positions = most_positions(model)
+        check_optimizer(optimizer, model, self._trainable)
         check_scheduler(scheduler)
-        self._reached = 0
-        self._round: Round | None = None
-        self._progress = Progress(plan, self._ranks)
+        self._rounds_done = 0
+        self._round: TrainingRound | None = None  # the one that is open
+        self._holds_sums = False  # whether something was added to the sums of a round that has not ended
+        self._monitor = RoundMonitor(plan, self._ranks)
         self._closed = False
         self._certificate: Certificate | None = None
         self._marks = (*marks, *(() if insecure_seed is None else (FIXED_SEED,)))
         self._buffers = buffers_digest(model)
-        self._keeper: Keeper | None = None
-        seed = self._ranks.from_first(os.urandom(32)) if insecure_seed is None else _derived(insecure_seed)
+        self._keeper: RunKeeper | None = None
+        draw_seed = self._ranks.broadcast(os.urandom(32)) if insecure_seed is None else _test_draw_seed(insecure_seed)
         if folder is not None:
-            self._keeper = Keeper(
+            self._keeper = RunKeeper(
                 folder,
                 plan,
                 self._ranks,
                 model=model,
-                trainable=self._sums.trainable,
+                trainable=self._trainable,
                 optimizer=optimizer,
                 scheduler=scheduler,
                 export=export or tensors_of(model),
                 insecure_seed=insecure_seed,
-                draw_seed=seed,
+                draw_seed=draw_seed,
                 marks=self._marks,
                 keep=keep,
             )
-            seed, self._reached = self._keeper.draw_seed, self._keeper.round
-        self._draws = Draws(plan.rates, seed=seed)
+            draw_seed, self._rounds_done = self._keeper.draw_seed, self._keeper.round
+        self._draws = Draws(plan.rates, seed=draw_seed)
         self._guard = StepGuard(optimizer)
 
-    @property
-    def round(self) -> int:
-        """How many rounds are done."""
-        return self._reached
+    # ---- one private round: draw, clip, sum, noise, step ----
 
-    @property
-    def live(self) -> LiveNumbers | None:
-        """The last round's numbers, for the owner's terminal only; None before the first."""
-        return self._progress.live(self._reached, {} if self._keeper is None else self._keeper.scores)
+    def rounds(self) -> Iterator[TrainingRound]:
+        """Draw the examples of each round that is left; every round must end with ``step``.
 
-    def rounds(self) -> Iterator[Round]:
-        """The rounds that are left; each must end with ``step``. One that was left in the middle is begun again."""
-        while self._reached < self.plan.rounds:
-            if self._closed:
-                raise InvalidInput("this training was closed; make a new PrivateTraining to go on from its last save")
-            self._sums.begin()
-            self._progress.begin()
-            drawn = self._draws.round(self._reached, rank=self._ranks.rank, world=self._ranks.world)
-            level = partial(self._ranks.level, model=self.model) if self._ranks.world > 1 else None
-            self._round = Round(self._reached, drawn, size=self._micro_batch, level=level)
+        A round that was abandoned is begun again, with the same draw.
+        """
+        while self._rounds_done < self.plan.rounds:
+            self._begin_round()
+            drawn = self._draws.round(self._rounds_done, rank=self._ranks.rank, world=self._ranks.world)
+            self._round = TrainingRound(self._rounds_done, drawn, size=self._micro_batch, pad=self._pad_batches)
             yield self._round
             if self._round is not None:
                 raise InvalidInput(f"round {self._round.index} was left without step(); call it once in every round")
 
     def accumulate(self, batch: Mapping[str, Tensor], real: Tensor | NDArray[np.bool_]) -> None:
-        """Add one micro-batch to the round's sum; real is its mask of real examples."""
-        if self._round is None:
-            raise InvalidInput("no round is open; accumulate inside `for round in private.rounds()`, before step()")
-        if not isinstance(batch, Mapping):
-            raise InvalidInput(f"the batch is a {type(batch).__name__}; pass a dict of tensors, as the loss takes it")
-        mask = np.asarray(real.cpu() if isinstance(real, Tensor) else real, dtype=np.bool_).copy()  # it may be refilled
-        self._round.count(mask)
-        try:
-            self._progress.see(self._sums.add(batch, mask), mask)
-        except BaseException:
-            self._round = None  # the sum may hold half of it; rounds() begins this round again, with the same draw
-            raise
+        """Clip each example's gradient and add it to the round's sum; ``real`` is the mask of real examples."""
+        mask = self._count_micro_batch(batch, real)
+        with self._abandon_round_on_error():
+            self._check_batch(batch, mask)
+            self._holds_sums = True
+            mask_on_device = torch.as_tensor(mask).to(self._device, non_blocking=True)  # no wait for the device
+            self._probes.run_if_due(batch, torch.as_tensor(mask))
+            self._monitor.see(self._clipper.accumulate(batch, mask_on_device), mask)
 
     def step(self) -> None:
         """End the round: noise once, division by the planned batch size, the public part, optimizer and scheduler."""
-        if self._round is None:
-            raise InvalidInput("no round is open; call step() once in every round of `for round in private.rounds()`")
-        self._round.check_complete()
-        check_parameters(self.optimizer, self.model, self._sums.trainable)
-        index = self._round.index
-        public = self._sums.public_part(index)
-        sums, norm = self._sums.noisy(index)
-        # From here on the round counts, whatever interrupts the rest of it: no second noise for its sum.
-        self._reached, self._round = index + 1, None
-        for name, parameter in self._sums.trainable.items():
+        index = self._check_complete()
+        public = self._public_gradients(index)
+        sums, norm = noisy_sum(
+            self._clipper.take(),
+            self._trainable,
+            ranks=self._ranks,
+            noise=self._noise,
+            scale=self._noise_scale,
+            round=index,
+        )
+        # From here on the round counts, even if the rest of it is interrupted: its sum never gets noise twice.
+        self._rounds_done, self._round, self._holds_sums = index + 1, None, False
+        for name, parameter in self._trainable.items():
             gradient = sums[name].div_(self.plan.batch_size)
             if name in public:
                 gradient.add_(public[name])
@@ -350,45 +202,124 @@ class PrivateTraining:
         self.optimizer.zero_grad(set_to_none=True)
         if self.scheduler is not None:
             self.scheduler.step()
-        record = self._progress.end(self._reached, self._sums.signal_to_noise(norm))
+        self._record_round(norm)
+
+    # ---- what surrounds a round ----
+
+    def _begin_round(self) -> None:
+        if self._closed:
+            raise InvalidInput("this training was closed; make a new PrivateTraining to resume from its last save")
+        if self._holds_sums:  # of a round that was abandoned
+            self._clipper.take()
+            self._holds_sums = False
+        refuse_coupled(self.model)  # model.train() may have thawed something
+        reshard(self.model)  # an evaluation may have gathered the parameters
+        if self._noise.is_secure:
+            renew_random_states()
+        self._monitor.begin()
+
+    @property
+    def _pad_batches(self) -> Any:
+        return partial(self._ranks.pad_batches, model=self.model) if self._ranks.world > 1 else None
+
+    def _count_micro_batch(self, batch: object, real: Tensor | NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Note in the round that its next micro-batch is accumulated; a copy of its mask, since callers reuse masks."""
+        if self._round is None:
+            raise InvalidInput("no round is open; accumulate inside `for round in private.rounds()`, before step()")
+        if not isinstance(batch, Mapping):
+            raise InvalidInput(f"the batch is a {type(batch).__name__}; pass a dict of tensors, as the loss takes it")
+        mask = np.asarray(real.cpu() if isinstance(real, Tensor) else real, dtype=np.bool_).copy()
+        self._round.count(mask)
+        return mask
+
+    def _check_batch(self, batch: Mapping[str, Tensor], mask: NDArray[np.bool_]) -> None:
+        refuse_batch(batch, len(mask))
+        refuse_longer(batch, self._most_positions)
+
+    @contextmanager
+    def _abandon_round_on_error(self) -> Iterator[None]:
+        """The sum may hold half of a failed micro-batch, so ``rounds`` must begin this round again, same draw."""
+        try:
+            yield
+        except BaseException:
+            self._round = None
+            raise
+
+    def _check_complete(self) -> int:
+        """The index of the open round, all of whose drawn examples were accumulated."""
+        if self._round is None:
+            raise InvalidInput("no round is open; call step() once in every round of `for round in private.rounds()`")
+        self._round.check_complete()
+        check_parameters(self.optimizer, self.model, self._trainable)
+        return self._round.index
+
+    def _public_gradients(self, round: int) -> dict[str, Tensor]:
+        """What the public stream adds to the update of this round, the same on every rank."""
+        if self._public is None:
+            return {}
+        gradients = self._public.gradients(
+            self.model, self._loss, self._trainable, round=round, autocast=self._autocast
+        )
+        self._ranks.broadcast_tensors_(gradients.values())  # replicas agree bit for bit, whatever their kernels do
+        return gradients
+
+    def _record_round(self, norm: Tensor) -> None:
+        """Add the round to the owner's run log, and save the state if it is due."""
+        dimensions = sum(parameter.numel() for parameter in self._trainable.values())
+        signal_to_noise = norm / (self._noise_scale * dimensions**0.5) if self._noise_scale else None
+        record = self._monitor.end(self._rounds_done, signal_to_noise)
         if self._keeper is not None:
             self._keeper.log(record)
-            if self._reached % self._save_every == 0:
+            if self._rounds_done % self._save_every == 0:
                 self.save()
 
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self._trainable.values())).device
+
+    # ---- between rounds ----
+
+    @property
+    def round(self) -> int:
+        """How many rounds are done."""
+        return self._rounds_done
+
+    @property
+    def live(self) -> LiveNumbers | None:
+        """The last round's numbers, for the owner's terminal only; None before the first."""
+        return self._monitor.live(self._rounds_done, {} if self._keeper is None else self._keeper.scores)
+
     def save(self) -> None:
-        """Keep the state after the last round, to resume from; it stays with the owner."""
+        """Save the state after the last round, to resume from; it stays with the owner."""
         keeper = self._need_keeper()
-        if self._sums.under_way:
-            raise InvalidInput(f"round {self._reached} is under way; save after its step()")
-        keeper.save(self._reached)
+        self._refuse_open_round("save")
+        keeper.save(self._rounds_done)
 
     @property
     def is_scored(self) -> bool:
-        """Whether scores of the model as it is after the last round are kept already."""
-        return self._need_keeper().scores.get("round") == self._reached
+        """Whether scores of the model after the last round are kept already."""
+        return self._need_keeper().scores.get("round") == self._rounds_done
 
     def record_scores(self, scores: Mapping[str, float]) -> None:
-        """Keep scores of the model after the last round **on data without secrets**, to be released with the last one.
+        """Keep scores of the model after the last round **on data without secrets**, for release with the final model.
 
-        They appear in release/evaluations.jsonl, one line a round. Guarantee: all are of rounds on the way to the
-        released model. They tell of these models and of public data, so the plan covers them; scores on data that may
-        bear secrets are not covered, and do not belong here.
+        They appear in release/evaluations.jsonl, one line per round. Guarantee: all are of rounds that lead to the
+        released model. They depend on these models and on public data only, so the plan covers them; scores on data
+        that may hold secrets are not covered: do not record them here.
         """
-        if self._sums.under_way:
-            raise InvalidInput(f"round {self._reached} is under way; score after its step()")
+        self._refuse_open_round("score")
         finite = {name: float(score) for name, score in scores.items() if np.isfinite(score)}
-        self._need_keeper().keep_scores(self._reached, finite)
+        self._need_keeper().keep_scores(self._rounds_done, finite)
 
     def release(self) -> Path:
-        """Release the model of the last round, on the way: it is covered by the plan like the final one."""
+        """Release the model of the last round before training ends: the plan covers it like the final one."""
         self.save()
-        return self._need_keeper().release(self._reached)
+        return self._need_keeper().release(self._rounds_done)
 
     def finish(self) -> Certificate:
         """After the last round, release model and certificate; after a crash it may be called again."""
-        if self._reached < self.plan.rounds:
-            left = self.plan.rounds - self._reached
+        if self._rounds_done < self.plan.rounds:
+            left = self.plan.rounds - self._rounds_done
             raise InvalidInput(f"{left} of {self.plan.rounds} rounds are left; go through private.rounds() to the end")
         if self._certificate is None:
             versions = {**self.plan.certificate.versions, "torch": torch.__version__}
@@ -400,25 +331,53 @@ class PrivateTraining:
                 refuse_moved_buffers(self.model, self._buffers)
                 self._certificate = replace(certificate, marks=(*certificate.marks, *self._marks))
             else:
-                self._certificate = self._keeper.finish(self._reached, certificate)
+                self._certificate = self._keeper.finish(self._rounds_done, certificate)
             self.close()
         return self._certificate
 
     def close(self) -> None:
-        """Give the folder and the optimizer free; what was not saved is lost."""
+        """Unlock the folder and the optimizer; rounds that were not saved are lost."""
         self._guard.remove()
         self._round, self._closed = None, True
         if self._keeper is not None:
             self._keeper.close()
 
-    def _need_keeper(self) -> Keeper:
+    def _refuse_open_round(self, action: str) -> None:
+        if self._holds_sums:
+            raise InvalidInput(f"round {self._rounds_done} is open; {action} after its step()")
+
+    def _need_keeper(self) -> RunKeeper:
         if self._keeper is None:
             raise InvalidInput("this training has no folder to write to; pass folder= to PrivateTraining")
         return self._keeper
 
     def __repr__(self) -> str:
-        return f"PrivateTraining(round {self._reached} of {self.plan.rounds})"
+        return f"PrivateTraining(round {self._rounds_done} of {self.plan.rounds})"
 
 
-def _derived(insecure_seed: int) -> bytes:
+@torch.no_grad()
+def noisy_sum(
+    clipped_sums: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor],
+    *,
+    ranks: Ranks,
+    noise: Noise,
+    scale: float,
+    round: int,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The ranks' clipped sums added up, plus N(0, scale²) once for each coordinate; sharded as the parameters are.
+
+    ``clipped_sums`` are full float32 tensors on every rank, and are overwritten. The second result is the norm of the
+    sum without noise, for the owner only.
+
+    Guarantee: noise is added after the sum over ranks is complete, by exactly one rank for each coordinate, and all
+    ranks leave with the same values.
+    """
+    total = ranks.sum(clipped_sums, parameters)
+    norm = ranks.norm(total.noised_here.values())
+    noise.add_(total.noised_here, scale=scale, round=round, rank=ranks.rank)
+    return ranks.share(total), norm
+
+
+def _test_draw_seed(insecure_seed: int) -> bytes:
     return blake2b(str(insecure_seed).encode(), digest_size=32, person=b"hush test draws").digest()

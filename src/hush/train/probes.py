@@ -1,20 +1,14 @@
-"""Preconditions that cannot be read off: tried out on two or three examples before the first round, and on the first
-that have padding.
+"""Probes: preconditions that only running the model can show, checked on two or three examples before they are summed.
 
 Five questions, each with its own error: is there one loss per example; does an example's loss stay the same when its
-neighbours change; does it without its padding, whose length the neighbours decide; does a forward pass leave parameters
-and buffers alone; are norms and clipped sums those of autograd (:mod:`hush.train.probes`)? Everything runs in this
-process, prints and stores nothing, and leaves the model, its modes and all random states as they were, so that no later
-random number depends on the examples used.
+neighbours change; does it stay the same without its padding, whose length the neighbours decide; does a forward pass
+leave parameters and buffers alone; are the clipper's norms and clipped sums those of autograd? They run on the first
+micro-batches until they are conclusive, and on the first one with padding. Everything runs in this process, prints and
+stores nothing, and leaves the model, its modes and all random states as they were, so no later random number depends
+on the examples used.
 
-A coupling below the tolerance, or one that these examples do not excite (an expert's capacity that they do not fill),
-goes unseen: this complements the refusals, it does not replace them.
-
-Repeatable evaluations of a loss that leave no trace in the model or in any random state; the probes' footing.
-
-The clipper on trial, the last of the probes: are its norms and clipped sums those of autograd on one example?
-
-What cancels in reduced precision is judged by what that precision does to autograd itself.
+A coupling below the tolerance, or one that these examples do not trigger (an expert's capacity that they do not fill),
+goes unnoticed: probes complement the refusals of :mod:`hush.train.preconditions`, they do not replace them.
 """
 
 import contextlib
@@ -22,7 +16,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, final
 
 import numpy as np
 import torch
@@ -30,35 +24,48 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hush.errors import InvalidInput
-from hush.train.distributed import Ranks, cut_again, gradients_of, is_sharded, whole
+from hush.train.distributed import Ranks, full_tensors, gradients_of, is_sharded, reshard
 from hush.train.preconditions import refuse_batch, refuse_coupled
 
 __all__ = [
-    "OTHER_SHAPE",
+    "SHAPE_TOLERANCE",
     "Batch",
+    "FirstBatchProbes",
     "Loss",
-    "Probed",
+    "ProbeResult",
     "ProbedClipper",
-    "Trial",
+    "SideEffectFreeLoss",
     "equal",
     "is_padded",
     "probe",
     "refuse_wrong_sums",
     "reseed",
-    "undisturbed",
+    "without_side_effects",
 ]
 
 
 Loss = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 Batch = dict[str, Tensor]
 
-# Other shapes may take other kernels; a true coupling by counts or statistics is far larger.
-OTHER_SHAPE = {False: 1e-3, True: 5e-2}  # by whether the model computes in reduced precision
+MAX_EXAMPLES = 3  # that a probe compares
+# Relative tolerances, by whether the model computes in reduced precision.
+SHAPE_TOLERANCE = {False: 1e-3, True: 5e-2}  # other shapes may take other kernels; true couplings are far larger
+NEGLIGIBLE_SHARE = {False: 1e-5, True: 1e-2}  # of the gradient's norm: what cancels to rounding errors need not agree
+# A parameter that differs by more may do so by this many times its rounding error (the distance of autograd's own
+# gradient from float32's), but never by so large a share of it that one which the clipper misses could pass.
+MAX_ROUNDINGS, MAX_SHARE = 4.0, 0.5
+SAME_GRADIENT_TOLERANCE = 2.0**-8  # norm and sum are taken of one gradient, so only their own rounding may differ
+# Same shapes, same kernels, same order of additions: only the neighbours' values differ, and rows do not mix.
+SAME_SHAPE_ULPS = 64
+PER_TOKEN_KEYS = {"input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "labels"}
+
+
+# ---- evaluation without side effects ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """Repeatable evaluations of the loss."""
+class SideEffectFreeLoss:
+    """Repeatable evaluations of a loss; inside ``without_side_effects`` they leave no trace."""
 
     model: nn.Module
     loss: Loss
@@ -66,23 +73,24 @@ class Trial:
 
     @property
     def reduced(self) -> bool:
+        """Whether the model computes in reduced precision."""
         halves = any(p.dtype in (torch.float16, torch.bfloat16) for p in self.model.parameters())
         return self.autocast is not None or halves
 
-    def losses(self, batch: Batch, *, still: bool = False, gradients: bool = False) -> Tensor:
+    def losses(self, batch: Batch, *, eval_mode: bool = False, gradients: bool = False) -> Tensor:
         """One loss per example; the same random numbers in every call."""
-        if still:
+        if eval_mode:
             self.model.eval()
         reseed()
         device = next(iter(batch.values())).device.type
         with (
             torch.set_grad_enabled(gradients),
-            # Weights that were cast without gradients must not be kept for the next evaluation, which may want them.
+            # Weights that were cast without gradients must not be cached for an evaluation that needs gradients.
             torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None, cache_enabled=False),
         ):
             losses = self.loss(self.model, batch)
         if not gradients:
-            cut_again(self.model)
+            reshard(self.model)
         slots = len(next(iter(batch.values())))
         if not isinstance(losses, Tensor) or losses.shape != (slots,) or not losses.is_floating_point():
             got = f"{losses.dtype} {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
@@ -95,18 +103,18 @@ class Trial:
 
 
 @contextlib.contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Put modes, buffers and every random state back afterwards."""
+def without_side_effects(model: nn.Module) -> Iterator[None]:
+    """Restore the modes and buffers of the model and every random state afterwards."""
     modes = {module: module.training for module in model.modules()}
     buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    numbers, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - models may draw from it
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - models may draw from it
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         with torch.random.fork_rng(devices=list(devices)):
             yield
     finally:
-        random.setstate(numbers)
-        np.random.set_state(legacy)  # noqa: NPY002
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
         for module, training in modes.items():
             module.training = training
         with torch.no_grad():
@@ -115,23 +123,16 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                     buffer.copy_(buffers[name])
 
 
-def equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same values, NaN in the same places included."""
-    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
-
-
 def reseed() -> None:
-    """Set every generator that a model may draw from to the same state; only inside undisturbed."""
+    """Set every generator that a model may draw from to the same state; only inside ``without_side_effects``."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
     torch.manual_seed(0)
 
 
-_NEGLIGIBLE = {False: 1e-5, True: 1e-2}  # of the whole gradient: what cancels to rounding errors need not agree
-# Where more cancels, the difference from float32 shows how much: so many times that is allowed, but never so large a
-# share of a gradient that a parameter which the clipper does not see could pass.
-_ROUNDINGS, _SHARE = 4.0, 0.5
-_SAME = 2.0**-8  # norm and sum are taken of one and the same gradient, so that only their own rounding may differ
+def equal(left: Tensor, right: Tensor) -> bool:
+    """Whether two tensors hold the same values, with NaN equal to NaN."""
+    return left.shape == right.shape and bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 class _Clipped(Protocol):
@@ -140,7 +141,7 @@ class _Clipped(Protocol):
 
 
 class ProbedClipper(Protocol):
-    """What a trial needs of a clipper."""
+    """What a probe needs of a clipper."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -150,91 +151,61 @@ class ProbedClipper(Protocol):
     def take(self) -> dict[str, Tensor]: ...
 
 
-def refuse_wrong_sums(trial: Trial, examples: Batch, clipper: ProbedClipper, *, still: bool) -> int:
-    """The clipper against autograd, one example at a time; the others stand by as slots that must not count.
+# ---- the probes ----
 
-    Returns how many examples had a gradient to compare.
+
+@final
+class FirstBatchProbes:
+    """Probes the first micro-batches of a training until that is conclusive, and the first one with padding.
+
+    make_clipper gives a new clipper that is not compiled.
     """
-    telling = 0
-    if still:
-        trial.model.eval()
-    parameters = {name: parameter for name, parameter in trial.model.named_parameters() if name in set(clipper.names)}
-    relative, negligible = OTHER_SHAPE[trial.reduced], _NEGLIGIBLE[trial.reduced]
-    first = next(iter(examples.values()))
-    for i in range(len(first)):
-        reseed()
-        norm = clipper.accumulate(examples, torch.arange(len(first), device=first.device) == i).norms[i]
-        sums = clipper.take()
-        alone = {key: value[i : i + 1] for key, value in examples.items()}
-        loss = trial.losses(alone, still=still, gradients=True)[0]
-        gradients = whole(gradients_of(loss, parameters))
-        sizes = {name: float(torch.linalg.vector_norm(g, dtype=torch.float64)) for name, g in gradients.items()}
-        exact = math.hypot(*sizes.values())
-        finite = math.isfinite(exact) and math.isfinite(float(loss.detach()))
-        if not finite:  # by rule, such an example adds nothing
-            gradients = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
-            sizes, exact = dict.fromkeys(sizes, 0.0), 0.0
-        telling += exact > 0
-        scale = _common_scale(sums, sizes, floor=negligible * exact)
-        allowed = {name: scale * (relative * size + negligible * exact) for name, size in sizes.items()}
-        off = {name: float((sums[name] - scale * gradient).norm()) for name, gradient in gradients.items()}
-        wrong = [name for name, difference in off.items() if not difference <= allowed[name]]
-        in_doubt = bool(wrong) and finite and trial.autocast is not None
-        if Ranks.current().most(in_doubt) if is_sharded(trial.model) else in_doubt:  # a trial of shards communicates
-            rounding = _rounding(trial, alone, parameters, gradients, still=still)
-            more = {name: min(_ROUNDINGS * rounding[name], _SHARE * sizes[name]) for name in wrong}
-            wrong = [name for name in wrong if not off[name] <= allowed[name] + scale * more[name]]
-        if wrong:
-            raise InvalidInput(
-                f"the clipped gradient sum differs from autograd's for {len(wrong)} of {len(sums)} parameters: "
-                f"{', '.join(wrong[:5])}. They are used in a way that per-example clipping does not see; freeze them, "
-                "or use them only through their own module's forward"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        ranks: Ranks,
+        *,
+        make_clipper: Callable[[], ProbedClipper],
+        autocast: torch.dtype | None,
+    ) -> None:
+        self._model, self._loss, self._ranks = model, loss, ranks
+        self._make_clipper, self._autocast = make_clipper, autocast
+        self._conclusive = self._saw_padding = False
+
+    def run_if_due(self, batch: Mapping[str, Tensor], real: Tensor) -> None:
+        """Probe this micro-batch if the ones before it left something open; raises where a precondition fails."""
+        if self._conclusive and self._saw_padding:
+            return
+        padded = not self._saw_padding and is_padded(batch, real)
+        sharded = is_sharded(self._model)
+        if self._conclusive and not (self._ranks.max(padded) if sharded else padded):
+            return
+        device = next(p.device for p in self._model.parameters() if p.requires_grad)
+        if sharded:  # a forward pass communicates, so all ranks must probe the same examples
+            mine = {key: value.cpu() for key, value in batch.items()}, real
+            _, (chosen, real) = max(self._ranks.gather((padded, mine)), key=lambda offer: offer[0])
+            batch = {key: value.to(device) for key, value in chosen.items()}
+        with torch.autocast(device.type, enabled=False):  # the caller's autocast is not what the model computes in
+            result = probe(
+                self._model,
+                self._loss,
+                batch,
+                real.to(device),
+                clipper=self._make_clipper(),
+                autocast=self._autocast,
             )
-        added = math.hypot(*(float(torch.linalg.vector_norm(own, dtype=torch.float64)) for own in sums.values()))
-        most = min(float(norm), clipper.clip_norm) * (1 + _SAME) if norm.isfinite() else 0.0
-        if not added <= most:
-            raise InvalidInput(
-                f"an example adds a gradient of norm {added:.6g}, where its own norm is {float(norm):.6g} and the clip "
-                f"norm {clipper.clip_norm:.6g}: this clipper cannot be relied on for this model"
-            )
-        if finite and not abs(float(norm) - exact) <= relative * exact + 1e-9:
-            raise InvalidInput(
-                f"a per-example gradient norm is {float(norm) / (exact or 1):.4g} times autograd's, although the sums "
-                "agree: this clipper cannot be relied on for this model"
-            )
-    return telling
-
-
-def _rounding(
-    trial: Trial, alone: Batch, parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Tensor], *, still: bool
-) -> dict[str, float]:
-    """What the reduced precision does to autograd's own gradient of each parameter: its distance from float32's."""
-    try:
-        loss = replace(trial, autocast=None).losses(alone, still=still, gradients=True)[0]
-    except RuntimeError:  # it runs in reduced precision only: nothing can be excused by rounding
-        return dict.fromkeys(parameters, 0.0)
-    exact = whole(gradients_of(loss, parameters))
-    return {name: float((gradients[name] - gradient).norm()) for name, gradient in exact.items()}
-
-
-def _common_scale(sums: Mapping[str, Tensor], sizes: Mapping[str, float], *, floor: float) -> float:
-    """By how much an example was scaled, from the upper quartile over parameters: missed ones do not move it."""
-    ratios = [float(sums[name].double().norm()) / size for name, size in sizes.items() if size > floor]
-    return min(1.0, float(np.quantile(ratios, 0.75, method="higher"))) if ratios else 1.0
-
-
-_EXAMPLES = 3
-# Same shapes, same kernels, same order of additions: only the neighbours' values differ, and rows do not mix.
-_SAME_SHAPE_ULPS = 64
-_BY_TOKEN = {"input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "labels"}
+        self._conclusive |= result.conclusive
+        self._saw_padding |= result.padded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
-    """How many different examples with a gradient were compared, of a batch of so many slots.
+class ProbeResult:
+    """How many different examples with a gradient were compared, in a batch of ``slots`` slots.
 
-    One without a gradient (a text in which nothing is learnt) agrees with everything. padded: whether one of them had
-    padding, which was cut off.
+    An example without a gradient (a text without labels) would agree with anything. padded: whether one of them was
+    compared with and without its padding.
     """
 
     examples: int
@@ -243,7 +214,7 @@ class Probed:
 
     @property
     def conclusive(self) -> bool:
-        """Whether it need not be done again: one example shows nothing about neighbours, unless there never are any."""
+        """Whether no further probe is needed: one example tells nothing about neighbours, if there ever are any."""
         return self.examples > 1 or self.examples == self.slots == 1
 
 
@@ -255,10 +226,10 @@ def probe(
     *,
     clipper: ProbedClipper,
     autocast: torch.dtype | None = None,
-) -> Probed:
-    """Try the loss, the model and the clipper on up to three different examples of a batch; raise if they will not do.
+) -> ProbeResult:
+    """Check loss, model and clipper on up to three different examples of a batch; raise if a precondition fails.
 
-    ``clipper`` holds no sums yet (what it holds is dropped) and need not be the compiled one. Under ``fully_shard`` all
+    ``clipper`` holds no sums yet (they would be dropped) and need not be the compiled one. Under ``fully_shard`` all
     ranks call this together, with the same batch.
 
     Guarantee: owner-only. Errors name modules and parameters, never an example's content.
@@ -267,46 +238,47 @@ def probe(
     refuse_coupled(model)
     rows = _different_rows(batch, real)
     if not rows:
-        return Probed(examples=0, slots=len(real))
+        return ProbeResult(examples=0, slots=len(real))
     examples = {key: value[rows] for key, value in batch.items()}
-    trial = Trial(model=model, loss=loss, autocast=autocast)
-    with undisturbed(model):
-        with _refuse_moved(model):
-            standing = trial.losses(examples)
-        _refuse_neighbours(trial, examples, standing, still=False)
-    with undisturbed(model):
-        quiet = trial.losses(examples, still=True)
-        _refuse_neighbours(trial, examples, quiet, still=True)
-        _refuse_company(trial, examples, quiet)
-        padded = _refuse_padding(trial, examples)
-    with undisturbed(model):
-        # Dropout draws other numbers in other layouts, so gradients are compared without it; a model without
-        # randomness is compared as it will train.
-        telling = refuse_wrong_sums(trial, examples, clipper, still=not torch.equal(standing, quiet))
-    return Probed(examples=telling, slots=len(real), padded=padded)
+    evaluation = SideEffectFreeLoss(model=model, loss=loss, autocast=autocast)
+    with without_side_effects(model):
+        with _refuse_changed_state(model):
+            as_is = evaluation.losses(examples)
+        _refuse_neighbours(evaluation, examples, as_is, eval_mode=False)
+    with without_side_effects(model):
+        in_eval_mode = evaluation.losses(examples, eval_mode=True)
+        _refuse_neighbours(evaluation, examples, in_eval_mode, eval_mode=True)
+        _refuse_batch_size(evaluation, examples, in_eval_mode)
+        padded = _refuse_padding(evaluation, examples)
+    with without_side_effects(model):
+        # Dropout draws other numbers for other shapes, so gradients are compared without it; a model without
+        # randomness is compared in the mode in which it trains.
+        random_forward = not torch.equal(as_is, in_eval_mode)
+        compared = refuse_wrong_sums(evaluation, examples, clipper, eval_mode=random_forward)
+    return ProbeResult(examples=compared, slots=len(real), padded=padded)
 
 
 def is_padded(batch: Mapping[str, Tensor], real: Tensor) -> bool:
-    """Whether a real example of this batch has padding that a trial can cut off."""
+    """Whether a real example of this batch has padding that a probe can remove."""
     padded_B = _padded(batch)
     return padded_B is not None and bool((padded_B & real.to(padded_B.device)).any())
 
 
-def _refuse_neighbours(trial: Trial, examples: Batch, losses: Tensor, *, still: bool) -> None:
-    """Each example among copies of itself, all else equal: its loss must not change by more than a few last bits."""
-    mode = "in eval mode" if still else "in the mode the model is in"
-    again = trial.losses(examples, still=still)
-    unrest = _distance(again, losses)
-    if unrest > OTHER_SHAPE[trial.reduced]:
+def _refuse_neighbours(evaluation: SideEffectFreeLoss, examples: Batch, losses: Tensor, *, eval_mode: bool) -> None:
+    """Each example among copies of itself, all else equal: its loss may change by a few last bits only."""
+    mode = "in eval mode" if eval_mode else "in the mode the model is in"
+    again = evaluation.losses(examples, eval_mode=eval_mode)
+    variation = _distance(again, losses)
+    if variation > SHAPE_TOLERANCE[evaluation.reduced]:
         raise InvalidInput(
-            f"two evaluations of the loss on the same examples with the same random seed differ by {unrest:.2g} "
+            f"two evaluations of the loss on the same examples with the same random seed differ by {variation:.2g} "
             f"({mode}), so nothing about it can be checked; draw randomness from torch's own generators and keep no "
             "state in the model"
         )
-    tolerance = _SAME_SHAPE_ULPS * torch.finfo(losses.dtype).eps + 4 * unrest
+    tolerance = SAME_SHAPE_ULPS * torch.finfo(losses.dtype).eps + 4 * variation
     for i in range(len(losses)):
         copies = {key: value[[i] * len(value)] for key, value in examples.items()}
-        change = _distance(trial.losses(copies, still=still)[i], losses[i])
+        change = _distance(evaluation.losses(copies, eval_mode=eval_mode)[i], losses[i])
         if not change <= tolerance:
             raise InvalidInput(
                 f"an example's loss changes by {change:.2g} when only its neighbours in the batch change ({mode}): "
@@ -316,12 +288,12 @@ def _refuse_neighbours(trial: Trial, examples: Batch, losses: Tensor, *, still: 
             )
 
 
-def _refuse_company(trial: Trial, examples: Batch, losses: Tensor) -> None:
-    """Each example on its own: what is counted over the batch changes with its size, even among equal neighbours."""
+def _refuse_batch_size(evaluation: SideEffectFreeLoss, examples: Batch, losses: Tensor) -> None:
+    """Each example alone: what is counted over the batch changes with its size, even among equal neighbours."""
     for i in range(len(losses)):
         alone = {key: value[i : i + 1] for key, value in examples.items()}
-        change = _distance(trial.losses(alone, still=True)[0], losses[i])
-        if not change <= OTHER_SHAPE[trial.reduced]:
+        change = _distance(evaluation.losses(alone, eval_mode=True)[0], losses[i])
+        if not change <= SHAPE_TOLERANCE[evaluation.reduced]:
             raise InvalidInput(
                 f"an example's loss alone and in a batch of {len(losses)} differ by {change:.2g}: the loss depends on "
                 "the size of the batch or on the example's place in it (a mean over the batch, num_items_in_batch); "
@@ -329,102 +301,189 @@ def _refuse_company(trial: Trial, examples: Batch, losses: Tensor) -> None:
             )
 
 
-def _refuse_padding(trial: Trial, examples: Batch) -> bool:
-    """Each example without its padding: collators pad to the longest text, so that its length is the neighbours'.
+def _refuse_padding(evaluation: SideEffectFreeLoss, examples: Batch) -> bool:
+    """Each example without its padding: collators pad to the longest text, so its neighbours decide how much it has.
 
-    A text that is moved by some places may lose little, less than reduced precision tells: it is tried without.
-    Returns whether any had padding.
+    Moving a text by some positions may change its loss by less than reduced precision resolves, so this is compared in
+    float32. Returns whether any example had padding.
     """
-    tried = False
+    any_padded = False
     for i in range(len(next(iter(examples.values())))):
         row = {key: value[i : i + 1] for key, value in examples.items()}
-        bare = _without_padding(row)
-        if bare is None:
+        unpadded = _without_padding(row)
+        if unpadded is None:
             continue
-        tried = True
-        exact = replace(trial, autocast=None)
+        any_padded = True
+        exact = replace(evaluation, autocast=None)
         try:
-            full = exact.losses(row, still=True)
-        except RuntimeError:  # it runs in reduced precision only
-            exact, full = trial, trial.losses(row, still=True)
-        change = _distance(exact.losses(bare, still=True), full)
-        if not change <= OTHER_SHAPE[exact.reduced]:
+            full = exact.losses(row, eval_mode=True)
+        except RuntimeError:  # the model runs in reduced precision only
+            exact, full = evaluation, evaluation.losses(row, eval_mode=True)
+        change = _distance(exact.losses(unpadded, eval_mode=True), full)
+        if not change <= SHAPE_TOLERANCE[exact.reduced]:
             raise InvalidInput(
-                f"an example's loss changes by {change:.2g} when its padding is cut off, so it depends on how long its "
+                f"an example's loss changes by {change:.2g} when its padding is removed, so it depends on how long its "
                 "neighbours are; pad at the end (tokenizer.padding_side = 'right'), label no padding, and train a "
-                "model that looks at none"
+                "model that ignores padding"
             )
-    return tried
+    return any_padded
+
+
+@contextlib.contextmanager
+def _refuse_changed_state(model: nn.Module) -> Iterator[None]:
+    """Refuse a forward pass that changes parameters or buffers: such state is never clipped or noised."""
+    before = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    stamps = {name: _value_stamp(parameter) for name, parameter in model.named_parameters()}
+    yield
+    after = dict(model.named_buffers())
+    changed = [name for name, value in before.items() if name not in after or not equal(value, after[name])]
+    changed += [name for name, parameter in model.named_parameters() if stamps.get(name) != _value_stamp(parameter)]
+    if changed:
+        raise InvalidInput(
+            f"a forward pass changed {', '.join(changed[:5])}: state that the model keeps of its examples is neither "
+            "clipped nor noised; use a layer without running state, or put this one in eval mode"
+        )
+
+
+def _different_rows(batch: Mapping[str, Tensor], real: Tensor) -> list[int]:
+    """The first real rows that differ from one another, at most three; rows with padding come first."""
+    padded_B = _padded(batch)
+    unpadded = [False] * len(real) if padded_B is None else (~padded_B).tolist()
+    rows: list[int] = []
+    for row in sorted(real.nonzero().flatten().tolist(), key=unpadded.__getitem__):
+        if not any(all(torch.equal(value[row], value[other]) for value in batch.values()) for other in rows):
+            rows.append(row)
+        if len(rows) == MAX_EXAMPLES:
+            break
+    return rows
+
+
+def _value_stamp(parameter: Tensor) -> tuple[float, int]:
+    """A number that changes whenever the values do, at the cost of one pass over them."""
+    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    return float(torch.linalg.vector_norm(local.detach(), dtype=torch.float32)), local._version
+
+
+def _distance(left: Tensor, right: Tensor) -> float:
+    """The largest difference, relative above 1 and absolute below; two losses that are not finite count as equal."""
+    left, right = left.detach().double(), right.detach().double()
+    difference = (left - right).abs() / right.abs().clamp(min=1)
+    return float(difference.masked_fill(~torch.isfinite(left) & ~torch.isfinite(right), 0).max())
+
+
+# ---- padding ----
 
 
 def _without_padding(row: Batch) -> Batch | None:
-    """A batch of one text without the tokens before and after it that are not attended to; None if it has none."""
+    """A batch of one text without the unattended tokens before and after it; None if it has none."""
     attended = _attended(row)
     inside = [] if attended is None else attended[0].nonzero().flatten().tolist()
     if attended is None or not inside or inside[-1] + 1 - inside[0] == attended.shape[1]:
         return None
     text = slice(inside[0], inside[-1] + 1)
-    return {key: value[:, text] if _goes_by_token(key, value, attended) else value for key, value in row.items()}
+    return {key: value[:, text] if _is_per_token(key, value, attended) else value for key, value in row.items()}
 
 
 def _attended(batch: Mapping[str, Tensor]) -> Tensor | None:
-    """Which tokens are attended to; None where the batch holds something of which nobody knows if it goes by tokens."""
+    """Which tokens are attended to; None if the batch holds a tensor that may or may not have one entry per token."""
     tokens, attended = batch.get("input_ids"), batch.get("attention_mask")
     if tokens is None or attended is None or tokens.ndim != 2 or attended.shape != tokens.shape:
         return None
-    known = all(value.ndim == 1 or _goes_by_token(key, value, tokens) for key, value in batch.items())
+    known = all(value.ndim == 1 or _is_per_token(key, value, tokens) for key, value in batch.items())
     return attended.bool() if known else None
 
 
 def _padded(batch: Mapping[str, Tensor]) -> Tensor | None:
-    """Which texts have tokens before or after them that are not attended to; None where nobody knows."""
+    """Which texts have unattended tokens before or after them; None if that cannot be told."""
     attended = _attended(batch)
     if attended is None:
         return None
     return attended.any(1) & ~torch.cat([attended[:, :1], attended[:, -1:]], 1).all(1)
 
 
-def _goes_by_token(key: str, value: Tensor, tokens: Tensor) -> bool:
-    return key in _BY_TOKEN and value.shape == tokens.shape
+def _is_per_token(key: str, value: Tensor, tokens: Tensor) -> bool:
+    return key in PER_TOKEN_KEYS and value.shape == tokens.shape
 
 
-@contextlib.contextmanager
-def _refuse_moved(model: nn.Module) -> Iterator[None]:
-    """A forward pass must leave no trace: running statistics are never clipped or noised, and would be released."""
-    before = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    marks = {name: _mark(parameter) for name, parameter in model.named_parameters()}
-    yield
-    after = dict(model.named_buffers())
-    moved = [name for name, value in before.items() if name not in after or not equal(value, after[name])]
-    moved += [name for name, parameter in model.named_parameters() if marks.get(name) != _mark(parameter)]
-    if moved:
-        raise InvalidInput(
-            f"a forward pass changed {', '.join(moved[:5])}: what the model keeps of the examples it sees is neither "
-            "clipped nor noised; use a layer without running state, or put this one in eval mode"
-        )
+# ---- the clipper against autograd ----
 
 
-def _different_rows(batch: Mapping[str, Tensor], real: Tensor) -> list[int]:
-    """The first real rows that differ from one another, at most three; those with padding before others."""
-    padded_B = _padded(batch)
-    whole = [False] * len(real) if padded_B is None else (~padded_B).tolist()
-    rows: list[int] = []
-    for row in sorted(real.nonzero().flatten().tolist(), key=whole.__getitem__):
-        if not any(all(torch.equal(value[row], value[other]) for value in batch.values()) for other in rows):
-            rows.append(row)
-        if len(rows) == _EXAMPLES:
-            break
-    return rows
+def refuse_wrong_sums(
+    evaluation: SideEffectFreeLoss, examples: Batch, clipper: ProbedClipper, *, eval_mode: bool
+) -> int:
+    """Compare the clipper with autograd, one real example at a time; the others fill slots that must add nothing.
+
+    Returns how many examples had a gradient to compare.
+    """
+    compared = 0
+    model = evaluation.model
+    if eval_mode:
+        model.eval()
+    parameters = {name: parameter for name, parameter in model.named_parameters() if name in set(clipper.names)}
+    relative, negligible = SHAPE_TOLERANCE[evaluation.reduced], NEGLIGIBLE_SHARE[evaluation.reduced]
+    first = next(iter(examples.values()))
+    for i in range(len(first)):
+        reseed()
+        norm = clipper.accumulate(examples, torch.arange(len(first), device=first.device) == i).norms[i]
+        sums = clipper.take()
+        alone = {key: value[i : i + 1] for key, value in examples.items()}
+        loss = evaluation.losses(alone, eval_mode=eval_mode, gradients=True)[0]
+        gradients = full_tensors(gradients_of(loss, parameters))
+        sizes = {name: float(torch.linalg.vector_norm(g, dtype=torch.float64)) for name, g in gradients.items()}
+        exact = math.hypot(*sizes.values())
+        finite = math.isfinite(exact) and math.isfinite(float(loss.detach()))
+        if not finite:  # by rule, such an example adds nothing
+            gradients = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
+            sizes, exact = dict.fromkeys(sizes, 0.0), 0.0
+        compared += exact > 0
+        scale = _common_scale(sums, sizes, floor=negligible * exact)
+        allowed = {name: scale * (relative * size + negligible * exact) for name, size in sizes.items()}
+        differences = {name: float((sums[name] - scale * gradient).norm()) for name, gradient in gradients.items()}
+        wrong = [name for name, difference in differences.items() if not difference <= allowed[name]]
+        in_doubt = bool(wrong) and finite and evaluation.autocast is not None
+        if Ranks.current().max(in_doubt) if is_sharded(model) else in_doubt:  # evaluating shards communicates
+            rounding = _rounding_errors(evaluation, alone, parameters, gradients, eval_mode=eval_mode)
+            more = {name: min(MAX_ROUNDINGS * rounding[name], MAX_SHARE * sizes[name]) for name in wrong}
+            wrong = [name for name in wrong if not differences[name] <= allowed[name] + scale * more[name]]
+        if wrong:
+            raise InvalidInput(
+                f"the clipped gradient sum differs from autograd's for {len(wrong)} of {len(sums)} parameters: "
+                f"{', '.join(wrong[:5])}. They are used in a way that per-example clipping does not see; freeze them, "
+                "or use them only through their own module's forward"
+            )
+        added = math.hypot(*(float(torch.linalg.vector_norm(total, dtype=torch.float64)) for total in sums.values()))
+        bound = min(float(norm), clipper.clip_norm) * (1 + SAME_GRADIENT_TOLERANCE) if norm.isfinite() else 0.0
+        if not added <= bound:
+            raise InvalidInput(
+                f"an example adds a gradient of norm {added:.6g}, where its own norm is {float(norm):.6g} and the clip "
+                f"norm {clipper.clip_norm:.6g}: this clipper cannot be relied on for this model"
+            )
+        if finite and not abs(float(norm) - exact) <= relative * exact + 1e-9:
+            raise InvalidInput(
+                f"a per-example gradient norm is {float(norm) / (exact or 1):.4g} times autograd's, although the sums "
+                "agree: this clipper cannot be relied on for this model"
+            )
+    return compared
 
 
-def _mark(parameter: Tensor) -> tuple[float, int]:
-    """Changes whenever the values do, at the cost of one pass over them."""
-    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    return float(torch.linalg.vector_norm(local.detach(), dtype=torch.float32)), local._version
+def _rounding_errors(
+    evaluation: SideEffectFreeLoss,
+    alone: Batch,
+    parameters: Mapping[str, nn.Parameter],
+    gradients: Mapping[str, Tensor],
+    *,
+    eval_mode: bool,
+) -> dict[str, float]:
+    """The distance of autograd's gradient in reduced precision from the one in float32, for each parameter."""
+    try:
+        loss = replace(evaluation, autocast=None).losses(alone, eval_mode=eval_mode, gradients=True)[0]
+    except RuntimeError:  # the model runs in reduced precision only: no difference is excused by rounding
+        return dict.fromkeys(parameters, 0.0)
+    exact = full_tensors(gradients_of(loss, parameters))
+    return {name: float((gradients[name] - gradient).norm()) for name, gradient in exact.items()}
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
-    """The largest difference, relative above 1 and absolute below; two losses that are not finite count as equal."""
-    one, other = one.detach().double(), other.detach().double()
-    difference = (one - other).abs() / other.abs().clamp(min=1)
-    return float(difference.masked_fill(~torch.isfinite(one) & ~torch.isfinite(other), 0).max())
+def _common_scale(sums: Mapping[str, Tensor], sizes: Mapping[str, float], *, floor: float) -> float:
+    """By how much an example was scaled: the upper quartile over parameters, which missed ones do not move."""
+    ratios = [float(sums[name].double().norm()) / size for name, size in sizes.items() if size > floor]
+    return min(1.0, float(np.quantile(ratios, 0.75, method="higher"))) if ratios else 1.0

@@ -1,16 +1,16 @@
-"""Examples without a secret as a stream of their own, added to each update without clipping or noise; off by default.
+"""The public stream: examples without a secret whose mean gradient joins each update without clipping or noise.
 
-Why it costs nothing. Round t releases, in the worst case, the noisy sum of the private draw, given the model before it;
-that is what the plan accounts for. The public part of the update is a function of that model, of examples that no
-secret touches, and of its own seed. Whoever sees the noisy sums can compute it, so the updates, and with them every
-model, are a function of the noisy sums and of things that are the same whatever the secrets say: post-processing,
-round by round. It needs three things, which this module keeps: no example of the stream is listed for any secret; which
-examples are drawn, and how many, does not depend on the private draw; nor does the randomness of their forward pass
-(dropout and collators have seeds of their own, for the position of a shared stream would tell how much the private
-draw consumed).
+It is off by default. Why it costs no privacy: round t releases, in the worst case, the noisy sum of the private draw,
+given the model before it; that is what the plan accounts for. The public part of the update is a function of that
+model, of examples that no secret touches, and of its own seed. Anybody who sees the noisy sums can compute it, so the
+updates, and with them every model, are a function of the noisy sums and of inputs that do not depend on the secrets:
+post-processing, round by round. Three conditions are needed, and this module ensures them: no example of the stream is
+listed for any secret; which examples are drawn, and how many, does not depend on the private draw; nor does the
+randomness of their forward pass (dropout and collators have seeds of their own, because the position in a shared random
+stream would tell how much of it the private draw consumed).
 
-The same examples remain in the private draw at the plan's rates, so that the certificate holds word for word. Their
-rates enter no secret's account: a plan may have any for them.
+The same examples remain in the private draw at the plan's rates, so the certificate holds unchanged. Their rates enter
+no secret's accounting: a plan may have any rates for them.
 """
 
 import random
@@ -37,7 +37,7 @@ Collate = Callable[[NDArray[np.int64]], Mapping[str, Tensor]]
 
 @final
 class PublicStream:
-    """Each round a batch of examples without secrets, whose mean gradient times ``weight`` is added to the update.
+    """Adds to each update ``weight`` times the mean gradient of a batch of examples without secrets.
 
     collate makes a batch from example numbers. examples are all that contain no secret of the plan and are not held out
     by it, unless some are chosen. The draw is uniform without replacement and is a function of seed and round alone; it
@@ -57,8 +57,8 @@ class PublicStream:
         seed: int = 0,
     ) -> None:
         secrets_N = plan.incidence.secrets_per_example
-        free = np.flatnonzero((secrets_N == 0) & (plan.weights > 0))
-        ids = free if examples is None else chosen_indices("examples", examples, secrets_N.size)
+        without_secrets = np.flatnonzero((secrets_N == 0) & (plan.weights > 0))
+        ids = without_secrets if examples is None else chosen_indices("examples", examples, secrets_N.size)
         touched = ids[secrets_N[ids] > 0]
         if touched.size:
             raise InvalidInput(
@@ -66,9 +66,15 @@ class PublicStream:
                 "to the private draw"
             )
         if not 0 < batch_size <= ids.size:
-            raise InvalidInput(f"batch_size={batch_size}; there are {ids.size} public examples, draw from 1 up to all")
+            raise InvalidInput(
+                f"there are {ids.size} public examples; draw from 1 to all of them",
+                setting="public.batch",
+                value=batch_size,
+            )
         if not 0 < weight < np.inf:
-            raise InvalidInput(f"weight={weight!r}; pass a finite number above 0, or leave the public stream out")
+            raise InvalidInput(
+                "pass a finite number above 0, or leave the public stream out", setting="public.weight", value=weight
+            )
         if seed < 0:
             raise InvalidInput(f"seed={seed}; pass a whole number of at least 0")
         self.examples, self.batch_size, self.weight, self.seed = np.sort(ids), batch_size, weight, seed
@@ -90,7 +96,7 @@ class PublicStream:
     ) -> dict[str, Tensor]:
         """``weight`` times the mean gradient of this round's batch; the same on every rank."""
         device = next(iter(trainable.values())).device
-        with _own_numbers(device, int(np.random.default_rng([self.seed, round, 1]).integers(2**63))):
+        with _own_random_state(device, int(np.random.default_rng([self.seed, round, 1]).integers(2**63))):
             batch = self._collate(self.round(round))
             with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
                 losses = loss(model, batch)
@@ -101,9 +107,9 @@ class PublicStream:
 
 
 @contextmanager
-def _own_numbers(device: torch.device, seed: int) -> Iterator[None]:
-    """Every generator that a model or a collator may draw from starts at this seed, and goes on as before later."""
-    numbers, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+def _own_random_state(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed every generator that a model or a collator may draw from, and restore its state afterwards."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=device.type):
             random.seed(seed)
@@ -111,5 +117,5 @@ def _own_numbers(device: torch.device, seed: int) -> Iterator[None]:
             torch.manual_seed(seed)
             yield
     finally:
-        random.setstate(numbers)
-        np.random.set_state(legacy)  # noqa: NPY002
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002

@@ -1,14 +1,9 @@
-"""The sums behind one update: clipped gradients of each micro-batch as it comes, noise once when the round ends.
+"""One round of training as the loop sees it: its draw in micro-batches, and the numbers that it shows to the owner.
 
-:class:`~hush.train.private_training.PrivateTraining` says when a round begins and ends; here are model, loss and
-clipper. The first micro-batches are tried out before they are summed (:mod:`hush.train.probes`), and the first
-one with padding.
-
-One round as the user's loop sees it, and the proof that all of it was used: a truncated draw breaks the account.
-
-A draw as micro-batches of fixed shape: what the model sees, one after the other, to compute one sum.
-
-Fixed shapes mean that nothing recompiles; a mask tells the real examples from the padding.
+Micro-batches have a fixed number of slots and one of a few lengths, so that nothing is compiled again; a mask tells the
+real examples from the padding. :class:`TrainingRound` checks that every drawn example was accumulated exactly once,
+since a truncated draw breaks the plan's accounting. Which examples are drawn is secret, and so are all numbers that
+depend on the draw, times included: no repr shows them, and they stay with the owner.
 """
 
 import operator
@@ -16,126 +11,35 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from time import perf_counter
 from typing import SupportsIndex, final
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
 from hush.errors import InvalidInput
 from hush.plan import Plan
-from hush.train.checkpoints import renew_random_states
-from hush.train.clipping import Clipped, Clipper, Loss
-from hush.train.distributed import Ranks, cut_again, is_sharded, through_flat
-from hush.train.noise import Noise
-from hush.train.preconditions import most_positions, refuse_batch, refuse_coupled, refuse_longer
-from hush.train.probes import is_padded, probe
-from hush.train.public_stream import PublicStream
+from hush.train.clipping import Clipped
+from hush.train.distributed import Ranks
+from hush.train.run_folder import RoundRecord
 
-__all__ = ["LiveNumbers", "MicroBatch", "Round", "RoundSums", "check_lengths", "micro_batches"]
+__all__ = ["LiveNumbers", "MicroBatch", "RoundMonitor", "TrainingRound", "check_lengths", "micro_batches"]
 
 
-@final
-class RoundSums:
-    """The sums of one round after another, for each of the model's trainable parameters.
-
-    under_way says that something was added to a round that has not ended.
-
-    Guarantee: a round's sum is handed out once, after the plan's noise was added to it.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        plan: Plan,
-        ranks: Ranks,
-        *,
-        insecure_seed: int | None,
-        compile: bool,
-        autocast: torch.dtype | None,
-        public: PublicStream | None,
-    ) -> None:
-        self._model, self._loss, self._ranks, self._autocast, self._public = model, loss, ranks, autocast, public
-        self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._clipper = Clipper(model, loss, clip_norm=plan.clip_norm, compile=compile, autocast=autocast)
-        self._noise = Noise(insecure_seed=insecure_seed, compile=compile)
-        self._scale = plan.clip_norm * plan.training_noise_multiplier
-        self._most_positions = most_positions(model)
-        self._probed = self._tried_padding = self.under_way = False
-
-    def begin(self) -> None:
-        """Make ready for a round; what was added to one that was left in the middle is dropped."""
-        if self.under_way:
-            self._clipper.take()
-            self.under_way = False
-        refuse_coupled(self._model)  # model.train() may have thawed something
-        cut_again(self._model)  # evaluation may have put shards together
-        if self._noise.is_secure:
-            renew_random_states()
-
-    def add(self, batch: Mapping[str, Tensor], real: NDArray[np.bool_]) -> Clipped:
-        """Add the clipped gradients of a micro-batch; real is its mask of real examples."""
-        refuse_batch(batch, len(real))
-        refuse_longer(batch, self._most_positions)
-        self.under_way = True
-        device = next(iter(self.trainable.values())).device
-        mask = torch.as_tensor(real).to(device, non_blocking=True)  # no waiting for the last micro-batch
-        if not (self._probed and self._tried_padding):
-            self._probe_if_due(batch, torch.as_tensor(real), device)
-        return self._clipper.accumulate(batch, mask)
-
-    def public_part(self, round: int) -> dict[str, Tensor]:
-        """What the public stream adds to the update of this round, the same on every rank."""
-        if self._public is None:
-            return {}
-        found = self._public.gradients(self._model, self._loss, self.trainable, round=round, autocast=self._autocast)
-        if self._ranks.world > 1:  # replicas agree to the last bit, whatever their kernels do
-            for gradient in found.values():
-                if not isinstance(gradient, DTensor):
-                    through_flat([gradient], lambda flat: dist.broadcast(flat, src=0))
-        return found
-
-    def noisy(self, round: int) -> tuple[dict[str, Tensor], Tensor]:
-        """End the round: the sums over all ranks with their noise, and their norm without it, for the owner only."""
-        found = self._ranks.noisy_sum(
-            self._clipper.take(), self.trainable, noise=self._noise, scale=self._scale, round=round
-        )
-        self.under_way = False
-        return found
-
-    def signal_to_noise(self, norm: Tensor) -> Tensor | None:
-        """The norm of a sum over what is expected of its noise; None where there is no noise."""
-        dimensions = sum(parameter.numel() for parameter in self.trainable.values())
-        return norm / (self._scale * dimensions**0.5) if self._scale else None
-
-    def _probe_if_due(self, batch: Mapping[str, Tensor], real: Tensor, device: torch.device) -> None:
-        """Try out examples until they are conclusive, and later the first that have padding, if none had any so far."""
-        padded = not self._tried_padding and is_padded(batch, real)
-        sharded = is_sharded(self._model)
-        if self._probed and not (self._ranks.most(padded) if sharded else padded):
-            return
-        if sharded:  # its forward pass communicates, so that all ranks must try the same examples
-            here = {key: value.cpu() for key, value in batch.items()}, real
-            _, (there, real) = max(self._ranks.gather((padded, here)), key=lambda offer: offer[0])
-            batch = {key: value.to(device) for key, value in there.items()}
-        plain = Clipper(self._model, self._loss, clip_norm=self._clipper.clip_norm, autocast=self._autocast)
-        with torch.autocast(device.type, enabled=False):  # the caller's, which is not what the model computes in
-            found = probe(self._model, self._loss, batch, real.to(device), clipper=plain, autocast=self._autocast)
-        self._probed |= found.conclusive
-        self._tried_padding |= found.padded
-
+PACE_WINDOW = 100  # last rounds whose mean duration predicts the time that is left
 
 Ids = NDArray[np.int64]
+
+PadBatches = Callable[[Sequence["MicroBatch"], "MicroBatch"], list["MicroBatch"]]
+"""Appends micro-batches of padding alone, so that all ranks have the same number of micro-batches."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class MicroBatch:
-    """``examples[i]`` is drawn where ``real[i]``; the other slots repeat a drawn example and must count for nothing.
+    """``examples[i]`` is drawn where ``real[i]``; the other slots repeat a drawn example and must add nothing.
 
     ``length`` is the length to pad to, None without length buckets. Which examples are drawn is secret, so the repr
     shows neither them nor their number.
@@ -149,6 +53,70 @@ class MicroBatch:
         return f"MicroBatch({self.examples.size} slots, length {self.length})"
 
 
+@final
+class TrainingRound:
+    """The draw of one round. Which examples it holds, and how many, is secret; the repr shows neither.
+
+    Guarantee: ``check_complete`` passes only if every example of the draw was counted, exactly once.
+    """
+
+    def __init__(self, index: int, drawn: Ids, *, size: int, pad: PadBatches | None = None) -> None:
+        self.index = index
+        self._drawn, self._size, self._pad = drawn, size, pad
+        self._handed_out: deque[NDArray[np.bool_]] = deque()  # masks of micro-batches still to be accumulated
+        self._begun = False
+        self._counted = 0
+
+    def micro_batches(self, lengths: ArrayLike | None = None, buckets: Sequence[int] = ()) -> Iterator[MicroBatch]:
+        """The draw in micro-batches of a fixed number of slots, to accumulate in this order; none for an empty draw.
+
+        lengths and buckets: see :func:`hush.train.round.micro_batches`.
+        """
+        if self._begun:
+            raise InvalidInput(
+                f"the micro-batches of round {self.index} were handed out before; iterate over them once"
+            )
+        batches = micro_batches(self._drawn, size=self._size, lengths=lengths, buckets=buckets)
+        if self._pad is not None:
+            no_examples = np.zeros(self._size, dtype=np.int64)
+            length = max(buckets) if buckets else None
+            batches = self._pad(list(batches), MicroBatch(examples=no_examples, real=no_examples > 0, length=length))
+        self._begun = True
+        return self._hand_out(batches)
+
+    def count(self, real: NDArray[np.bool_]) -> None:
+        """Count the next micro-batch as accumulated; one of padding alone adds nothing and may come at any time."""
+        if not self._handed_out:
+            if not real.any():
+                return
+            raise InvalidInput(
+                f"round {self.index} has no micro-batch left to accumulate; accumulate each one that micro_batches() "
+                "gives exactly once"
+            )
+        if not np.array_equal(real, self._handed_out[0]):
+            raise InvalidInput(
+                "real is not the mask of the next micro-batch; pass the `real` of each micro-batch, in the order in "
+                "which micro_batches() gives them"
+            )
+        self._counted += int(self._handed_out.popleft().sum())
+
+    def check_complete(self) -> None:
+        """Refuse to end a round before every drawn example was accumulated."""
+        if self._counted != self._drawn.size:
+            raise InvalidInput(
+                f"round {self.index} is not complete: some examples of its draw were not accumulated, and a truncated "
+                "draw breaks the plan's accounting; accumulate every micro-batch of micro_batches(), then step()"
+            )
+
+    def _hand_out(self, batches: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
+        for batch in batches:
+            self._handed_out.append(batch.real)
+            yield batch
+
+    def __repr__(self) -> str:
+        return f"TrainingRound(index={self.index})"
+
+
 def micro_batches(
     examples: ArrayLike,
     *,
@@ -156,13 +124,13 @@ def micro_batches(
     lengths: ArrayLike | None = None,
     buckets: Sequence[int] = (),
 ) -> Iterator[MicroBatch]:
-    """Cut a draw into micro-batches of ``size`` slots, the longest first; an empty draw gives none.
+    """Cut a draw into micro-batches of ``size`` slots, the longest examples first; an empty draw gives none.
 
     With ``lengths`` (of every example of the data, by its number) and ``buckets``, each micro-batch has one of these
-    lengths, and no example goes into one shorter than itself. What is left over in a bucket shares the last micro-batch
-    of a longer one where it fits, so that fewer slots are empty.
+    lengths, and no example goes into a shorter one than itself. The rest of a bucket joins the last micro-batch of a
+    longer bucket if it fits there, so that fewer slots are empty.
 
-    Guarantee: every example of the draw is in exactly one micro-batch, once; none is cut off, neither it nor its text.
+    Guarantee: every example of the draw is in exactly one micro-batch, once; no example and no text is truncated.
 
     >>> for batch in micro_batches([3, 5, 9], size=2):
     ...     print(batch.examples, batch.real)
@@ -171,7 +139,7 @@ def micro_batches(
     """
     ids, size = _checked_draw(examples), _checked_size(size)
     if (lengths is None) != (len(buckets) == 0):
-        raise InvalidInput("lengths and buckets go together; pass both or neither")
+        raise InvalidInput("pass both lengths and buckets, or neither")
     if lengths is None:
         return _cut([(None, ids)], size)
     edges = _checked_buckets(buckets)
@@ -183,18 +151,18 @@ def micro_batches(
 
 
 def check_lengths(lengths: ArrayLike, buckets: Sequence[int]) -> None:
-    """Refuse data with an example that no bucket holds: once before training, not in the round that draws it."""
+    """Refuse data with an example longer than every bucket: before training, not in the round that draws it."""
     _bucket_of(np.asarray(lengths), _checked_buckets(buckets))
 
 
 def _cut(groups: list[tuple[int | None, Ids]], size: int) -> Iterator[MicroBatch]:
-    """Groups from the longest to the shortest; a part-filled micro-batch takes a whole rest that fits, or none."""
+    """Groups from the longest to the shortest; a part-filled micro-batch takes the entire rest of a group or none."""
     shared: list[tuple[int | None, Ids]] = []
     for length, ids in groups:
-        whole = ids.size - ids.size % size
-        for begin in range(0, whole, size):
+        in_full_batches = ids.size - ids.size % size
+        for begin in range(0, in_full_batches, size):
             yield _padded(ids[begin : begin + size], size, length)
-        rest = ids[whole:]
+        rest = ids[in_full_batches:]
         if rest.size == 0:
             continue
         for index, (host_length, host) in enumerate(shared):
@@ -208,7 +176,7 @@ def _cut(groups: list[tuple[int | None, Ids]], size: int) -> Iterator[MicroBatch
 
 
 def _padded(ids: Ids, size: int, length: int | None) -> MicroBatch:
-    examples = np.full(size, ids[0], dtype=np.int64)  # padding repeats an example, so that it can be collated too
+    examples = np.full(size, ids[0], dtype=np.int64)  # padding repeats an example, so that collators can handle it
     examples[: ids.size] = ids
     return MicroBatch(examples=examples, real=np.arange(size) < ids.size, length=length)
 
@@ -224,8 +192,8 @@ def _bucket_of(lengths: NDArray[np.generic], buckets: list[int]) -> NDArray[np.i
         raise InvalidInput(f"lengths holds {shortest}; a length is at least 0")
     if longest > buckets[-1]:
         raise InvalidInput(
-            f"an example of length {longest} is longer than the largest bucket, {buckets[-1]}, and nothing is ever cut "
-            f"off; add a bucket of {longest} or more, or shorten the data before the plan is made"
+            f"an example of length {longest} is longer than the largest bucket, {buckets[-1]}, and training truncates "
+            f"nothing; add a bucket of {longest} or more, or shorten the data before the plan is made"
         )
     return np.searchsorted(np.asarray(buckets), lengths, side="left")
 
@@ -237,7 +205,7 @@ def _checked_draw(examples: ArrayLike) -> Ids:
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0:
         raise InvalidInput("examples must be a flat sequence of example numbers, each at least 0")
     if np.unique(ids).size != ids.size:
-        raise InvalidInput("examples holds some example twice, and it would count twice; pass a draw as it was drawn")
+        raise InvalidInput("examples holds some example twice, which would count twice; pass a draw as it was drawn")
     return ids.astype(np.int64)
 
 
@@ -261,70 +229,7 @@ def _checked_buckets(buckets: Sequence[int]) -> list[int]:
     return edges
 
 
-Level = Callable[[Sequence[MicroBatch], MicroBatch], list[MicroBatch]]
-"""Adds spare micro-batches without examples, where several ranks need equally many."""
-
-
-@final
-class Round:
-    """The draw of one round. Which examples it has, and how many, is secret; its repr shows neither.
-
-    Guarantee: ``check_complete`` passes only if every example of the draw was counted, exactly once.
-    """
-
-    def __init__(self, index: int, drawn: NDArray[np.int64], *, size: int, level: Level | None = None) -> None:
-        self.index = index
-        self._drawn, self._size, self._level = drawn, size, level
-        self._handed: deque[NDArray[np.bool_]] = deque()
-        self._begun = False
-        self._counted = 0
-
-    def micro_batches(self, lengths: ArrayLike | None = None, buckets: Sequence[int] = ()) -> Iterator[MicroBatch]:
-        """The draw in micro-batches of a fixed number of slots, to be accumulated in this order; none if it is empty.
-
-        lengths and buckets: see :func:`hush.train.round.micro_batches`.
-        """
-        if self._begun:
-            raise InvalidInput(f"the micro-batches of round {self.index} were handed out before; go through them once")
-        batches = micro_batches(self._drawn, size=self._size, lengths=lengths, buckets=buckets)
-        if self._level is not None:
-            spare = np.zeros(self._size, dtype=np.int64)
-            length = max(buckets) if buckets else None
-            batches = self._level(list(batches), MicroBatch(examples=spare, real=spare > 0, length=length))
-        self._begun = True
-        return self._hand_out(batches)
-
-    def count(self, real: NDArray[np.bool_]) -> None:
-        """Note that the next micro-batch was accumulated; one of padding alone adds nothing and may come any time."""
-        if not self._handed:
-            if not real.any():
-                return
-            raise InvalidInput(
-                f"round {self.index} has no micro-batch left to accumulate: accumulate each one that micro_batches() "
-                "gives exactly once"
-            )
-        if not np.array_equal(real, self._handed[0]):
-            raise InvalidInput(
-                "real is not the mask of the next micro-batch; pass the `real` of each micro-batch, in the order in "
-                "which micro_batches() gives them"
-            )
-        self._counted += int(self._handed.popleft().sum())
-
-    def check_complete(self) -> None:
-        """Refuse to end a round of which some example is missing."""
-        if self._counted != self._drawn.size:
-            raise InvalidInput(
-                f"round {self.index} is not complete: some examples of its draw were not accumulated, and a truncated "
-                "draw breaks the plan's account; accumulate every micro-batch that micro_batches() gives, then step()"
-            )
-
-    def _hand_out(self, batches: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
-        for batch in batches:
-            self._handed.append(batch.real)
-            yield batch
-
-    def __repr__(self) -> str:
-        return f"Round(index={self.index})"
+# ---- what a round shows to its owner ----
 
 
 @final
@@ -332,8 +237,8 @@ class Round:
 class LiveNumbers:
     """Where training stands, for the owner's terminal only: loss and clipped share depend on the secret draw.
 
-    They belong in no released file and in no logger that others can read. The repr shows none of them. scores: the last
-    ones on data without secrets, and their round.
+    They must not reach a released file or a logger that others can read. The repr shows none of them. scores: the last
+    scores on data without secrets, and their round.
     """
 
     round: int
@@ -346,3 +251,62 @@ class LiveNumbers:
 
     def __repr__(self) -> str:
         return f"LiveNumbers(round={self.round}, rounds_left={self.rounds_left}, the rest for the owner only)"
+
+
+@final
+class RoundMonitor:
+    """Collects losses and gradient norms of a run's rounds, from all ranks: a record for the run log, live numbers."""
+
+    def __init__(self, plan: Plan, ranks: Ranks) -> None:
+        self._plan, self._ranks = plan, ranks
+        self._started = 0.0
+        self._seen: list[tuple[Clipped, NDArray[np.bool_]]] = []
+        self.records: deque[RoundRecord] = deque(maxlen=PACE_WINDOW)
+
+    def begin(self) -> None:
+        """Start a round; what was seen of an abandoned one is dropped."""
+        self._started, self._seen = perf_counter(), []
+
+    def see(self, clipped: Clipped, real: NDArray[np.bool_]) -> None:
+        """Note a micro-batch and its mask of real examples; nothing is read from the device yet."""
+        self._seen.append((clipped, real))
+
+    def end(self, round: int, signal_to_noise: Tensor | None) -> RoundRecord:
+        """The record of the round, counted from 1, over the examples of all ranks, which call this together."""
+        real = np.concatenate([mask for _, mask in self._seen] or [np.zeros(0, dtype=np.bool_)])
+        losses, norms = (
+            _concatenated([getattr(clipped, name) for clipped, _ in self._seen])[real] for name in ("losses", "norms")
+        )
+        self._seen = []
+        by_rank = self._ranks.gather((losses, norms))
+        losses, norms = (np.concatenate([arrays[part] for arrays in by_rank]) for part in (0, 1))
+        record = RoundRecord.of(
+            round,
+            losses,
+            norms,
+            clip_norm=self._plan.clip_norm,
+            signal_to_noise=None if signal_to_noise is None else float(signal_to_noise),
+            seconds=perf_counter() - self._started,
+        )
+        self.records.append(record)
+        return record
+
+    def live(self, rounds_done: int, scores: Mapping[str, float]) -> LiveNumbers | None:
+        """The last round's numbers after this many rounds; None before the first."""
+        if not self.records:
+            return None
+        last, left = self.records[-1], self._plan.rounds - rounds_done
+        pace = float(np.mean([record.seconds for record in self.records]))
+        return LiveNumbers(
+            round=last.round,
+            rounds_left=left,
+            loss=last.loss,
+            clipped_share=last.clipped_share,
+            signal_to_noise=last.signal_to_noise,
+            seconds_left=left * pace,
+            scores=scores,
+        )
+
+
+def _concatenated(tensors: list[Tensor]) -> NDArray[np.float64]:
+    return torch.cat(tensors).double().cpu().numpy() if tensors else np.zeros(0)

@@ -1,4 +1,4 @@
-"""The folder of a run: what stays with the owner, what is released, and the ledger that keeps count between the two.
+"""The folder of a run: owner-only files and run log, releases, and the ledger that connects the two.
 
 owner/run.json       which plan, the seed of the draws, the ledger of released rounds
 owner/checkpoints/   states to resume from
@@ -11,21 +11,15 @@ release/model/       the final model; beside it certificate.json, certificate.md
                      there are scores, evaluations.jsonl
 
 A release is made from a state that is safe in a checkpoint, and is entered in the ledger before it appears. So a run
-that dies goes on from the last released round or a later one: no round is ever released twice with different noise.
-Scores appear with the final model, and only those of rounds on the way to it: a round that a crash undid is done again
-with other noise, and its first scores are dropped.
+that dies resumes from the last released round or a later one: no round is ever released twice with different noise.
+Scores appear with the final model, and only those of rounds that lead to it: a round that a crash undid is done again
+with other noise, and its first scores are dropped. Batch sizes and losses of the draw would reveal it, and stay with
+the owner for good.
 
-What a model's files say of the owner's machine: taken out between their export and their release.
-
-Libraries write down where things came from. PEFT names the folder of the base model, in its configuration and in an
-empty model card; transformers and its tokenizers named theirs in earlier versions; the Trainer pickles its arguments,
-with folders and, if there is one, the token for the hub, and its state says where the best checkpoint lies. None of it
-is needed to use a release.
-
-What happened in each round, a line of JSON each, in files of the owner's that follow a run through its crashes.
-
-Batch sizes and losses of the draw would give it away and stay with the owner for good; scores on data without secrets
-wait there until the model that they tell of is released.
+Released files are cleaned of paths of the owner's machine, which libraries write down: PEFT names the folder of the
+base model, in its configuration and in an empty model card; earlier versions of transformers and its tokenizers name
+theirs; the Trainer pickles its arguments, with folders and the token for the hub, and its state names the folder of the
+best checkpoint. None of it is needed to use a release.
 """
 
 import json
@@ -83,25 +77,25 @@ _HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)  # a name, or an o
 
 
 def without_owner_paths(folder: Path) -> str | None:
-    """Take paths of this machine out of an exported model, in place; returns the base model's, if it had one.
+    """Remove paths of this machine from an exported model, in place; returns the base model's path, if it had one.
 
-    Names of the hub stay. A base model by its path is only called local: what its own configuration says of where it
-    came from may be true of weights before the last ones.
+    Names of the hub stay. A base model given by its path is only called local: the origin that its own configuration
+    states may be that of earlier weights.
     """
     base: str | None = None
     for path in sorted(folder.rglob("*config.json")):
-        said = _mapping(path)
-        kept = _without_paths(said)
-        if _is_path(said.get(BASE)):
-            base, kept[BASE] = said[BASE], LOCAL_BASE
-        _replace(path, said, kept)
+        config = _read_mapping(path)
+        cleaned = _without_paths(config)
+        if _is_path(config.get(BASE)):
+            base, cleaned[BASE] = config[BASE], LOCAL_BASE
+        _replace(path, config, cleaned)
     for path in sorted(folder.rglob(STATE)):
-        said = _mapping(path)
-        _replace(path, said, {**said, BEST: None} if said.get(BEST) else said)
+        state = _read_mapping(path)
+        _replace(path, state, {**state, BEST: None} if state.get(BEST) else state)
     for path in [*folder.rglob(ARGUMENTS), *filter(_is_empty_card, folder.rglob("README.md"))]:
         path.unlink()
     if base is not None:
-        for path in folder.rglob("*.md"):  # a card that somebody wrote more into
+        for path in folder.rglob("*.md"):  # a model card with further text
             text = path.read_text(encoding="utf-8", errors="replace")
             path.write_text(
                 text.replace(str(Path(base).resolve()), CARD_BASE).replace(base, CARD_BASE), encoding="utf-8"
@@ -109,39 +103,39 @@ def without_owner_paths(folder: Path) -> str | None:
     return base
 
 
-def _without_paths(said: Any) -> Any:
-    """A configuration at any depth, since models that are made of several hold those of their parts."""
-    if isinstance(said, list):
-        return [_without_paths(part) for part in said]
-    if not isinstance(said, dict):
-        return said
-    named = {key for key, value in said.items() if (key in PATHS or key.endswith("name_or_path")) and _is_path(value)}
-    return {key: _without_paths(value) for key, value in said.items() if key not in named}
+def _without_paths(config: Any) -> Any:
+    """A configuration without paths, at any depth: composite models hold the configurations of their parts."""
+    if isinstance(config, list):
+        return [_without_paths(part) for part in config]
+    if not isinstance(config, dict):
+        return config
+    paths = {key for key, value in config.items() if (key in PATHS or key.endswith("name_or_path")) and _is_path(value)}
+    return {key: _without_paths(value) for key, value in config.items() if key not in paths}
 
 
-def _replace(path: Path, said: dict[str, Any], kept: dict[str, Any]) -> None:
-    if kept != said:
-        path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+def _replace(path: Path, before: dict[str, Any], after: dict[str, Any]) -> None:
+    if after != before:
+        path.write_text(json.dumps(after, indent=2) + "\n", encoding="utf-8")
 
 
-def _mapping(path: Path) -> dict[str, Any]:
-    """What a configuration says; nothing if it is no JSON, since an export may write files of any kind."""
+def _read_mapping(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if it is none, since an export may write files of any kind."""
     try:
-        said: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _is_path(value: object) -> bool:
-    """Whether this names something on this machine: a folder that is here counts before a name of the hub."""
+    """Whether this names something on this machine; an existing folder takes precedence over a name of the hub."""
     if not isinstance(value, str) or value in ("", LOCAL_BASE):
         return False
     return _HUB.fullmatch(value) is None or Path(value).exists()
 
 
 def _is_empty_card(path: Path) -> bool:
-    """Whether PEFT wrote this page, and nobody anything into it."""
+    """Whether this is the model card template that PEFT writes, unchanged."""
     text = path.read_text(encoding="utf-8", errors="replace")
     return all(mark in text for mark in EMPTY_CARD)
 
@@ -152,11 +146,11 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RoundRecord:
-    """One round, for the owner's eyes only; None where an empty draw leaves nothing to average.
+    """One round, for the owner only; None where an empty draw leaves nothing to average.
 
     round counts from 1. not_finite is how many examples were left out because their gradient was not finite;
     norm_quantiles are those of the other gradients before clipping, at 0, 10, 25, 50, 75, 90 and 100 %.
-    signal_to_noise is the norm of the clipped sum by that expected of its noise.
+    signal_to_noise is the norm of the clipped sum divided by the expected norm of its noise.
     """
 
     round: int
@@ -195,28 +189,28 @@ class RoundRecord:
 
 @final
 class RoundLines:
-    """An owner-only file with a line of JSON for each round, of which ``round`` is the number.
+    """An owner-only file with a line of JSON for each round, whose ``round`` is its number.
 
-    A killed process costs at most the line it was writing; durable: once ``append`` returns, a crash of the machine
-    costs nothing. After a resume, the lines of rounds that are done again give way to the new ones.
+    A killed process loses at most the line it was writing; if durable, a crash of the machine loses nothing once
+    ``append`` returned. After a resume, new lines replace those of rounds that are done again.
     """
 
     def __init__(self, path: Path, *, resumed_after: int, durable: bool = False) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._closed = finalize(self, os.close, self._handle)
         self._durable = durable
-        end = path.read_bytes().rfind(b"\n") + 1  # what follows is a torn line
+        end = path.read_bytes().rfind(b"\n") + 1  # what follows is an incomplete line
         os.ftruncate(self._handle, end)
         if end:
             self.append({"resumed_after": resumed_after})
 
     def append(self, content: Mapping[str, Any]) -> None:
         """Add a line."""
-        if not self._closed.alive:  # the number of the closed file may be that of another one by now
-            raise InvalidInput("this training was closed; open it again to go on")
+        if not self._closed.alive:  # another file may have the closed one's descriptor by now
+            raise InvalidInput("this training was closed; open it again to resume")
         line = json.dumps(dict(content)).encode() + b"\n"
-        if os.write(self._handle, line) < len(line):  # one write, so that a kill tears one line at most
-            raise InvalidInput("the disk took a part of a line only, as full ones do; make room and start again")
+        if os.write(self._handle, line) < len(line):  # one write, so that a kill damages one line at most
+            raise InvalidInput("only a part of a line was written, as on a full disk; free some space and start again")
         if self._durable:
             os.fsync(self._handle)
 
@@ -226,24 +220,24 @@ class RoundLines:
 
     @staticmethod
     def read(path: str | Path) -> list[dict[str, Any]]:
-        """The lines of a file, each round once, as last done."""
-        found: list[dict[str, Any]] = []
+        """The lines of a file, each round once, as it was last done."""
+        rounds: list[dict[str, Any]] = []
         for number, line in enumerate(Path(path).read_bytes().split(b"\n")[:-1], start=1):
             try:
                 content: dict[str, Any] = json.loads(line)
                 reached = content["resumed_after"] if "resumed_after" in content else content["round"] - 1
-                while found and found[-1]["round"] > reached:
-                    found.pop()
+                while rounds and rounds[-1]["round"] > reached:
+                    rounds.pop()
                 if "round" in content:
-                    found.append(content)
+                    rounds.append(content)
             except (ValueError, TypeError, KeyError) as error:
-                raise InvalidInput(f"line {number} of {path} is not one of a run log; restore the file") from error
-        return found
+                raise InvalidInput(f"line {number} of {path} is not a line of a run log; restore the file") from error
+        return rounds
 
 
 @final
 class RunLog:
-    """The rounds of a run: what only its owner may see."""
+    """The log of a run's rounds, for its owner only."""
 
     def __init__(self, path: Path, *, resumed_after: int) -> None:
         self._lines = RoundLines(path, resumed_after=resumed_after)
@@ -258,7 +252,7 @@ class RunLog:
 
     @staticmethod
     def read(path: str | Path) -> list[RoundRecord]:
-        """The rounds of a log, each once, as last done."""
+        """The rounds of a log, each once, as it was last done."""
         records: list[RoundRecord] = []
         for content in RoundLines.read(path):
             try:
@@ -276,15 +270,15 @@ Export = Callable[[Path], object]
 """Writes the model, as it is now, into a folder."""
 
 _ROUND = re.compile(r"round-(\d{6,})")
-_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")  # safetensors tells of a full disk by an error of its own
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")  # safetensors reports a full disk by an error of its own
 
 
 @final
 class RunFolder:
     """The folder of one run, locked for as long as it is open.
 
-    Guarantee: ``resume`` never goes back before a released round, so the releases of a run, however often it was
-    killed, are those of one training of at most the plan's rounds.
+    Guarantee: ``resume`` never returns to a state before a released round, so the releases of a run, however often it
+    was killed, are those of one training of at most the plan's rounds.
     """
 
     def __init__(
@@ -309,7 +303,7 @@ class RunFolder:
             for folder in (self.owner, self.checkpoints.folder, self.public):
                 clear_leftovers(folder)
             self._ledger = self._open_ledger(insecure_seed, draw_seed)
-            self._change(self._ledger.with_marks(marks))
+            self._update_ledger(self._ledger.with_marks(marks))
             self._check_released()
         except BaseException:
             self.close()
@@ -317,16 +311,16 @@ class RunFolder:
 
     @property
     def draw_seed(self) -> bytes:
-        """The seed of the draws: the one that this run began with."""
+        """The seed of the draws, as this run began with it."""
         return bytes.fromhex(self._ledger.draw_seed)
 
     @property
     def last_released(self) -> int:
-        """The last round of which somebody may have seen the model."""
+        """The last round whose model may have been seen by others."""
         return self._ledger.last_released
 
     def resume(self) -> dict[str, Any] | None:
-        """The newest whole checkpoint; None to begin with round 0."""
+        """The newest undamaged checkpoint; None to begin with round 0."""
         state = self.checkpoints.newest()
         if state is not None and state.get("run") != self._ledger.run:
             raise InvalidInput(
@@ -335,42 +329,43 @@ class RunFolder:
         reached = 0 if state is None else state["round"]
         if reached < self.last_released:
             raise InvalidInput(
-                f"the model of round {self.last_released} was released, but the newest whole checkpoint in "
-                f"{self.checkpoints.folder} is of round {reached}: going on from there would release rounds twice, "
-                "with other noise. Restore the lost checkpoints; if they are gone, the run ends with what was released"
+                f"the model of round {self.last_released} was released, but the newest undamaged checkpoint in "
+                f"{self.checkpoints.folder} is of round {reached}: resuming from there would release rounds "
+                "twice, with other noise. Restore the lost checkpoints; if they are gone, the run ends with what was "
+                "released"
             )
         self.saved = -1 if state is None else reached
         return state
 
     def save(self, round: int, state: dict[str, Any]) -> None:
-        """Keep a state to resume from."""
+        """Store a checkpoint."""
         self._lock.check()
         self.checkpoints.write(round, state | {"run": self._ledger.run})
         self.saved = round
 
     def release(self, round: int, export: Export) -> Path:
-        """Release the model of this round, the one last saved; nothing happens if that was done before."""
+        """Release the model of this round, which was saved last; does nothing if it was released before."""
         path = self.public / f"round-{round:06d}"
         if not path.exists():
-            self._note(round)
+            self._enter_release(round)
             self._write(path, export)
         return path
 
     def is_pending(self, round: int) -> bool:
-        """Whether the ledger says that this round was released, but a crash kept it from appearing."""
+        """Whether the ledger lists this round as released, but a crash prevented it from appearing."""
         missing = not (self.public / f"round-{round:06d}").exists()
         return missing and round in self._ledger.released and not self._ledger.finished
 
     def finish(self, certificate: Certificate, export: Export) -> Certificate:
-        """Release the final model with its certificate; doing it again after a crash comes to the same."""
-        self._note(self._plan.rounds, finished=True)
+        """Release the final model with its certificate; after a crash it can be repeated with the same result."""
+        self._enter_release(self._plan.rounds, finished=True)
         self._write(self.public / "model", export)
         certificate = replace(
             certificate,
             marks=(*certificate.marks, *self._ledger.marks),
             fingerprints={**certificate.fingerprints, "model": folder_digest(self.public / "model")},
         )
-        if not self._ledger.marks:  # beside the model of a marked run no certificate without the mark may lie
+        if not self._ledger.marks:  # no certificate without marks may lie beside the model of a marked run
             self._plan.save(self.public / "plan")
         texts = {
             **self._evaluations(),
@@ -389,7 +384,7 @@ class RunFolder:
         self._lock.check()
 
     def close(self) -> None:
-        """Let another process train here."""
+        """Unlock the folder."""
         self._lock.release()
 
     def _evaluations(self) -> dict[str, str]:
@@ -404,26 +399,26 @@ class RunFolder:
             ledger = Ledger.load(path)
             ledger.check(path, self._plan, insecure_seed)
             return ledger
-        found = [self.public / name for name in _names(self.public)]
-        found += [self.owner / name for name in _names(self.owner) if name != "lock"]
-        if found:
-            raise InvalidInput(f"{path} is missing, but {found[0]} exists; restore it, or train in a new folder")
+        others = [self.public / name for name in _names(self.public)]
+        others += [self.owner / name for name in _names(self.owner) if name != "lock"]
+        if others:
+            raise InvalidInput(f"{path} is missing, but {others[0]} exists; restore it, or train in a new folder")
         ledger = Ledger.begin(self._plan, insecure_seed, draw_seed)
         ledger.store(path)
         flush(self.root)
         flush(self.root.parent)
         return ledger
 
-    def _note(self, round: int, *, finished: bool = False) -> None:
+    def _enter_release(self, round: int, *, finished: bool = False) -> None:
         """Enter a release in the ledger, before it appears."""
         self._lock.check()
         if round != self.saved:
             raise InvalidInput(
                 f"round {round} cannot be released before it is saved; the last one saved is {self.saved}"
             )
-        self._change(self._ledger.with_release(round, finished=finished))
+        self._update_ledger(self._ledger.with_release(round, finished=finished))
 
-    def _change(self, ledger: Ledger) -> None:
+    def _update_ledger(self, ledger: Ledger) -> None:
         if ledger != self._ledger:
             ledger.store(self.owner / "run.json")
             self._ledger = ledger
@@ -433,10 +428,11 @@ class RunFolder:
             try:
                 export(work)
             except Exception as error:
-                told = _SYSTEM_ERROR.search(str(error))
-                if told is None:
+                system_error = _SYSTEM_ERROR.search(str(error))
+                if system_error is None:
                     raise
-                raise OSError(int(told[1]), os.strerror(int(told[1])), str(path)) from None
+                number = int(system_error[1])
+                raise OSError(number, os.strerror(number), str(path)) from None
             self._hide_paths(work)
             readable_like_folder(work)
             self._hide_times(work)
@@ -444,33 +440,33 @@ class RunFolder:
         flush(self.root)
 
     def _hide_paths(self, folder: Path) -> None:
-        """Paths of the owner's machine stay here; an audit needs that of the base model again."""
+        """Remove paths of the owner's machine; that of the base model is kept with the owner, for audits."""
         base = without_owner_paths(folder)
         if base is not None:
             with whole_file(self.owner / BASE_MODEL) as file:
                 file.write(str(Path(base).resolve() if Path(base).exists() else base).encode())
 
     def _hide_times(self, folder: Path) -> None:
-        """When files were written says how long the rounds took, and so how large their secret draws were."""
+        """Reset file times: they would tell how long the rounds took, and so how large their secret draws were."""
         time = datetime.fromisoformat(self._plan.created).timestamp()
         for path in (*folder.rglob("*"), folder):
             os.utime(path, (time, time))
 
     def _check_released(self) -> None:
-        """Whatever lies in release/ must be in the ledger; otherwise owner/ is older than it."""
+        """Refuse an owner/ that is older than release/: everything in release/ must be in the ledger."""
         names = _names(self.public)
         unknown = [name for name in names if (m := _ROUND.fullmatch(name)) and int(m[1]) not in self._ledger.released]
         if not self._ledger.finished:
             unknown += [name for name in names if name in ("model", "certificate.json", "certificate.md", EVALUATIONS)]
         if unknown:
             raise InvalidInput(
-                f"{self.public / unknown[0]} exists, but {self.owner / 'run.json'} knows nothing of its release: the "
+                f"{self.public / unknown[0]} exists, but {self.owner / 'run.json'} does not list its release: the "
                 "owner's files are older than what was released. Restore them, or train in a new folder"
             )
 
 
 def local_base_of(model: Path) -> str | None:
-    """Where the base model lies that a run's released adapters belong to; None where no owner's file says so."""
+    """The path of the base model of a run's released adapters; None if no owner-only file states it."""
     path = model.resolve().parent.parent / "owner" / BASE_MODEL
     return path.read_text(encoding="utf-8") if path.is_file() else None
 

@@ -1,4 +1,4 @@
-"""The folder of a run as all ranks see it: the first one writes, and what it writes is the whole of all shards."""
+"""The run folder as all ranks see it: they gather their shards, and the first rank writes, resumes and releases."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,17 +12,20 @@ from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.storage import flush
 from hush.train.checkpoints import buffers_digest, capture, check_storable, frozen_digest, refuse_moved_buffers, restore
-from hush.train.distributed import Ranks, standing_whole
+from hush.train.distributed import Ranks, full_parameters
 from hush.train.run_folder import SCORES, Export, RoundLines, RoundRecord, RunFolder, RunLog
 
-__all__ = ["Keeper"]
+__all__ = ["RunKeeper"]
 
 
 @final
-class Keeper:
-    """Saves, resumes and releases one training; scores are those of the last scored round, with its number.
+class RunKeeper:
+    """Saves, resumes and releases one training. scores are those of the last scored round, with its number.
 
-    All ranks call its methods together, but for ``close``, ``log`` and ``keep_scores``.
+    All ranks call its methods together, except for ``close``, ``log`` and ``keep_scores``.
+
+    Guarantee: a resumed run repeats its draws and never its noise, since the seed of the draws is in the folder and the
+    noise key of a round is nowhere.
     """
 
     def __init__(
@@ -52,13 +55,13 @@ class Keeper:
         check_storable("the optimizer", optimizer.state_dict()["param_groups"])
         self._fixed = {"frozen": frozen_digest(model), "buffers": buffers_digest(model)}
 
-        def opened() -> bytes:
+        def open_folder() -> bytes:
             self._folder = RunFolder(
                 folder, plan, insecure_seed=insecure_seed, draw_seed=draw_seed, marks=marks, keep=keep
             )
             return self._folder.draw_seed
 
-        self.draw_seed = ranks.by_first(opened)
+        self.draw_seed = ranks.run_on_first(open_folder)
         try:
             self.saved, self.round = self._resume()
         except BaseException:
@@ -66,25 +69,25 @@ class Keeper:
             raise
 
     def save(self, round: int) -> None:
-        """Keep the state after this round, to resume from; a state that is saved already is left alone."""
+        """Save the state after this round, to resume from; does nothing if it is saved already."""
         if round == self.saved:
             return
         refuse_moved_buffers(self._model, self._fixed["buffers"])
         state = capture(self._trainable, self._optimizer, self._scheduler, self._ranks) | {"fixed": self._fixed}
-        self._ranks.by_first(lambda: self._open.save(round, state))
+        self._ranks.run_on_first(lambda: self._open.save(round, state))
         self.saved = round
 
     def release(self, round: int) -> Path:
-        """Release the model of this round, after it is saved."""
+        """Save the state of this round and release its model."""
         self.save(round)
-        with standing_whole(self._model, here=self._ranks.first):
-            return self._ranks.by_first(lambda: self._open.release(round, self._export))
+        with full_parameters(self._model, here=self._ranks.is_first):
+            return self._ranks.run_on_first(lambda: self._open.release(round, self._export))
 
     def finish(self, round: int, certificate: Certificate) -> Certificate:
         """Release the final model and its certificate."""
         self.save(round)
-        with standing_whole(self._model, here=self._ranks.first):
-            return self._ranks.by_first(lambda: self._open.finish(certificate, self._export))
+        with full_parameters(self._model, here=self._ranks.is_first):
+            return self._ranks.run_on_first(lambda: self._open.finish(certificate, self._export))
 
     def log(self, record: RoundRecord) -> None:
         """Add a round to the run log."""
@@ -96,16 +99,16 @@ class Keeper:
         if self.scores.get("round") == round:
             scores = {**self.scores, **scores}
         self.scores = {"round": round, **scores}
-        if not self._ranks.first:
+        if not self._ranks.is_first:
             return
-        self._open.check_open()  # else these may be scores of a round that another process does again
+        self._open.check_open()  # otherwise these may be scores of a round that another process does again
         if self._score_log is None:
             self._score_log = RoundLines(self._open.owner / SCORES, resumed_after=round, durable=True)
             flush(self._open.owner)
         self._score_log.append(self.scores)
 
     def close(self) -> None:
-        """Let another process train here."""
+        """Close the logs and unlock the folder."""
         for log in (self._log, self._score_log):
             if log is not None:
                 log.close()
@@ -119,27 +122,27 @@ class Keeper:
         return self._folder
 
     def _resume(self) -> tuple[int, int]:
-        """Go on from the folder's checkpoint, if there is one; the round it is of, or -1, and that reached."""
-        state = self._ranks.by_first(lambda: self._open.resume())
+        """Restore the folder's checkpoint, if there is one: (its round, or -1; the number of rounds done)."""
+        state = self._ranks.run_on_first(lambda: self._open.resume())
         reached = 0
         if state is not None:
             differ = [name for name, digest in self._fixed.items() if state["fixed"][name] != digest]
             if differ:
                 raise InvalidInput(
                     f"the {differ[0]} tensors of the model, which training leaves alone, are not those that it began "
-                    "with; build the model from the same weights as then"
+                    "with; build the model from the same weights as before"
                 )
             restore(state, self._trainable, self._optimizer, self._scheduler, self._ranks)
             reached = self.saved = state["round"]
-            if self._ranks.by_first(lambda: self._open.is_pending(reached)):
+            if self._ranks.run_on_first(lambda: self._open.is_pending(reached)):
                 self.release(reached)
-        if self._ranks.first:
+        if self._ranks.is_first:
             self._log = RunLog(self._open.owner / "rounds.jsonl", resumed_after=reached)
-        self.scores = self._ranks.by_first(lambda: self._resume_scores(reached))
+        self.scores = self._ranks.run_on_first(lambda: self._resume_scores(reached))
         return (-1 if state is None else reached), reached
 
     def _resume_scores(self, reached: int) -> dict[str, Any]:
-        """Go on with the scores that were kept; those of later rounds, which are done again, give way."""
+        """Continue the score log; scores of later rounds, which are done again, are dropped."""
         path = self._open.owner / SCORES
         if not path.exists():
             return {}

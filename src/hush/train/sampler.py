@@ -1,8 +1,8 @@
-"""Which examples a round uses: every one independently with its own rate, at the cost of the batch and not of the data.
+"""Weighted Poisson sampling: a round draws every example independently with its own rate, in time of the batch size.
 
 Legend: N examples, B blocks, H hits.
 
-How. Examples are ordered by the binary exponent of their rate and cut into blocks of 2^(k+3) places, where k is that
+Method. Examples are ordered by the binary exponent of their rate and cut into blocks of 2^(k+3) places, where k is that
 exponent: rate in [2^-(k+1), 2^-k). A block gets a Poisson(45/4) number of hits, each at a uniform place, so the hits
 of its places are independent Poisson variables of mean 45/32 · 2^-k. A hit on example i counts with probability
 -log(1 - rate_i) / (45/32 · 2^-k), at most 2 log 2 / (45/32) < 1; what counts is Poisson of mean -log(1 - rate_i), and
@@ -38,27 +38,27 @@ __all__ = ["Draws", "refuse_finer_promises"]
 Words = NDArray[np.uint64]
 
 SEED_BYTES = 32
-DENSE = 0  # bucket of the rates of 1/2 and more
-LAST = 59  # bucket of all rates below 2^-59: the places of a larger block would overflow 64 bits
-NEVER = 60  # rates of 0
-PLACES = 3  # a block of bucket k has 2^(k + 3) places
+DENSE_BUCKET = 0  # of the rates of 1/2 and more
+LAST_BUCKET = 59  # of all rates below 2^-59: the places of a larger block would overflow 64 bits
+ZERO_BUCKET = 60  # of rates of 0, which are never drawn
+PLACE_BITS = 3  # a block of bucket k has 2^(k + 3) places
 HITS_PER_PLACE = 45 / 32  # times 2^-k; just above 2 log 2, what a rate of 1/2 needs
-KEPT = 1 - 2.0**-49
-CHUNK = 2**20
-UNSEEN = 1e-4  # of a ceiling: what the draws may add to a posterior, which no plan contains
-MOST_ROUNDS = 2**40
+ROUNDED_DOWN = 1 - 2.0**-49  # lowers the probability that a hit counts; see "Rounding" above
+CHUNK_RATES = 2**20  # that are sorted at a time
+MAX_EXCESS_SHARE = 1e-4  # of a ceiling, added by the rounding of draws, for which plans do not account
+MAX_ROUNDS = 2**40
 SLOT_BITS = 16
 
 
 def refuse_finer_promises(ceiling_SQ: NDArray[np.float64], *, batch_size: float, rounds: int) -> None:
-    """Refuse ceilings so low that beside them the rounding of the draws counts (docs/proofs, "Drawing")."""
-    excess = 2.0**-58 * rounds * (batch_size / 4 + 60)  # so many blocks at most, in every round
+    """Refuse ceilings so low that the rounding of the draws is not negligible (docs/proofs, "Drawing")."""
+    excess = 2.0**-58 * rounds * (batch_size / 4 + 60)  # at most this many blocks in every round
     lowest = float(ceiling_SQ.min(initial=1.0))
-    if excess > UNSEEN * lowest:
+    if excess > MAX_EXCESS_SHARE * lowest:
         raise InvalidInput(
             f"draws are exact up to a probability of {excess:.1g} in {rounds} rounds of {batch_size:g} examples, which "
-            f"is not negligible beside the ceiling {lowest:.3g}; raise that ceiling to {excess / UNSEEN:.1g} or more, "
-            "or plan fewer rounds or a smaller batch"
+            f"is not negligible beside the ceiling {lowest:.3g}; raise that ceiling to "
+            f"{excess / MAX_EXCESS_SHARE:.1g} or more, or plan fewer rounds or a smaller batch"
         )
 
 
@@ -68,11 +68,11 @@ class Draws:
 
     Guarantee: the probability of each example is at most its rate and less by a factor of 2^-48 at most; examples and
     rounds are independent, to anyone who does not know the seed and cannot tell AES-256 from a random permutation.
-    The draw is secret, and so is the seed: it is made from the operating system's entropy unless given (only a resumed
-    run or a test gives one), no repr or pickle holds it, and ``state()`` is for owner-only files.
+    Draw and seed are secret: the seed comes from the operating system's entropy unless given (only a resumed run or a
+    test gives one), no repr or pickle holds it, and ``state()`` is for owner-only files.
 
-    A round is a function of seed and index, so a resumed run repeats its draws: otherwise a crash that a large draw
-    causes would bias the sampling. A read-only array of rates is kept, any other is copied.
+    A round is a function of seed and index, so a resumed run repeats its draws: otherwise a crash caused by a large
+    draw would bias the sampling. A read-only array of rates is kept, any other is copied.
 
     >>> draws = Draws(np.array([0.0, 1.0, 0.0]))
     >>> draws
@@ -88,18 +88,18 @@ class Draws:
         self.__rates = checked.copy() if checked.flags.writeable else checked
         self.__seed = _checked_seed(os.urandom(SEED_BYTES) if seed is None else seed)
         self.__key = blake2b(self.__seed, digest_size=32, person=b"hush draws 1").digest()
-        size = np.zeros(NEVER, dtype=np.int64)
-        for begin in range(0, checked.size, CHUNK):
-            size += np.bincount(_bucket(checked[begin : begin + CHUNK]), minlength=NEVER + 1)[:NEVER]
+        size = np.zeros(ZERO_BUCKET, dtype=np.int64)
+        for begin in range(0, checked.size, CHUNK_RATES):
+            size += np.bincount(_bucket(checked[begin : begin + CHUNK_RATES]), minlength=ZERO_BUCKET + 1)[:ZERO_BUCKET]
         used = np.flatnonzero(size)
         # The used buckets, one after another in `order`: where each starts and ends, and the number of its first block.
         self.__bucket_of = used
         self.__end = np.cumsum(size[used])
         self.__start = self.__end - size[used]
-        blocks = -(-size[used] // (np.int64(1) << (used + PLACES)))
+        blocks = -(-size[used] // (np.int64(1) << (used + PLACE_BITS)))
         self.__first = np.concatenate([[0], np.cumsum(blocks)])
-        alike = used.size == 1 and size[used[0]] == checked.size
-        self.__order = None if alike else _order(checked, size)
+        one_bucket = used.size == 1 and size[used[0]] == checked.size
+        self.__order = None if one_bucket else _order(checked, size)
 
     @property
     def num_examples(self) -> int:
@@ -114,25 +114,25 @@ class Draws:
     def round(self, index: SupportsIndex, *, rank: SupportsIndex = 0, world: SupportsIndex = 1) -> NDArray[np.int64]:
         """The examples of round ``index``, sorted; with ``world`` ranks, those that fall to ``rank``.
 
-        The ranks' parts are disjoint and make up the draw of one process, whatever their number. A rank works on every
-        world-th block only. Costs O(expected batch + number of blocks), and there are at most a quarter of the expected
-        batch and 60 blocks.
+        The ranks' parts are disjoint and together are the draw of one process, whatever their number. A rank computes
+        every world-th block only. Costs O(expected batch + number of blocks), and there are at most a quarter of the
+        expected batch and 60 blocks.
         """
-        index, world = _whole("index", index, 0, MOST_ROUNDS), _whole("world", world, 1, 2**31)
-        rank = _whole("rank", rank, 0, world)
+        index, world = _checked_integer("index", index, 0, MAX_ROUNDS), _checked_integer("world", world, 1, 2**31)
+        rank = _checked_integer("rank", rank, 0, world)
         block_B = np.arange(rank, self.num_blocks, world)
         used_B = np.searchsorted(self.__first, block_B, side="right") - 1
         bucket_B = self.__bucket_of[used_B]
         hits_B = np.searchsorted(_POISSON, self._words(index, block_B, 0)[:, 0], side="right")
-        hits_B[bucket_B == DENSE] = 1 << PLACES
+        hits_B[bucket_B == DENSE_BUCKET] = 1 << PLACE_BITS
 
         of_H = np.repeat(np.arange(block_B.size), hits_B)
         slot_H = np.arange(of_H.size) - np.repeat(np.cumsum(hits_B) - hits_B, hits_B)
         words = self._words(index, block_B[of_H], slot_H + 1)
         used_H, bucket_H = used_B[of_H], bucket_B[of_H]
-        bits_H = bucket_H + PLACES
+        bits_H = bucket_H + PLACE_BITS
         place_H = (words[:, 0] & ((np.uint64(1) << bits_H.astype(np.uint64)) - np.uint64(1))).astype(np.int64)
-        place_H = np.where(bucket_H == DENSE, slot_H, place_H)
+        place_H = np.where(bucket_H == DENSE_BUCKET, slot_H, place_H)
 
         # Where the hit lies in `order`. The last block of a bucket has places that no example fills.
         room_H = self.__end[used_H] - self.__start[used_H] - ((block_B[of_H] - self.__first[used_H]) << bits_H)
@@ -145,8 +145,8 @@ class Draws:
     def _words(self, index: int, block: NDArray[np.int64], slot: NDArray[np.int64] | int) -> Words:
         """Two words for each (block, slot) of a round: AES-256 over the numbers of round, block and slot.
 
-        This is counter mode with counters of our choice, no two alike, so that each rank makes its own words only and
-        all of them in one call; ECB is the bare cipher that it is made of.
+        This is counter mode with distinct counters of our choice, so that each rank computes only its own words, all in
+        one call; ECB is the block cipher that counter mode is built on.
         """
         counters = np.empty((block.size, 2), dtype="<u8")
         counters[:, 0] = block
@@ -155,7 +155,7 @@ class Draws:
         return np.frombuffer(encrypted, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
 
     def state(self) -> dict[str, Any]:
-        """What repeats these draws. Owner-only: whoever has it knows every draw of the run."""
+        """The state that repeats these draws. Owner-only: it reveals every draw of the run."""
         return {"kind": "hush draws 1", "num_examples": self.num_examples, "seed": self.__seed.hex()}
 
     @classmethod
@@ -189,10 +189,10 @@ class Draws:
 
 
 def _bucket(rates: NDArray[np.float64]) -> NDArray[np.int64]:
-    """k where a rate lies in [2^-(k+1), 2^-k). By exponent bits alone: ranks on unlike machines must agree."""
+    """k where a rate lies in [2^-(k+1), 2^-k). By exponent bits alone, so that ranks on different machines agree."""
     _, exponent = np.frexp(rates)
-    bucket = np.clip(-exponent.astype(np.int64), DENSE, LAST)
-    bucket[rates == 0] = NEVER
+    bucket = np.clip(-exponent.astype(np.int64), DENSE_BUCKET, LAST_BUCKET)
+    bucket[rates == 0] = ZERO_BUCKET
     return bucket
 
 
@@ -200,10 +200,10 @@ def _order(rates: NDArray[np.float64], size: NDArray[np.int64]) -> NDArray[np.in
     """Examples by bucket, and by number within a bucket; those of rate 0 left out."""
     order = np.empty(int(size.sum()), dtype=np.int32 if rates.size <= 2**31 else np.int64)
     place = np.cumsum(size) - size
-    for begin in range(0, rates.size, CHUNK):
-        bucket = _bucket(rates[begin : begin + CHUNK])
+    for begin in range(0, rates.size, CHUNK_RATES):
+        bucket = _bucket(rates[begin : begin + CHUNK_RATES])
         example = np.argsort(bucket.astype(np.uint8), kind="stable") + begin
-        count = np.bincount(bucket, minlength=NEVER + 1)[:NEVER]
+        count = np.bincount(bucket, minlength=ZERO_BUCKET + 1)[:ZERO_BUCKET]
         done = 0
         for k in np.flatnonzero(count):
             order[place[k] : place[k] + count[k]] = example[done : done + count[k]]
@@ -214,9 +214,9 @@ def _order(rates: NDArray[np.float64], size: NDArray[np.int64]) -> NDArray[np.in
 
 def _threshold(rates: NDArray[np.float64], bucket: NDArray[np.int64]) -> Words:
     """A hit counts if 53 random bits are below this: 2^53 times the probability, rounded down."""
-    dense = bucket == DENSE
+    dense = bucket == DENSE_BUCKET
     needed = -np.log1p(-np.where(dense, 0.0, rates))
-    share = np.where(dense, rates, np.ldexp(needed / HITS_PER_PLACE * KEPT, bucket))
+    share = np.where(dense, rates, np.ldexp(needed / HITS_PER_PLACE * ROUNDED_DOWN, bucket))
     return np.ldexp(share, 53).astype(np.uint64)
 
 
@@ -224,7 +224,7 @@ def _poisson_thresholds() -> Words:
     """2^64 P(hits <= c) for c = 0, 1, …, upwards: a block has as many hits as there are thresholds its word reaches."""
     thresholds: list[int] = []
     with localcontext(prec=60):
-        mean = Decimal(HITS_PER_PLACE) * 2**PLACES
+        mean = Decimal(HITS_PER_PLACE) * 2**PLACE_BITS
         term = total = (-mean).exp()
         while (threshold := int(total * 2**64) + 1) < 2**64:
             thresholds.append(threshold)
@@ -244,11 +244,11 @@ def _checked_seed(seed: bytes) -> bytes:
     return seed
 
 
-def _whole(name: str, number: SupportsIndex, low: int, high: int) -> int:
+def _checked_integer(name: str, number: SupportsIndex, low: int, high: int) -> int:
     try:
-        whole = operator.index(number)
+        integer = operator.index(number)
     except TypeError as error:
         raise InvalidInput(f"{name}={number!r} is not a whole number") from error
-    if not low <= whole < high:
-        raise InvalidInput(f"{name}={whole}; pass a whole number from {low} to {high - 1}")
-    return whole
+    if not low <= integer < high:
+        raise InvalidInput(f"{name}={integer}; pass a whole number from {low} to {high - 1}")
+    return integer

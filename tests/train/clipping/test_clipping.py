@@ -158,7 +158,7 @@ def test_frozen_parameters_get_no_tap_and_no_sum() -> None:
     model = tiny("gpt2", lora=True)
     clipper = Clipper(model, default_loss(model), clip_norm=1.0)
     assert all("lora" in name for name in clipper.names)
-    assert all("lora" in name for site in clipper._taps.sites for name in site.own.values())
+    assert all("lora" in name for site in clipper._taps.sites for name in site.parameters.values())
     assert set(clipper.take()) == set(clipper.names)
 
 
@@ -191,7 +191,7 @@ def test_bad_arguments_are_refused_with_a_reason() -> None:
     with pytest.raises(InvalidInput, match="no parameter"):
         Clipper(nn.ReLU(), loss, clip_norm=1.0)
     clipper = Clipper(model, lambda model, batch: model(batch["x"]).mean(), clip_norm=1.0)
-    with pytest.raises(InvalidInput, match="one for each"):
+    with pytest.raises(InvalidInput, match="one loss for each"):
         clipper.accumulate({"x": torch.randn(3, 2)}, torch.ones(3, dtype=torch.bool))
     flat = nn.Sequential(nn.Flatten(0, 1), nn.Linear(2, 1))
     clipper = Clipper(flat, lambda model, batch: model(batch["x"]).view(3, 2).sum(1), clip_norm=1.0)

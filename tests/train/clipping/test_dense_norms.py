@@ -13,7 +13,7 @@ SHAPES = [(3,), (2, 5), (1,), (700, 3), (1024,), (40, 40), (2049,)]
 
 @pytest.fixture(autouse=True)
 def few_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norms, "SMALL", 3 * 1024)  # so that both kinds are met without large tensors
+    monkeypatch.setattr(norms, "JOINED_MAX_ENTRIES", 3 * 1024)  # so that both kinds are met without large tensors
 
 
 def gradients_of(chosen: list[int], seed: int, *, loud: float = 1.0) -> list[Tensor]:
@@ -27,7 +27,7 @@ def gradients_of(chosen: list[int], seed: int, *, loud: float = 1.0) -> list[Ten
 @given(st.lists(st.integers(0, 2 * len(SHAPES) - 1), min_size=1, max_size=14), st.integers(0, 99), st.floats(1e-3, 1e6))
 def test_norms_of_many_parameters_are_off_by_no_more_than_the_spread(chosen: list[int], seed: int, loud: float) -> None:
     gradients = gradients_of(chosen, seed, loud=loud)
-    square, spread = norms.Whole(gradients).squared_norms()
+    square, spread = norms.DenseGrads(gradients).squared_norms()
     exact = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients]).sum(0)
     assert ((square.double() - exact).abs() <= spread.double()).all()
     assert (spread <= 1e-3 * square).all()  # and the spread is small
@@ -40,7 +40,7 @@ def test_sums_of_many_parameters_are_those_of_each(chosen: list[int], seed: int)
     gradients[0][1] = torch.inf  # an example that is left out
     scale = torch.tensor([0.5, 0.0, 1.0])
     totals = [torch.ones(gradient.shape[1:]) for gradient in gradients]
-    norms.Whole(gradients).add_clipped_sums_(totals, scale)
+    norms.DenseGrads(gradients).add_clipped_sums_(totals, scale)
     for total, gradient in zip(totals, gradients, strict=True):
         exact = 1 + 0.5 * gradient[0].double() + gradient[2].double()
         torch.testing.assert_close(total.double(), exact, rtol=1e-6, atol=1e-6)
@@ -52,7 +52,7 @@ def test_a_compiled_sum_is_the_plain_one() -> None:
     compiled = torch.compile(norms.add_several_, dynamic=False, fullgraph=True, backend="aot_eager")
     plain, other = ([torch.zeros(gradient.shape[1:]) for gradient in gradients] for _ in range(2))
     with torch.no_grad():
-        norms.Whole(gradients).add_clipped_sums_(plain, scale)
-        norms.Whole(gradients).add_clipped_sums_(other, scale, several=compiled)
+        norms.DenseGrads(gradients).add_clipped_sums_(plain, scale)
+        norms.DenseGrads(gradients).add_clipped_sums_(other, scale, several=compiled)
     for one, two in zip(plain, other, strict=True):
         torch.testing.assert_close(one, two)

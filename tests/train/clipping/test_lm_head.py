@@ -21,9 +21,9 @@ from hush.train.language_models import causal_lm_loss, default_loss
 def test_chunks_of_the_head_change_nothing(
     name: str, chunk: int, kept: int, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(lm_head.CHUNK, "cpu", chunk)
-    monkeypatch.setitem(lm_head.KEEP, "cpu", kept)
-    monkeypatch.setattr(lm_head, "WHOLE_FROM", 0.0 if whole else math.inf)
+    monkeypatch.setitem(lm_head.CHUNK_ENTRIES, "cpu", chunk)
+    monkeypatch.setitem(lm_head.MAX_KEPT_ENTRIES, "cpu", kept)
+    monkeypatch.setattr(lm_head, "DENSE_FROM", 0.0 if whole else math.inf)
     model = tiny(name)
     check(model, default_loss(model), batch_of(name))
 
@@ -34,10 +34,10 @@ def test_chunks_of_the_head_change_nothing(
 def test_words_that_are_appended_to_the_head_change_nothing(
     name: str, kept: int, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(lm_head.ALIGN, "cpu", 1000)
-    monkeypatch.setitem(lm_head.CHUNK, "cpu", 2000)
-    monkeypatch.setitem(lm_head.KEEP, "cpu", kept)
-    monkeypatch.setattr(lm_head, "WHOLE_FROM", 0.0 if whole else math.inf)
+    monkeypatch.setitem(lm_head.WORD_MULTIPLE, "cpu", 1000)
+    monkeypatch.setitem(lm_head.CHUNK_ENTRIES, "cpu", 2000)
+    monkeypatch.setitem(lm_head.MAX_KEPT_ENTRIES, "cpu", kept)
+    monkeypatch.setattr(lm_head, "DENSE_FROM", 0.0 if whole else math.inf)
     model = tiny(name)
     check(model, default_loss(model), batch_of(name))
 
@@ -48,8 +48,8 @@ def test_words_that_are_appended_to_the_head_change_nothing(
 def test_an_example_that_overflows_in_the_head_adds_exactly_nothing(
     name: str, kept: int, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(lm_head.KEEP, "cpu", kept)
-    monkeypatch.setattr(lm_head, "WHOLE_FROM", math.inf)
+    monkeypatch.setitem(lm_head.MAX_KEPT_ENTRIES, "cpu", kept)
+    monkeypatch.setattr(lm_head, "DENSE_FROM", math.inf)
     model, batch = tiny(name), batch_of(name)
     loss = default_loss(model)
     good = {key: own[1:] for key, own in batch.items()}
@@ -92,7 +92,7 @@ def test_language_models_are_computed_by_the_chunked_head(name: str) -> None:
 @pytest.mark.parametrize("align", [1, 64])
 @pytest.mark.parametrize("label", [-1, -101, 10**6])
 def test_labels_that_are_no_words_are_refused(label: int, align: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(lm_head.ALIGN, "cpu", align)
+    monkeypatch.setitem(lm_head.WORD_MULTIPLE, "cpu", align)
     batch = batch_of("gpt2")
     batch["labels"][1, 2] = label
     clipper = Clipper(tiny("gpt2"), causal_lm_loss, clip_norm=1.0)

@@ -1,9 +1,9 @@
-"""The last layer of a language model with its loss: at labelled positions only, in chunks of examples.
+"""The output layer (head) of a language model with its loss: at labelled positions only, in chunks of examples.
 
-The logits of a micro-batch, B × T × V, are the largest thing in training a language model, and their gradient is what
-the last layer's per-example gradients are made of. Here neither exists whole unless it fits a budget: the forward pass
-goes by chunks, leaves the gradient at its input, and either keeps the gradient at the logits or makes it again when it
-is needed. The model runs with its last layer bypassed, so that its "logits" are that layer's input.
+The logits of a micro-batch, B × T × V, are the largest tensor in training a language model, and their gradient is a
+factor of the head's per-example gradients. Here neither is materialised for all examples unless it fits a budget: the
+forward pass runs in chunks, stores the gradient at its input, and either keeps the gradient at the logits or recomputes
+it when needed. The model runs with its head bypassed, so that its "logits" are the head's input.
 
 Shapes: B examples, L labelled positions (padded), D hidden, V words.
 """
@@ -19,23 +19,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hush.errors import InvalidInput
-from hush.train import distributed as layout
-from hush.train.clipping.norms import Capture, Factors
+from hush.train.clipping.norms import Factors, PerExampleGrads
+from hush.train.distributed import full_tensors
 from hush.train.language_models import IGNORED, Loss, causal_lm_loss, masked_lm_loss
 
-__all__ = ["Head", "HeadCapture", "find_head"]
+__all__ = ["Head", "HeadFactors", "find_head"]
 
 
-CHUNK = {"cuda": 2**30, "cpu": 2**26}  # entries of logits at a time
-KEEP = {"cuda": 2**33, "cpu": 2**28}  # entries of logits' gradients kept from the forward pass, at most
-WHOLE_FROM = 0.6  # labelled positions per hidden unit from which whole gradients are cheaper than their factors
-ROUND = 16  # labelled positions are padded to a multiple, so that few shapes occur
-ALIGN = {"cuda": 8}  # words are padded to a multiple: a product over 30,522 or 50,257 takes a GPU twice the time else
+CHUNK_ENTRIES = {"cuda": 2**30, "cpu": 2**26}  # of logits at a time
+MAX_KEPT_ENTRIES = {"cuda": 2**33, "cpu": 2**28}  # of logits' gradients kept from the forward pass
+DENSE_FROM = 0.6  # labelled positions per hidden unit from which dense gradients are cheaper than their factors
+POSITION_MULTIPLE = 16  # labelled positions are padded to a multiple of this, so that few shapes occur
+WORD_MULTIPLE = {"cuda": 8}  # words are padded to it: products over 30,522 or 50,257 words take a GPU twice as long
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeadCapture:
-    """Factors of the gradients of the head's weight, chunk by chunk; that at the logits may have zeros appended."""
+class HeadFactors:
+    """Factors of the gradients of the head's weight, chunk by chunk; the logits' gradient may have zeros appended."""
 
     x: Tensor  # B × L × D
     logits_gradient: Callable[[slice], Tensor]
@@ -56,11 +56,11 @@ class Head:
     config: Any
     cap: float | None
     shifted: bool  # whether position t predicts the token at t + 1
-    backend: str | None  # of torch.compile; None to run as it is
+    backend: str | None  # of torch.compile; None to run eagerly
 
     @contextmanager
     def bypassed(self) -> Iterator[None]:
-        """The model gives the head's input instead of logits inside the block."""
+        """Inside the block the model returns the head's input instead of logits."""
         original = type(self.module)
         self.module.__class__ = _Bypassed
         if self.cap is not None:
@@ -73,24 +73,24 @@ class Head:
                 self.config.final_logit_softcapping = self.cap
 
     def most_labelled(self, labels: Tensor) -> int:
-        """Positions to look at in each example: the most labelled ones of any, rounded up. Cheap on a CPU's labels."""
+        """Positions to compute per example: the most labelled ones of any, rounded up. Cheap for labels on the CPU."""
         words = self.module.out_features
         unknown = (labels != IGNORED) & ((labels < 0) | (labels >= words))
         count = (self._targets(labels) != IGNORED).sum(1)
-        most, wrong = torch.stack([count.max(), unknown.sum()]).tolist()  # a device is waited for once
+        most, wrong = torch.stack([count.max(), unknown.sum()]).tolist()  # waits for the device once
         if wrong:
             raise InvalidInput(
-                f"{wrong} labels are none of the model's {words:,} words; use {IGNORED} where none is learnt"
+                f"{wrong} labels are none of the model's {words:,} words; use {IGNORED} for tokens that are not learnt"
             )
-        most = -(-most // ROUND) * ROUND
+        most = -(-most // POSITION_MULTIPLE) * POSITION_MULTIPLE
         return most if most <= 0.8 * labels.shape[1] else labels.shape[1]
 
     def _targets(self, labels: Tensor) -> Tensor:
         return functional.pad(labels[:, 1:], (0, 1), value=IGNORED) if self.shifted else labels
 
-    def losses(self, hidden: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Capture, Tensor | None]:
-        """Mean loss of each example over its labelled positions, differentiable in hidden; then, of weight and bias,
-        the per-example gradients."""
+    def losses(self, hidden: Tensor, labels: Tensor, most: int) -> tuple[Tensor, PerExampleGrads, Tensor | None]:
+        """Mean loss of each example over its labelled positions, differentiable in hidden; then the per-example
+        gradients of weight and bias."""
         labels = self._targets(labels)
         if most < labels.shape[1]:
             index = (labels != IGNORED).byte().argsort(dim=1, descending=True, stable=True)[:, :most]
@@ -100,22 +100,22 @@ class Head:
             losses, gradient, of_weight, of_bias = self._forward(hidden.detach(), labels)
         return _Attach.apply(hidden, losses, gradient), of_weight, of_bias  # pyright: ignore[reportReturnType]
 
-    def _forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Capture, Tensor | None]:
-        # A sharded model may have cut them again after its forward pass.
-        weight = layout.whole(self.module.weight.detach()).to(x.dtype)
-        bias = None if self.module.bias is None else layout.whole(self.module.bias.detach()).to(x.dtype)
+    def _forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, PerExampleGrads, Tensor | None]:
+        # A sharded model may have resharded them after its forward pass.
+        weight = full_tensors(self.module.weight.detach()).to(x.dtype)
+        bias = None if self.module.bias is None else full_tensors(self.module.bias.detach()).to(x.dtype)
         words = len(weight)
         if self.cap is None:
-            weight, bias = _aligned(weight, bias, -words % ALIGN.get(x.device.type, 1))
+            weight, bias = _aligned(weight, bias, -words % WORD_MULTIPLE.get(x.device.type, 1))
         share = (labels != IGNORED) / (labels != IGNORED).sum(1, keepdim=True).clamp_min(1)
         kind, per_example = x.device.type, max(labels.shape[1] * weight.shape[0], 1)
-        chunk = max(1, CHUNK.get(kind, CHUNK["cuda"]) // per_example)
-        # Whole gradients where they are smaller than the logits' and fit; otherwise factors, made again if need be.
-        budget = KEEP.get(kind, KEEP["cuda"])
+        chunk = max(1, CHUNK_ENTRIES.get(kind, CHUNK_ENTRIES["cuda"]) // per_example)
+        # Dense gradients if they are smaller than the logits' and fit; otherwise factors, recomputed if necessary.
+        budget = MAX_KEPT_ENTRIES.get(kind, MAX_KEPT_ENTRIES["cuda"])
         trained = self.module.weight.requires_grad
-        whole = trained and labels.shape[1] > WHOLE_FROM * x.shape[-1] and len(x) * weight.numel() <= budget
-        gradients = weight.new_empty(len(x), words, x.shape[-1]) if whole else None
-        keeps = trained and not whole and len(x) * per_example <= budget
+        dense = trained and labels.shape[1] > DENSE_FROM * x.shape[-1] and len(x) * weight.numel() <= budget
+        gradients = weight.new_empty(len(x), words, x.shape[-1]) if dense else None
+        keeps = trained and not dense and len(x) * per_example <= budget
         loss, back = x.new_empty(len(x), dtype=torch.float32), torch.empty_like(x)
         total = x.new_empty(labels.shape, dtype=torch.float32)
         has_bias = self.module.bias is not None
@@ -140,12 +140,12 @@ class Head:
                 return stored[part.start]
             return derive(functional.linear(x[part], weight, bias), labels[part], share[part], total[part], self.cap)
 
-        of_weight = HeadCapture(x, logits_gradient, chunk) if gradients is None else gradients
+        of_weight = HeadFactors(x, logits_gradient, chunk) if gradients is None else gradients
         return loss, back, of_weight, bias_gradient
 
 
 def find_head(model: nn.Module, loss: Loss, *, backend: str | None) -> Head | None:
-    """The head of a Hugging Face language model trained by one of our own losses; None where anything is unusual."""
+    """The head of a Hugging Face language model trained by one of our own losses; None if anything is unusual."""
     inner: Any = model
     if hasattr(inner, "get_base_model"):  # a PEFT model
         inner = inner.get_base_model()
@@ -160,7 +160,7 @@ def find_head(model: nn.Module, loss: Loss, *, backend: str | None) -> Head | No
 
 class _Bypassed(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
-        return input.clone()  # a sharded model hangs hooks on what it gives out, and warns where that is a view
+        return input.clone()  # FSDP registers hooks on outputs, and warns if one is a view
 
 
 class _Attach(torch.autograd.Function):
@@ -183,7 +183,7 @@ def _compiled(function: Callable[..., Any], backend: str | None) -> Callable[...
 
 
 def _aligned(weight: Tensor, bias: Tensor | None, more: int) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias with so many more words, whose probability is exactly 0, and with it their gradient."""
+    """Weight and bias with ``more`` appended words, whose probability and gradient are exactly 0."""
     if more == 0:
         return weight, bias
     bias = weight.new_zeros(len(weight)) if bias is None else bias
@@ -195,13 +195,15 @@ def _capped(logits: Tensor, cap: float | None) -> Tensor:
         return logits.float()
     if logits.dtype == torch.float32:
         return cap * torch.tanh(logits / cap)
-    return cap * (2 * torch.sigmoid(logits.float() * (2 / cap)) - 1)  # the same; faster, exact enough for these types
+    return cap * (
+        2 * torch.sigmoid(logits.float() * (2 / cap)) - 1
+    )  # the same, faster, and exact enough for these types
 
 
 def _measure(logits: Tensor, labels: Tensor, share: Tensor, cap: float | None) -> tuple[Tensor, Tensor]:
     """(log of the sum of exponentials at each position, mean loss of each example)."""
     capped = _capped(logits, cap)
-    if cap is not None and cap <= 40:  # no exponential of what is left can under- or overflow: no need for the maximum
+    if cap is not None and cap <= 40:  # no exponential can under- or overflow, so the maximum is not needed
         total = torch.exp(capped - cap).sum(-1).log() + cap
     else:
         total = torch.logsumexp(capped, -1)
@@ -217,18 +219,18 @@ def _derive(logits: Tensor, labels: Tensor, share: Tensor, total: Tensor, cap: f
     gradient = gradient * share.unsqueeze(-1)
     if cap is not None:
         gradient = gradient * (1 - (capped / cap).square())  # the cap's derivative
-    # A finite total bounds every logit from above, and has no NaN among them.
+    # A finite total bounds every logit from above and rules out NaN.
     return torch.where(total.isfinite().unsqueeze(-1), gradient, 0.0).to(logits.dtype)
 
 
 def _add_up_positions(gradient: Tensor, of_bias: Tensor) -> None:
-    """Write each example's gradient of the bias, B × V; what was appended to the words is left out."""
+    """Write each example's gradient of the bias, B × V; without the appended words."""
     of_bias.copy_(gradient[..., : of_bias.shape[1]].sum(1, dtype=torch.float32))
 
 
 def _measure_and_derive(
     logits: Tensor, labels: Tensor, share: Tensor, cap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Both in one kernel, which reads the logits while they are near."""
+    """Both in one kernel, which reads the logits once."""
     total, loss = _measure(logits, labels, share, cap)
     return total, loss, _derive(logits, labels, share, total, cap)

@@ -1,20 +1,16 @@
-"""What the taps brought: per-example gradients of one parameter, whole or in factors; their norms and clipped sums.
+"""Per-example gradients of parameters, dense or in factors: their norms, and their clipped sums.
 
 Norms and sums are float32 whatever the model computes in. Each squared norm comes with a `spread`: the square of what
 an example will add to the sum, divided by its scale squared, is at most squared norm + spread. It covers all that
 rounding can do to the norm, in the standard model |fl(a op b) - (a op b)| <= u |a op b|, u = 2^-24, whatever the order
-of summation; what underflows, at most TINY a product; and the rounding of scaled factors to the type they are
+of summation; what underflows, at most TINY per product; and the rounding of scaled factors to the type they are
 multiplied in.
 
+A model has hundreds of parameters, and a GPU finishes a small one before the next call reaches it, so many calls cost
+more than the arithmetic. Therefore small dense gradients are joined into one tensor, and large ones of equal shape are
+added a few at a time by one compiled kernel.
+
 Shapes: B examples, T positions, O × I the parameter.
-
-Per-example gradients that exist whole: the norms and the clipped sum of all of a model's parameters together.
-
-A model has hundreds of parameters, and a GPU is done with a small one before the next call reaches it: many calls cost
-more than the arithmetic. So small parameters are joined into one, and large ones of equal shape are added a few at a
-time by one compiled program.
-
-Shapes: B examples.
 """
 
 import math
@@ -29,12 +25,12 @@ __all__ = [
     "STAGE",
     "TINY",
     "UNIT",
-    "Capture",
     "Chunked",
+    "DenseGrads",
     "Factors",
-    "Programs",
+    "Kernels",
+    "PerExampleGrads",
     "Rows",
-    "Whole",
     "add_clipped_sum_",
     "add_several_",
     "depth",
@@ -47,15 +43,15 @@ __all__ = [
 
 UNIT = 2.0**-24
 TINY = 2.0**-126  # a product below this may be lost altogether
-STAGE = 1024  # sums of squares go by stages of at most this many terms, so that rounding grows with stages, not terms
-SMALL = 2**20  # entries, of all examples, up to which gradients are joined: a larger copy costs more than a call
-TOGETHER = 4  # large parameters that one program adds: more save calls, but take long to compile
-UNROLLED = 32  # examples that one compiled kernel reads side by side
+STAGE = 1024  # terms that are summed at a time, so that rounding grows with the number of stages, not of terms
+JOINED_MAX_ENTRIES = 2**20  # of all examples: copying a larger gradient costs more than a call
+PARAMETERS_PER_KERNEL = 4  # large ones that one kernel adds: more would save calls but take long to compile
+MAX_UNROLLED_EXAMPLES = 32  # that one compiled kernel reads side by side
 
 
 @final
-class Whole:
-    """Whole gradients of some parameters, B × shape each, for the same examples."""
+class DenseGrads:
+    """Dense per-example gradients of several parameters, B × shape each, for the same examples."""
 
     def __init__(self, gradients: Sequence[Tensor]) -> None:
         self._gradients = gradients
@@ -63,7 +59,7 @@ class Whole:
         self._joined = [(group, torch.cat([_flat(gradients[k]) for k in group], 1)) for group in small]
 
     def squared_norms(self) -> tuple[Tensor, Tensor]:
-        """(squared norm, spread) of each example's gradient, which is made of all these parameters'."""
+        """(squared norm, spread) of each example's gradient over all these parameters."""
         tensors = [self._gradients[k] for k in self._large] + [joined for _, joined in self._joined]
         partial = torch.cat([part for tensor in tensors for part in _norms_of_stages(tensor)], 1)
         square = staged_sum(partial.square())
@@ -88,23 +84,23 @@ class Whole:
         for group, joined in self._joined:
             sums = torch.zeros_like(joined[0], dtype=torch.float32)
             several([sums], [joined], scale_B)
-            own = [totals[k] for k in group]
-            pieces = sums.split([total.numel() for total in own])
-            views = [piece.view_as(total) for piece, total in zip(pieces, own, strict=True)]
-            torch._foreach_add_(own, views)  # pyright: ignore[reportPrivateImportUsage]
-        for some in _alike(self._large, self._gradients):
-            several([totals[k] for k in some], [self._gradients[k] for k in some], scale_B)
+            grouped = [totals[k] for k in group]
+            pieces = sums.split([total.numel() for total in grouped])
+            views = [piece.view_as(total) for piece, total in zip(pieces, grouped, strict=True)]
+            torch._foreach_add_(grouped, views)  # pyright: ignore[reportPrivateImportUsage]
+        for group in _alike(self._large, self._gradients):
+            several([totals[k] for k in group], [self._gradients[k] for k in group], scale_B)
 
 
 def add_several_(totals: Sequence[Tensor], gradients: Sequence[Tensor], scale_B: Tensor) -> None:
     """Each total += sum over examples of scale × its gradient."""
     for total, gradient in zip(totals, gradients, strict=True):
         if (
-            torch.compiler.is_compiling() and len(scale_B) <= UNROLLED
+            torch.compiler.is_compiling() and len(scale_B) <= MAX_UNROLLED_EXAMPLES
         ):  # a kernel that reads every example once, in order
             sum_so_far = total
-            for own, scale in zip(gradient.unbind(), scale_B.unbind(), strict=True):
-                sum_so_far = sum_so_far + torch.where(scale > 0, own.float() * scale, 0.0)
+            for example, scale in zip(gradient.unbind(), scale_B.unbind(), strict=True):
+                sum_so_far = sum_so_far + torch.where(scale > 0, example.float() * scale, 0.0)
             total.copy_(sum_so_far)
         elif torch.compiler.is_compiling() or gradient.is_cuda:
             total += scaled(gradient, scale_B).sum(0)
@@ -125,13 +121,13 @@ def staged_sum(x: Tensor) -> Tensor:
     x = x.flatten(1)
     while x.shape[1] > STAGE:
         rest = x.shape[1] % STAGE
-        whole = x[:, : x.shape[1] - rest].unflatten(1, (-1, STAGE)).sum(2)
-        x = torch.cat([whole, x[:, x.shape[1] - rest :].sum(1, keepdim=True)], 1) if rest else whole
+        stages = x[:, : x.shape[1] - rest].unflatten(1, (-1, STAGE)).sum(2)
+        x = torch.cat([stages, x[:, x.shape[1] - rest :].sum(1, keepdim=True)], 1) if rest else stages
     return x.sum(1)
 
 
 def depth(terms: int) -> int:
-    """The most additions that one term of a staged sum of so many passes through."""
+    """The most additions that one term of a staged sum of this many terms passes through."""
     count = 0
     while terms > STAGE:
         count, terms = count + STAGE, terms // STAGE + 1
@@ -154,11 +150,11 @@ def _norms_of_stages(gradient: Tensor) -> Iterator[Tensor]:
 
 
 def _by_size(gradients: Sequence[Tensor]) -> tuple[list[list[int]], list[int]]:
-    """Which are small, in groups of one type and place, and which are large."""
+    """The small ones, in groups of one type and device, and the large ones."""
     groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     large: list[int] = []
     for k, gradient in enumerate(gradients):
-        if gradient.numel() <= SMALL:
+        if gradient.numel() <= JOINED_MAX_ENTRIES:
             groups.setdefault((gradient.dtype, gradient.device), []).append(k)
         else:
             large.append(k)
@@ -166,17 +162,19 @@ def _by_size(gradients: Sequence[Tensor]) -> tuple[list[list[int]], list[int]]:
 
 
 def _alike(chosen: Sequence[int], gradients: Sequence[Tensor]) -> Iterator[list[int]]:
-    """TOGETHER at a time of equal shape and type, and the rest one by one, so that few programs are compiled."""
+    """PARAMETERS_PER_KERNEL at a time of equal shape and type, then one by one, so that few kernels are compiled."""
     groups: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
     for k in chosen:
         groups.setdefault((gradients[k].shape, gradients[k].dtype), []).append(k)
     for group in groups.values():
-        even = len(group) - len(group) % TOGETHER
-        yield from (group[start : start + TOGETHER] for start in range(0, even, TOGETHER))
+        even = len(group) - len(group) % PARAMETERS_PER_KERNEL
+        yield from (group[start : start + PARAMETERS_PER_KERNEL] for start in range(0, even, PARAMETERS_PER_KERNEL))
         yield from ([k] for k in group[even:])
 
 
-BLOCK = 4096  # inner products go by blocks of at most this many terms, for the same reason
+# ---- one parameter: dense, in factors, or by rows ----
+
+BLOCK = 4096  # terms of an inner product that are summed at a time, for the same reason as STAGE
 TILE = {"cuda": 64}  # rows and columns that a device multiplies at once
 
 
@@ -186,7 +184,7 @@ class Factors:
 
     y: Tensor
     x: Tensor
-    y_is_finite: bool = False  # by construction: then an example is left out by zeros in x alone
+    y_is_finite: bool = False  # by construction: then zeros in x alone leave an example out
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,76 +203,76 @@ class Chunked(Protocol):
         ...
 
 
-Capture = Tensor | Factors | Rows | Chunked  # a tensor is the gradients themselves, B × the parameter's shape
+PerExampleGrads = Tensor | Factors | Rows | Chunked  # a tensor holds dense gradients, B × the parameter's shape
 
 
-def merged(captures: list[Capture]) -> list[Capture]:
-    """The captures of one parameter; where some are whole gradients, all of them added up into one.
+def merged(parts: list[PerExampleGrads]) -> list[PerExampleGrads]:
+    """The gradients of one parameter's uses; if some are dense, all of them added up into one dense gradient.
 
     Autograd may hand out one tensor as the gradient of several taps, so none of them is changed, except by rows: these
-    meet whole gradients only at a head, which made its own.
+    meet dense gradients only at a head, which made its own.
     """
-    place = next((k for k, capture in enumerate(captures) if isinstance(capture, Tensor)), None)
-    if place is None or len(captures) == 1:
-        return captures
-    whole: Any = captures[place]
-    for capture in (*captures[:place], *captures[place + 1 :]):
-        if isinstance(capture, Rows):
-            index = capture.ids.long().unsqueeze(-1).expand(-1, -1, whole.shape[-1])
-            whole.scatter_add_(1, index, capture.y.to(whole.dtype))
-        elif isinstance(capture, Factors):
-            whole = whole + torch.bmm(capture.y.transpose(1, 2), capture.x)
+    first = next((k for k, part in enumerate(parts) if isinstance(part, Tensor)), None)
+    if first is None or len(parts) == 1:
+        return parts
+    dense: Any = parts[first]
+    for part in (*parts[:first], *parts[first + 1 :]):
+        if isinstance(part, Rows):
+            index = part.ids.long().unsqueeze(-1).expand(-1, -1, dense.shape[-1])
+            dense.scatter_add_(1, index, part.y.to(dense.dtype))
+        elif isinstance(part, Factors):
+            dense = dense + torch.bmm(part.y.transpose(1, 2), part.x)
         else:
-            whole = whole + capture
-    return [whole]
+            dense = dense + part
+    return [dense]
 
 
-def squared_norms(captures: Sequence[Capture], programs: "Programs | None" = None) -> tuple[Tensor, Tensor]:
-    """(squared norm, spread) of each example's gradient: the captures of one parameter add up, cross terms included."""
-    programs = programs or Programs()
-    first = captures[0]
+def squared_norms(parts: Sequence[PerExampleGrads], kernels: "Kernels | None" = None) -> tuple[Tensor, Tensor]:
+    """(squared norm, spread) of each example's gradient: the uses of one parameter add up, cross terms included."""
+    kernels = kernels or Kernels()
+    first = parts[0]
     if isinstance(first, Tensor):
-        return Whole([first]).squared_norms()
+        return DenseGrads([first]).squared_norms()
     if not isinstance(first, Factors | Rows):
-        parts = [
-            squared_norms([piece, *(_sliced(other, part) for other in captures[1:])], programs)
-            for part, piece in first.pieces()
+        chunks = [
+            squared_norms([piece, *(_sliced(other, examples) for other in parts[1:])], kernels)
+            for examples, piece in first.pieces()
         ]
-        squares, spreads = zip(*parts, strict=True)
+        squares, spreads = zip(*chunks, strict=True)
         return torch.cat(squares), torch.cat(spreads)
-    square, size, rounding, lost, chain = _own_square(first, programs)
+    square, size, rounding, lost, chain = _square_of(first, kernels)
     positions = first.y.shape[1]
-    for k, capture in enumerate(captures[1:], 1):
-        more, larger, rougher, vanished, longer = _own_square(capture, programs)
+    for k, part in enumerate(parts[1:], 1):
+        more, larger, rougher, vanished, longer = _square_of(part, kernels)
         square, size, rounding, chain = square + more, size + larger, rounding + rougher, max(chain, longer)
-        lost, positions = lost + vanished, positions + capture.y.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
-        for other in captures[:k]:
-            square = square + 2 * _inner(other, capture)
+        lost, positions = lost + vanished, positions + part.y.shape[1]  # pyright: ignore[reportAttributeAccessIssue]
+        for other in parts[:k]:
+            square = square + 2 * _inner(other, part)
     # A sum over pairs of positions may cancel: its own rounding is relative to the sum without signs.
     square, spread = square.clamp_min(0), 2 * chain * UNIT * size.square() + lost * positions**2
     return square, spread + rounding * (2 * (square + spread).sqrt() + rounding)
 
 
 def add_clipped_sum_(
-    total: Tensor, captures: Sequence[Capture], scale_B: Tensor, programs: "Programs | None" = None
+    total: Tensor, parts: Sequence[PerExampleGrads], scale_B: Tensor, kernels: "Kernels | None" = None
 ) -> None:
     """total += sum over examples of scale × gradient. A scale of 0 leaves its example out, whatever it holds."""
-    programs = programs or Programs()
-    for capture in captures:
-        if isinstance(capture, Tensor):
-            Whole([capture]).add_clipped_sums_([total], scale_B, several=programs.add_several_)
-        elif isinstance(capture, Factors):
-            y, x = capture.y, capture.x  # the narrower one is scaled: see _own_square
-            if _narrow_x(capture):
-                y, x = y if capture.y_is_finite else programs.kept(y, scale_B), programs.rescaled(x, scale_B)
+    kernels = kernels or Kernels()
+    for part in parts:
+        if isinstance(part, Tensor):
+            DenseGrads([part]).add_clipped_sums_([total], scale_B, several=kernels.add_several_)
+        elif isinstance(part, Factors):
+            y, x = part.y, part.x  # the narrower one is scaled: see _square_of
+            if _narrow_x(part):
+                y, x = y if part.y_is_finite else kernels.kept(y, scale_B), kernels.rescaled(x, scale_B)
             else:
-                y, x = programs.rescaled(y, scale_B), programs.kept(x, scale_B)
+                y, x = kernels.rescaled(y, scale_B), kernels.kept(x, scale_B)
             total += _matmul32(y.flatten(0, 1).t(), x.flatten(0, 1))[: len(total)]
-        elif isinstance(capture, Rows):
-            total.index_add_(0, capture.ids.flatten().long(), programs.scaled(capture.y, scale_B).flatten(0, 1))
+        elif isinstance(part, Rows):
+            total.index_add_(0, part.ids.flatten().long(), kernels.scaled(part.y, scale_B).flatten(0, 1))
         else:
-            for part, piece in capture.pieces():
-                add_clipped_sum_(total, [piece], scale_B[part], programs)
+            for examples, piece in part.pieces():
+                add_clipped_sum_(total, [piece], scale_B[examples], kernels)
 
 
 def kept(x: Tensor, scale_B: Tensor) -> Tensor:
@@ -285,7 +283,7 @@ def kept(x: Tensor, scale_B: Tensor) -> Tensor:
 def rescaled(x: Tensor, scale_B: Tensor) -> Tensor:
     """scale × x for each example, rounded to the type of x; 0 where the scale is.
 
-    But not to float16: what is scaled down may leave its range, where rounding is not relative any more.
+    Except for float16: scaled values may leave its normal range, where rounding is no longer relative.
     """
     return scaled(x, scale_B).to(torch.float32 if x.dtype == torch.float16 else x.dtype)
 
@@ -293,7 +291,7 @@ def rescaled(x: Tensor, scale_B: Tensor) -> Tensor:
 def sizes_of_grams(
     gram_y: Tensor, gram_x: Tensor, *, narrow_x: bool, half_unit: float, widths: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The first four results of _own_square for factors, from the inner products of their positions."""
+    """The first four results of _square_of for factors, from the inner products of their positions."""
     square_y, square_x = (gram.diagonal(dim1=1, dim2=2).clamp_min(0) for gram in (gram_y, gram_x))
     size = (square_y * square_x).sqrt().sum(1)
     wide, narrow = (gram_y, square_x) if narrow_x else (gram_x, square_y)
@@ -312,8 +310,8 @@ def sizes_of_rows(gram: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Programs:
-    """The passes over large arrays: as they are, or compiled, so that each array is read once and not by every step."""
+class Kernels:
+    """The passes over large arrays: eager, or compiled so that each array is read once and not by every operation."""
 
     add_several_: Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None] = add_several_
     kept: Callable[[Tensor, Tensor], Tensor] = kept
@@ -323,17 +321,17 @@ class Programs:
     sizes_of_rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = sizes_of_rows
 
     @classmethod
-    def compiled(cls, how: dict[str, Any]) -> "Programs":
-        """By torch.compile with these arguments."""
-        plain = cls()
-        return cls(*(torch.compile(getattr(plain, name), **how) for name in cls.__slots__))
+    def compiled(cls, options: dict[str, Any]) -> "Kernels":
+        """By torch.compile with these options."""
+        eager = cls()
+        return cls(*(torch.compile(getattr(eager, name), **options) for name in cls.__slots__))
 
 
-def _sliced(capture: Capture, part: slice) -> Capture:
-    if isinstance(capture, Factors):
-        return replace(capture, y=capture.y[part], x=capture.x[part])
-    if isinstance(capture, Rows):
-        return Rows(capture.ids[part], capture.y[part])
+def _sliced(part: PerExampleGrads, examples: slice) -> PerExampleGrads:
+    if isinstance(part, Factors):
+        return replace(part, y=part.y[examples], x=part.x[examples])
+    if isinstance(part, Rows):
+        return Rows(part.ids[examples], part.y[examples])
     raise TypeError("only factors and rows share a parameter with chunked factors")
 
 
@@ -341,30 +339,30 @@ def _narrow_x(factors: Factors) -> bool:
     return factors.x.shape[-1] <= factors.y.shape[-1]
 
 
-def _own_square(capture: Capture, programs: Programs) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-    """Of one capture: squared norm; the norm if nothing cancelled; what rounding its scaled factor may add; what
-    underflow may take from the square for each pair of positions; its chain.
+def _square_of(part: PerExampleGrads, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """Of one use: squared norm; the norm if nothing cancelled; what rounding the scaled factor may add; what underflow
+    may take from the square for each pair of positions; the chain.
 
     The chain is the most operations that one product passes through on its way into the square. If e is the rounding
     of the scaled factor x, then |yᵀ e| <= |y|₂ |e|, |y|₂² is at most the largest absolute row sum of y yᵀ, and
     |e| <= half a unit of the type × |x|.
     """
-    if isinstance(capture, Factors):
-        gram_y, gram_x = _gram(capture.y, capture.y), _gram(capture.x, capture.x)
-        widths = capture.y.shape[-1], capture.x.shape[-1]
-        half_unit = torch.finfo(capture.x.dtype).eps / 2
-        found = programs.sizes_of_grams(gram_y, gram_x, narrow_x=_narrow_x(capture), half_unit=half_unit, widths=widths)
+    if isinstance(part, Factors):
+        gram_y, gram_x = _gram(part.y, part.y), _gram(part.x, part.x)
+        widths = part.y.shape[-1], part.x.shape[-1]
+        half_unit = torch.finfo(part.x.dtype).eps / 2
+        sizes = kernels.sizes_of_grams(gram_y, gram_x, narrow_x=_narrow_x(part), half_unit=half_unit, widths=widths)
         chain = sum(min(width, BLOCK) + width // BLOCK for width in widths)
-        return *found, chain + depth(gram_y[0].numel())
-    assert isinstance(capture, Rows)  # noqa: S101
-    gram = _gram(capture.y, capture.y)
-    square, size = programs.sizes_of_rows(gram, capture.ids)
-    lost = TINY * capture.y.shape[-1] * torch.ones_like(size)
-    return square, size, UNIT * size, lost, min(capture.y.shape[-1], BLOCK) + depth(gram[0].numel())
+        return *sizes, chain + depth(gram_y[0].numel())
+    assert isinstance(part, Rows)  # noqa: S101
+    gram = _gram(part.y, part.y)
+    square, size = kernels.sizes_of_rows(gram, part.ids)
+    lost = TINY * part.y.shape[-1] * torch.ones_like(size)
+    return square, size, UNIT * size, lost, min(part.y.shape[-1], BLOCK) + depth(gram[0].numel())
 
 
-def _inner(a: Capture, b: Capture) -> Tensor:
-    """<gradient of a, gradient of b> for each example, never forming either."""
+def _inner(a: PerExampleGrads, b: PerExampleGrads) -> Tensor:
+    """<gradient of a, gradient of b> for each example, without forming either."""
     if isinstance(a, Factors) and isinstance(b, Factors):
         return staged_sum(_gram(a.y, b.y) * _gram(a.x, b.x))
     if isinstance(a, Rows) and isinstance(b, Rows):
@@ -388,11 +386,11 @@ def _gram(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _positions_product(a: Tensor, b: Tensor) -> Tensor:
-    """a bᵀ for each example. Where positions are few, of several examples at once, of which the diagonal is taken: a
-    GPU multiplies in tiles, and is no slower for a full one."""
+    """a bᵀ for each example. If positions are few, several examples are multiplied at once and the diagonal blocks are
+    taken: a GPU multiplies in tiles, and a full tile takes no longer."""
     size, positions, _ = a.shape
     fit = TILE.get(a.device.type, 1) // max(positions, b.shape[1], 1)
-    group = math.gcd(size, fit) if fit > 1 else 1  # where none fits, gcd(size, 0) would take all
+    group = math.gcd(size, fit) if fit > 1 else 1  # if none fits, gcd(size, 0) would take all
     if group == 1 or min(positions, b.shape[1]) == 0:
         return _matmul32(a, b.transpose(1, 2))
     left, right = (x.unflatten(0, (-1, group)).flatten(1, 2) for x in (a, b))

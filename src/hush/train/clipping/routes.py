@@ -1,224 +1,328 @@
-"""The first look at a kind of batch, before its gradients are taken: a trial that leaves no trace in the model.
+"""Clipping plans: which way the per-example gradients of each parameter are taken, decided once per batch shape.
 
-It tells how each site is used, from which the routes are chosen, and refuses models whose examples cannot be told apart
-by the first dimension. For a head that is ours to compute it tells whether its losses are the model's own.
+A dry run of the forward pass tells how often each layer is called and on how many positions; from that
+:func:`plan_clipping` chooses a route for every parameter, by arithmetic and memory traffic:
 
-Which way each parameter's per-example gradients are taken: whole, or as the two factors they are products of.
+- dense per-example gradient: one batched product gives B × O × I gradients; norms and sum are read off them. Costs
+  memory traffic in B × O × I.
+- ghost norm: the gradient stays in its two factors, the layer's input and its output gradient. The norm comes from two
+  T × T Gram matrices [Goodfellow 2015, Li et al. 2022], the sum from one more product. Costs arithmetic and memory
+  traffic in T².
+- vmap fallback: modules that are neither linear nor embedding layers run under ``torch.vmap`` with one copy of their
+  parameters per example; their gradients are dense.
+- lm head: the output layer and loss of a language model, in chunks (:mod:`hush.train.clipping.lm_head`).
 
-Whole: one batched product gives B × O × I gradients; their norms are read off, their sum is a weighted mean over
-examples. Costs memory traffic in B × O × I. Factors: the norm comes from two T × T matrices of inner products (the
-"ghost" identity), the sum from one more product. Costs arithmetic and memory traffic in T². The cheaper one by shape
-is taken.
-
-Taps fitted to a model's sites, and what comes back through them, sorted by the model's parameters.
+The dry run leaves no trace in the model, and refuses models whose examples cannot be told apart by the first dimension.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from types import MappingProxyType
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
 from hush.train.clipping.lm_head import Head
-from hush.train.clipping.norms import Capture, Factors, Rows, merged
+from hush.train.clipping.norms import Factors, PerExampleGrads, Rows, merged
 from hush.train.clipping.sites import Site, Use
 from hush.train.clipping.taps import empty_tap
 from hush.train.language_models import Loss
-from hush.train.probes import undisturbed
+from hush.train.probes import without_side_effects
 
-__all__ = ["Captures", "FirstLook", "Place", "Route", "SiteTaps", "Uses", "choose_routes", "head_agrees"]
+__all__ = [
+    "BatchShape",
+    "ClippingPlan",
+    "DryRun",
+    "GradsByParameter",
+    "LayerRoute",
+    "Place",
+    "SiteTaps",
+    "TapSpec",
+    "Uses",
+    "batch_shape",
+    "head_agrees",
+    "plan_clipping",
+]
 
 
 # Operations per byte at which a product stops waiting for memory, by device and bytes of the type. H200: 600e12 and
 # 60e12 operations, 4.3e12 bytes a second; a desktop CPU: about 20.
 BALANCE = {("cuda", 2): 140.0, ("cuda", 4): 14.0}
+DEFAULT_BALANCE = 20.0
 
-PASSES = 9  # over T × T numbers of 4 bytes: both matrices written, multiplied, summed up, and row sums of one
+GRAM_PASSES = 9  # over T × T numbers of 4 bytes: both matrices written, multiplied, summed up, and row sums of one
+DENSE_PASSES = 3  # over O × I numbers: written, read for the norm, read for the sum
+
+Batch = Mapping[str, Tensor]
+Forward = Callable[[Batch], Tensor]
+BatchShape = tuple[tuple[str, tuple[int, ...]], ...]  # the name and shape of each tensor
+Place = tuple[str, str]  # a site and its own name for one of its parameters
+Tap = tuple[str, str, int]  # a place and 0 or 1: the input or the output gradient of a pair
+Uses = dict[str, list[Use]]  # by site
+GradsByParameter = dict[str, list[PerExampleGrads]]  # by the model's parameters
+
+RouteName = Literal["ghost norm", "dense per-example gradient", "vmap fallback", "lm head"]
 
 
+# ---- plans ----
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRoute:
+    """How the per-example gradients of one parameter are taken in one layer, and why."""
+
+    layer: str
+    parameter: str
+    route: RouteName
+    reason: str
+
+
+@final
 @dataclass(frozen=True, slots=True)
-class Route:
-    """Shapes (without B) and types of the two taps of a pair, or the type of the one tap that takes whole gradients."""
+class TapSpec:
+    """Shapes (without B) and types of the two taps of a pair, or the type of the one tap that takes dense gradients."""
 
     dtype: torch.dtype
     pair: tuple[tuple[tuple[int, ...], torch.dtype], tuple[tuple[int, ...], torch.dtype]] | None = None
 
 
-def choose_routes(
-    sites: list[Site], uses: dict[str, list[Use]], *, device: str, tied_to_head: Collection[str] = ()
-) -> dict[tuple[str, str], Route]:
-    """A route for each site and parameter. The head comes in factors, and what it shares."""
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClippingPlan:
+    """The routes of all trained layers for batches of one shape; ``str`` gives them as a table."""
+
+    batch_shape: BatchShape
+    routes: tuple[LayerRoute, ...]
+    taps: Mapping[Place, TapSpec]
+
+    def __str__(self) -> str:
+        rows = [("layer", "parameter", "route", "why")]
+        rows += [(row.layer, row.parameter, row.route, row.reason) for row in self.routes]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        return "\n".join(
+            "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]) for row in rows
+        )
+
+
+def batch_shape(batch: Batch) -> BatchShape:
+    """What a plan is made for."""
+    return tuple((name, tuple(value.shape)) for name, value in batch.items())
+
+
+def plan_clipping(
+    sites: list[Site],
+    uses: Uses,
+    *,
+    shape: BatchShape,
+    device: str,
+    head: tuple[str, Collection[str], str | None] | None = None,
+) -> ClippingPlan:
+    """The plan for batches of this shape, from how the sites were used in a dry run.
+
+    head: the layer whose loss is computed in chunks, its trained parameters, and its weight's name if that is trained.
+    What shares this weight must come in factors, as the head's own gradient may.
+    """
+    tied_to_head = None if head is None else head[2]
     holders: dict[str, list[Site]] = {}
     for site in sites:
-        for name in site.own.values():
+        for name in site.parameters.values():
             holders.setdefault(name, []).append(site)
 
-    def factored(name: str) -> bool:
-        """Whether all of a parameter's uses can and should be taken in factors: one that is whole makes all whole."""
-        sharers = holders[name]
-        if any(site.kind == "expanded" or len(uses[site.name]) != 1 for site in sharers):
-            return False  # autograd adds up what one tap receives, which is right for gradients and wrong for factors
-        return name in tied_to_head or all(_cheaper_in_factors(site, uses[site.name][0], device) for site in sharers)
+    def why_dense(name: str) -> str | None:
+        """Why a parameter's uses must or should be dense; None for factors. One dense use makes all of them dense."""
+        for site in holders[name]:
+            # Autograd adds up what one tap receives, which is right for gradients and wrong for factors.
+            if site.kind == "vmap":
+                return f"shared with {site.name}, a vmap fallback"
+            if len(uses[site.name]) != 1:
+                return f"{site.name} is called {len(uses[site.name])} times in a forward pass"
+        if name == tied_to_head:
+            return None
+        for site in holders[name]:
+            if not _cheaper_in_factors(site, use := uses[site.name][0], device):
+                return _costs(site, use, "costs less than")
+        return None
 
-    routes: dict[tuple[str, str], Route] = {}
+    taps: dict[Place, TapSpec] = {}
+    routes: list[LayerRoute] = []
     for site in sites:
         use = next(iter(uses[site.name]), None)
-        for own, name in site.own.items():
-            if own != "weight" or site.kind == "expanded" or use is None:
-                # What was not used may be another time, and costs nothing until then.
-                routes[site.name, own] = Route(site.module.get_parameter(own).dtype)
-            elif not factored(name):
-                routes[site.name, own] = Route(use.dtype)
-            elif site.kind == "embedding":
-                routes[site.name, own] = Route(
-                    use.dtype, (((use.positions,), torch.float32), ((use.positions, use.outputs), use.dtype))
-                )
+        for local, name in site.parameters.items():
+            route: RouteName = "dense per-example gradient"
+            spec = TapSpec(site.module.get_parameter(local).dtype)
+            if site.kind == "vmap":
+                route = "vmap fallback"
+                reason = f"{type(site.module).__name__} uses its parameters itself, and is no linear or embedding layer"
+            elif use is None:
+                reason = "not used by batches of this shape so far"  # it may be later, and costs nothing until then
+            elif local != "weight":
+                reason = "a bias: its gradient is as small as one position of the layer's output"
+            elif (why := why_dense(name)) is not None:
+                spec, reason = TapSpec(use.dtype), why
             else:
-                x, y = (use.positions, use.inputs), (use.positions, use.outputs)
-                routes[site.name, own] = Route(use.dtype, ((x, use.dtype), (y, use.dtype)))
-    return routes
+                route = "ghost norm"
+                x: tuple[tuple[int, ...], torch.dtype] = (use.positions, use.inputs), use.dtype
+                if site.kind == "embedding":
+                    x = (use.positions,), torch.float32
+                spec = TapSpec(use.dtype, (x, ((use.positions, use.outputs), use.dtype)))
+                reason = _costs(site, use, "costs more than")
+                if name == tied_to_head:
+                    reason = "shares its weight with the lm head, whose gradient comes in factors"
+            taps[site.name, local] = spec
+            routes.append(LayerRoute(layer=site.name, parameter=name, route=route, reason=reason))
+    if head is not None:
+        layer, parameters, _ = head
+        reason = "its loss is one of hush's: computed at labelled positions, in chunks of examples"
+        routes += [LayerRoute(layer=layer, parameter=name, route="lm head", reason=reason) for name in parameters]
+    return ClippingPlan(batch_shape=shape, routes=tuple(routes), taps=MappingProxyType(taps))
 
 
 def _cheaper_in_factors(site: Site, use: Use, device: str) -> bool:
     rows, width = use.inputs, use.outputs
     if site.kind == "embedding":
-        return use.positions < rows  # T rows are touched; whole gradients would be mostly zeros
+        return use.positions < rows  # T rows are touched; dense gradients would be mostly zeros
     bytes_each = torch.finfo(use.dtype).bits // 8
-    balance = BALANCE.get((device, bytes_each), 20.0)
-    gram = use.positions**2 * (2 * (rows + width) + balance * 4 * PASSES)
-    return gram < balance * 3 * bytes_each * rows * width  # written, read for the norm, read for the sum
+    balance = BALANCE.get((device, bytes_each), DEFAULT_BALANCE)
+    gram = use.positions**2 * (2 * (rows + width) + balance * 4 * GRAM_PASSES)
+    return gram < balance * DENSE_PASSES * bytes_each * rows * width
 
 
-Captures = dict[str, list[Capture]]  # by the model's parameters
-Place = tuple[str, str]  # a site and one of its parameters
-Tap = tuple[str, str, int]  # a place and 0 or 1: x or y of a pair
+def _costs(site: Site, use: Use, comparison: str) -> str:
+    if site.kind == "embedding":
+        return f"a dense {use.inputs} × {use.outputs} gradient {comparison} the rows of {use.positions} positions"
+    grams = f"two {use.positions} × {use.positions} Gram matrices"
+    return f"a dense {use.outputs} × {use.inputs} gradient {comparison} {grams}"
+
+
+# ---- taps ----
 
 
 @final
 class SiteTaps:
-    """The sites of a model, fitted with the taps of one kind of batch after another."""
+    """The sites of a model, fitted with the taps of one clipping plan after another."""
 
     def __init__(self, sites: list[Site], parameters: Mapping[str, nn.Parameter]) -> None:
         self.sites, self._parameters = sites, parameters
         self._made: dict[object, Tensor] = {}
-        self._fitted: tuple[Mapping[Place, Route], dict[Tap, Tensor]] | None = None
+        self._fitted: tuple[ClippingPlan, dict[Tap, Tensor]] | None = None
 
-    def fit_whole(self, batch: int) -> None:
-        """One tap for each parameter of every site, as long as nobody knows how the sites are used."""
+    def fit_dense(self, batch: int) -> None:
+        """One tap for each parameter of every site: for dry runs, before it is known how the sites are used."""
         self._fitted = None
         for site in self.sites:
             site.batch, site.taps = batch, {}
-            for own, name in site.own.items():
+            for local, name in site.parameters.items():
                 parameter = self._parameters[name]
                 shape = (batch, *parameter.shape)
-                site.taps[own] = empty_tap(shape, dtype=parameter.dtype, device=parameter.device)
+                site.taps[local] = empty_tap(shape, dtype=parameter.dtype, device=parameter.device)
 
-    def fit(self, routes: Mapping[Place, Route], batch: int) -> dict[Tap, Tensor]:
-        """The taps that these routes need."""
-        if self._fitted is not None and self._fitted[0] is routes:  # routes are of one shape, its B included
+    def fit(self, plan: ClippingPlan, batch: int) -> dict[Tap, Tensor]:
+        """The taps that this plan needs."""
+        if self._fitted is not None and self._fitted[0] is plan:  # a plan is for one shape, its B included
             return self._fitted[1]
         taps: dict[Tap, Tensor] = {}
         for site in self.sites:
             site.batch, site.taps = batch, {}
-            for own in site.own:
-                route = routes.get((site.name, own))
-                if route is None:
+            for local, name in site.parameters.items():
+                spec = plan.taps.get((site.name, local))
+                if spec is None:
                     continue
-                parameter = self._parameters[site.own[own]]
-                shapes = route.pair or ((tuple(parameter.shape), route.dtype or parameter.dtype),)
+                parameter = self._parameters[name]
+                shapes = spec.pair or ((tuple(parameter.shape), spec.dtype or parameter.dtype),)
                 made = tuple(
-                    self._kept((site.name, own, k), (batch, *shape), dtype, parameter.device)
+                    self._tap((site.name, local, k), (batch, *shape), dtype, parameter.device)
                     for k, (shape, dtype) in enumerate(shapes)
                 )
-                site.taps[own] = made if route.pair else made[0]
-                taps |= {(site.name, own, k): tap for k, tap in enumerate(made)}
-        self._fitted = routes, taps
+                site.taps[local] = made if spec.pair else made[0]
+                taps |= {(site.name, local, k): tap for k, tap in enumerate(made)}
+        self._fitted = plan, taps
         return taps
 
-    def captures(self, routes: Mapping[Place, Route], answers: Mapping[Tap, Any]) -> Captures:
-        """What came back as the gradients of the taps; nothing for parameters that the loss did not use."""
-        found: Captures = {}
+    def per_example_grads(self, plan: ClippingPlan, answers: Mapping[Tap, Any]) -> GradsByParameter:
+        """The gradients of the taps by the model's parameters; nothing for parameters that the loss did not use."""
+        grads: GradsByParameter = {}
         for site in self.sites:
-            for own, name in site.own.items():
-                if (site.name, own) not in routes or answers[site.name, own, 0] is None:
+            for local, name in site.parameters.items():
+                if (site.name, local) not in plan.taps or answers[site.name, local, 0] is None:
                     continue  # not used in this loss: its gradient is 0
-                first, second = answers[site.name, own, 0], answers.get((site.name, own, 1))
+                first, second = answers[site.name, local, 0], answers.get((site.name, local, 1))
                 if second is None:
-                    capture: Capture = first
+                    part: PerExampleGrads = first
                 elif site.kind == "embedding":
-                    capture = Rows(first, second)
+                    part = Rows(first, second)
                 elif site.kind == "conv1d":  # its weight is I × O
-                    capture = Factors(first, second)
+                    part = Factors(first, second)
                 else:
-                    capture = Factors(second, first)
-                found.setdefault(name, []).append(capture)
-        return {name: merged(parts) for name, parts in found.items()}
+                    part = Factors(second, first)
+                grads.setdefault(name, []).append(part)
+        return {name: merged(parts) for name, parts in grads.items()}
 
-    def _kept(self, tap: Tap, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A tap of this place alone, made once: nothing is ever added up in it."""
+    def _tap(self, tap: Tap, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The tap of this place alone, made once and reused: nothing is ever added up in it."""
         key = tap, shape, dtype, device
         if key not in self._made:
             self._made[key] = empty_tap(shape, dtype=dtype, device=device)
         return self._made[key]
 
 
-Batch = Mapping[str, Tensor]
-Forward = Callable[[Batch], Tensor]
-Uses = dict[str, list[Use]]  # by site
+# ---- dry runs ----
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstLook:
-    """Looks at how the sites are used in a forward pass, in which they are tapped."""
+class DryRun:
+    """A forward pass without gradients that records how the tapped sites are used."""
 
     taps: SiteTaps
     forward: Forward
-    gives_losses: bool  # and not the input of a head
+    gives_losses: bool  # rather than the input of a head
 
     def uses(self, batch: Batch) -> Uses:
         """How each site is used in a forward pass on this batch."""
         size = len(next(iter(batch.values())))
-        self.taps.fit_whole(size)
+        self.taps.fit_dense(size)
         for site in self.taps.sites:
             site.uses = []
         devices = {value.device for value in batch.values() if value.device.type != "cpu"}
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices), _no_short_cuts():
+            with torch.no_grad(), torch.random.fork_rng(devices), _no_fast_path():
                 losses = self.forward(batch)
         except InvalidInput:
             raise
         except (RuntimeError, AssertionError, ValueError, IndexError) as error:
-            odd = [
+            misshaped = [
                 (shape[:1] == (1,), f"{site.name} got {shape}")
                 for site in self.taps.sites
                 for use in site.uses or ()
                 for shape in use.shapes
                 if shape[:1] != (size,)
             ]
-            if not odd:
+            if not misshaped:
                 raise
-            seen = [text for shared, text in odd if not shared] or [text for _, text in odd]
+            shown = [text for shared, text in misshaped if not shared] or [text for _, text in misshaped]
             raise InvalidInput(
                 f"the forward pass fails while gradients are taken example by example ({error}). There are {size} "
-                f"examples, and {', '.join(seen[:3])}: the examples must lie along the first dimension of every "
-                "trained layer's input; freeze these layers, or write the model so"
+                f"examples, and {', '.join(shown[:3])}: the examples must lie along the first dimension of every "
+                "trained layer's input; freeze these layers, or change the model so that they do"
             ) from error
         finally:
             uses = {site.name: site.uses or [] for site in self.taps.sites}
             for site in self.taps.sites:
                 site.uses = None
         if self.gives_losses and losses.shape != (size,):
-            raise InvalidInput(f"the loss has shape {tuple(losses.shape)} for {size} examples; return one for each")
+            raise InvalidInput(
+                f"the loss has shape {tuple(losses.shape)} for {size} examples; return one loss for each"
+            )
         return uses
 
     def refuse_ambiguous(self, uses: Uses, batch: Batch) -> None:
-        """A second look with one example more: what has a row per example must grow with it.
+        """A second dry run with one example more: inputs with a row per example must grow with it.
 
-        Otherwise a mask of T × T, say, would be dealt out to the examples in a micro-batch of just T of them.
+        Otherwise a T × T mask, for instance, would be split over the examples of a micro-batch of exactly T of them.
         """
         size = len(next(iter(batch.values())))
         if size == 1:
@@ -226,12 +330,12 @@ class FirstLook:
         more = self.uses({name: torch.cat([value, value[:1]]) for name, value in batch.items()})
         for name in uses:
             for use, other in zip(uses[name], more[name], strict=False):
-                for one, two in zip(use.shapes, other.shapes, strict=True):
-                    if one[:1] == (size,) == two[:1]:
+                for shape, larger in zip(use.shapes, other.shapes, strict=True):
+                    if shape[:1] == (size,) == larger[:1]:
                         raise InvalidInput(
-                            f"module {name} got an input of shape {one} for {size} examples and for {size + 1}: "
-                            "its first dimension is not that of the examples, and has their number by chance; choose "
-                            "another size of micro-batch"
+                            f"module {name} got an input of shape {shape} for {size} examples and for {size + 1}: "
+                            "its first dimension is not that of the examples, and equals their number by chance; "
+                            "choose another size of micro-batch"
                         )
 
 
@@ -240,14 +344,14 @@ def head_agrees(
 ) -> bool:
     """Whether the chunked head gives an example the loss that the model and the loss function give it.
 
-    forward gives the input of the head, where that is bypassed.
+    forward gives the input of the head while that is bypassed.
     """
     first = {name: value[:1] for name, value in batch.items()}
     labels, attended = first["labels"], first.get("attention_mask")
-    inside = torch.ones_like(labels) if attended is None or attended.shape != labels.shape else attended
-    # Every token is learnt here: an example without labels would agree with anything.
-    first["labels"] = torch.where(inside > 0, labels.clamp_min(0), labels)
-    with undisturbed(model), torch.no_grad():
+    unpadded = torch.ones_like(labels) if attended is None or attended.shape != labels.shape else attended
+    # Every token gets a label: an example without labels would agree with anything.
+    first["labels"] = torch.where(unpadded > 0, labels.clamp_min(0), labels)
+    with without_side_effects(model), torch.no_grad():
         model.eval()
         try:
             with head.bypassed():
@@ -255,7 +359,7 @@ def head_agrees(
             ours, *_ = head.losses(hidden, first["labels"], first["labels"].shape[1])
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError:  # what follows the head, a bias apart from it, say, cannot do with its input
+        except RuntimeError:  # what follows the head (a separate bias, for instance) cannot work on the head's input
             return False
         with torch.autocast(hidden.device.type, dtype=autocast, enabled=autocast is not None):
             theirs = loss(model, first)
@@ -263,8 +367,8 @@ def head_agrees(
 
 
 @contextmanager
-def _no_short_cuts() -> Iterator[None]:
-    """Without gradients, torch's transformers take a path around their layers; they will not when they train."""
+def _no_fast_path() -> Iterator[None]:
+    """Without gradients torch's transformer layers take a fast path around their sublayers, which training does not."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -1,14 +1,10 @@
-"""Sites: the modules of a model whose parameters are tapped while per-example gradients are taken.
+"""Sites: the modules of a model that are tapped while per-example gradients are taken.
 
-A linear or embedding module wears, while attached, a class that taps it, slipped in below its own class, so that
-subclasses that refine forward and call ``super().forward`` keep their behaviour. Every other module that holds
-trainable parameters runs under ``torch.vmap`` on its parameters expanded to one copy per example (a view: nothing is
-copied). Outside, the model is what the user made it.
-
-A module run once for each example, on parameters of that example's own: how sites run what has no tap of its kind.
-
-The module's twin, a copy without storage, takes the parameters that are handed in, and ``torch.vmap`` runs it for all
-examples at once.
+While attached, a linear or embedding module has a class that taps it, inserted below its own class, so that subclasses
+that refine ``forward`` and call ``super().forward`` keep their behaviour. Every other module that holds trainable
+parameters runs under ``torch.vmap`` (the vmap fallback) on its parameters expanded to one copy per example: views,
+nothing is copied. There a twin of the module, without storage, takes the parameters that are passed in. Outside of
+``attached``, the model is as the user made it.
 """
 
 import copy
@@ -30,14 +26,14 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 from hush.errors import InvalidInput
 from hush.train.clipping.taps import embedding_gradients, embedding_pairs, expanded, linear_gradients, linear_pairs
 
-__all__ = ["Site", "Use", "attached", "find_sites", "run_each", "twin_of"]
+__all__ = ["Site", "Use", "attached", "find_sites", "run_vmapped", "twin_of"]
 
 
-class _Number(int):
-    """Stands for a tensor in a nested result."""
+class _TensorIndex(int):
+    """The place of a tensor in a nested result."""
 
 
-def run_each(
+def run_vmapped(
     twin: nn.Module,
     shared: Mapping[str, Tensor],
     copies: dict[str, Tensor],
@@ -46,17 +42,17 @@ def run_each(
     *,
     batch: int,
 ) -> Any:
-    """What a module returns for these arguments, if example b has row b of the copies for its parameters.
+    """What a module returns for these arguments if example b has row b of the copies as its parameters.
 
-    shared are the parameters and buffers that all examples have in common. A tensor among the arguments is dealt out by
-    its first dimension if that is of `batch` examples; any other is handed to all of them.
+    shared are the parameters and buffers that all examples have in common. A tensor among the arguments is split along
+    its first dimension if that has `batch` entries; any other is passed to every example.
     """
     leaves, spec = tree_flatten((args, kwargs))
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     mapped = tuple(0 if leaves[k].dim() and leaves[k].shape[0] == batch else None for k in places)
-    result: list[Any] = []  # what forward returns, where it is more than a tensor, with a number in place of each
+    result: list[Any] = []  # what forward returns, if it is more than a tensor, with an index in place of each tensor
 
-    def one(parameters: dict[str, Tensor], *values: Tensor) -> Any:
+    def run_one(parameters: dict[str, Tensor], *values: Tensor) -> Any:
         filled = list(leaves)
         for place, value, axis in zip(places, values, mapped, strict=True):
             filled[place] = value.unsqueeze(0) if axis == 0 else value
@@ -65,29 +61,29 @@ def run_each(
         if isinstance(y, Tensor):
             return y.squeeze(0)
         outputs = [part for part in tree_leaves(y) if isinstance(part, Tensor)]
-        numbers = iter(range(len(outputs)))
-        result[:] = [tree_map(lambda part: _Number(next(numbers)) if isinstance(part, Tensor) else part, y)]
+        indices = iter(range(len(outputs)))
+        result[:] = [tree_map(lambda part: _TensorIndex(next(indices)) if isinstance(part, Tensor) else part, y)]
         return tuple(part.squeeze(0) for part in outputs)
 
     tensors = [leaves[k] for k in places]
-    y = torch.vmap(one, in_dims=(0, *mapped), randomness="different")(copies, *tensors)
+    y = torch.vmap(run_one, in_dims=(0, *mapped), randomness="different")(copies, *tensors)
     if isinstance(y, Tensor):
         return y
-    return tree_map(lambda part: y[part] if type(part) is _Number else part, result[0])
+    return tree_map(lambda part: y[part] if type(part) is _TensorIndex else part, result[0])
 
 
 def twin_of(module: nn.Module, name: str) -> nn.Module:
-    """A copy without storage and without hooks of its own: those run when the module itself is called."""
+    """A copy without storage and without hooks: hooks run when the module itself is called."""
     inside = [path for path, part in module.named_modules() if path and isinstance(part, FSDPModule)]
     if inside:
         raise InvalidInput(
-            f"module {name} holds trainable parameters of its own, so it is run as a whole, but {inside[0]} inside it "
-            "is sharded apart; call fully_shard on it as a whole and not on its parts"
+            f"module {name} holds trainable parameters of its own, so it runs as one unit, but {inside[0]} inside it "
+            "is sharded separately; call fully_shard on the module and not on its parts"
         )
     plain = next(kind for kind in type(module).__mro__ if not issubclass(kind, FSDPModule))
     shell: nn.Module = plain.__new__(plain)  # pyright: ignore[reportCallIssue]
-    held = {key: value for key, value in module.__dict__.items() if not key.startswith("__composable_api_state")}
-    shell.__dict__ = {**held, "_forward_hooks": OrderedDict(), "_forward_pre_hooks": OrderedDict()}
+    state = {key: value for key, value in module.__dict__.items() if not key.startswith("__composable_api_state")}
+    shell.__dict__ = {**state, "_forward_hooks": OrderedDict(), "_forward_pre_hooks": OrderedDict()}
     twin = copy.deepcopy(shell).to("meta")
     for part in twin.modules():
         if (
@@ -100,19 +96,19 @@ def twin_of(module: nn.Module, name: str) -> nn.Module:
 
 
 class _PaddedEmbedding:
-    """Positions of the padding id have no gradient, as in torch, which forgets it under vmap."""
+    """Positions of the padding id have no gradient, as in torch, which ignores padding_idx under vmap."""
 
     def forward(self: Any, input: Tensor) -> Tensor:
         y = functional.embedding(input, self.weight)
         return torch.where((input == self.padding_idx).unsqueeze(-1), y.detach(), y)
 
 
-Kind = Literal["linear", "conv1d", "embedding", "expanded"]
+Kind = Literal["linear", "conv1d", "embedding", "vmap"]
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One call of a site in a forward pass: the shapes that decide how its gradients are taken."""
+    """One call of a site in a forward pass: the shapes that decide its route."""
 
     positions: int  # T
     inputs: int  # I, or the rows of an embedding
@@ -123,23 +119,23 @@ class Use:
 
 @dataclass(eq=False, kw_only=True)
 class Site:
-    """A tapped module. `own` maps its trainable parameters' names to the model's.
+    """A tapped module. `parameters` maps its trainable parameters' local names to the model's.
 
-    While attached, `batch` is B and `taps` holds what the operation of each parameter receives. Where `uses` is a
-    list, each call is written there.
+    While attached, `batch` is B and `taps` holds the taps of each parameter. If `uses` is a list, each call is
+    recorded there.
     """
 
     name: str
     module: nn.Module
     kind: Kind
-    own: dict[str, str]
-    twin: nn.Module | None = None  # of an expanded module: a copy without storage, run on parameters that are handed in
+    parameters: dict[str, str]
+    twin: nn.Module | None = None  # of a vmap fallback: a copy without storage, run on the parameters passed in
     batch: int = 0
     taps: dict[str, Any] = field(default_factory=dict)
     uses: list[Use] | None = None
 
     def per_example(self, x: Tensor) -> Tensor:
-        """x with a row per example; what all examples share (positions, say) is repeated, as a view."""
+        """x with a row per example; an input that all examples share (such as positions) is repeated, as a view."""
         if x.shape[0] == self.batch:
             return x
         if x.shape[0] == 1:
@@ -150,20 +146,21 @@ class Site:
         )
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Errors inside name the module and say what to do."""
+    def explain_vmap_errors(self) -> Iterator[None]:
+        """Make errors inside name the module and say what to do."""
         try:
             yield
         except (RuntimeError, AssertionError, ValueError) as error:
             if isinstance(error, InvalidInput | torch.OutOfMemoryError):
                 raise
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             direct = {id(p) for p in _direct(self.module)}
-            own = [name for name in self.own if id(self.module.get_parameter(name)) in direct]
+            names = [name for name in self.parameters if id(self.module.get_parameter(name)) in direct]
             raise InvalidInput(
                 f"module {self.name} ({type(self.module).__name__.removeprefix('Tapped')}) holds trainable parameters "
-                f"of its own ({', '.join(own[:3])}), so it is run for each example by torch.vmap, which fails: {said} "
-                "If it consists of known layers otherwise, freeze these parameters; if not, freeze or replace it"
+                f"of its own ({', '.join(names[:3])}), so it is run for each example by torch.vmap, which fails: "
+                f"{first_line} If it consists of known layers otherwise, freeze these parameters; if not, freeze or "
+                "replace it"
             ) from error
 
 
@@ -208,19 +205,19 @@ class _TappedEmbedding:
         return y
 
 
-class _Expanded:
+class _Vmapped:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         site: Site = self._hush_site
-        held = {name: value.detach() for name, value in self.named_parameters(remove_duplicate=False)}
-        held |= dict(self.named_buffers(remove_duplicate=False))
+        state = {name: value.detach() for name, value in self.named_parameters(remove_duplicate=False)}
+        state |= dict(self.named_buffers(remove_duplicate=False))
         if site.uses is not None:
             shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
             site.uses.append(Use(0, 0, 0, torch.float32, shapes))
-        copies = {name: expanded(held[name], tap) for name, tap in site.taps.items()}
-        with nullcontext() if site.uses is None else site.explained():
-            y = run_each(site.twin, held, copies, args, kwargs, batch=site.batch)  # pyright: ignore[reportArgumentType]
+        copies = {name: expanded(state[name], tap) for name, tap in site.taps.items()}
+        with nullcontext() if site.uses is None else site.explain_vmap_errors():
+            y = run_vmapped(site.twin, state, copies, args, kwargs, batch=site.batch)  # pyright: ignore[reportArgumentType]
         if isinstance(self, FSDPModule):
-            # Its hooks hang on what comes out; on a view, changes in place would lose them.
+            # FSDP registers hooks on the output; on a view, in-place changes would lose them.
             y = tree_map_only(Tensor, Tensor.clone, y)
         return y
 
@@ -230,10 +227,10 @@ _TAPPED: dict[Kind, type] = {"linear": _TappedLinear, "conv1d": _TappedConv1D, "
 
 
 @cache
-def _worn_class(original: type[nn.Module], kind: Kind) -> type:
-    """What a module of class `original` wears while attached."""
-    if kind == "expanded":
-        bases: tuple[type, ...] = (_Expanded, original)
+def _tapped_class(original: type[nn.Module], kind: Kind) -> type:
+    """The class that a module of class `original` has while attached."""
+    if kind == "vmap":
+        bases: tuple[type, ...] = (_Vmapped, original)
     else:
         plain = _PLAIN.get(kind, original)
         if original.forward is plain.forward:
@@ -245,24 +242,24 @@ def _worn_class(original: type[nn.Module], kind: Kind) -> type:
 
 @contextmanager
 def attached(sites: Iterable[Site]) -> Iterator[None]:
-    """Every site's module wears its tapped class inside the block, and its own again afterwards."""
-    worn = [(site.module, type(site.module)) for site in sites]
+    """Every site's module has its tapped class inside the block, and its own again afterwards."""
+    originals = [(site.module, type(site.module)) for site in sites]
     try:
         for site in sites:
-            site.module.__dict__["_hush_site"] = site  # torch's own setattr is slow, for hundreds of modules a pass
-            object.__setattr__(site.module, "__class__", _worn_class(type(site.module), site.kind))
+            site.module.__dict__["_hush_site"] = site  # torch's own setattr is slow, with hundreds of modules per pass
+            object.__setattr__(site.module, "__class__", _tapped_class(type(site.module), site.kind))
             if site.twin is not None:
                 for module, twin in zip(site.module.modules(), site.twin.modules(), strict=True):
                     twin.training = module.training
         yield
     finally:
-        for module, original in worn:
+        for module, original in originals:
             object.__setattr__(module, "__class__", original)
             module.__dict__.pop("_hush_site", None)
 
 
 def find_sites(model: nn.Module) -> list[Site]:
-    """The modules to tap, so that each trainable parameter is held by at least one of them."""
+    """The modules to tap, so that each trainable parameter is state by at least one of them."""
     canonical = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     by_leaf = {
         id(p) for module in model.modules() if _leaf_kind(module) for p in module.parameters(recurse=False)
@@ -277,28 +274,30 @@ def find_sites(model: nn.Module) -> list[Site]:
         kind = _leaf_kind(module)
         direct = [p for p in _direct(module) if id(p) in canonical]
         if kind is None and (is_parametrized(module) or any(id(p) not in by_leaf for p in direct)):
-            kind = "expanded"
+            kind = "vmap"
         if kind is None:
             for child_name, child in module.named_children():
                 visit(child, f"{name}.{child_name}" if name else child_name)
             return
-        own = {
+        parameters = {
             local: canonical[id(p)]
             for local, p in module.named_parameters(remove_duplicate=False)
             if id(p) in canonical
         }
         _refuse(module, name, kind)
-        twin = twin_of(module, name) if kind == "expanded" else None
-        sites.append(Site(name=name or "(the model itself)", module=module, kind=kind, own=own, twin=twin))
+        twin = twin_of(module, name) if kind == "vmap" else None
+        sites.append(
+            Site(name=name or "(the model itself)", module=module, kind=kind, parameters=parameters, twin=twin)
+        )
 
     visit(model, "")
     return sites
 
 
 def _direct(module: nn.Module) -> list[nn.Parameter]:
-    """Parameters that a module uses itself, those in lists and dicts of parameters, which nobody calls, included."""
-    kept = (child for child in module.children() if isinstance(child, nn.ParameterList | nn.ParameterDict))
-    return [*module.parameters(recurse=False), *(p for child in kept for p in child.parameters())]
+    """Parameters that a module uses itself, including those in parameter lists and dicts, which are never called."""
+    containers = (child for child in module.children() if isinstance(child, nn.ParameterList | nn.ParameterDict))
+    return [*module.parameters(recurse=False), *(p for child in containers for p in child.parameters())]
 
 
 def _leaf_kind(module: nn.Module) -> Kind | None:
@@ -309,7 +308,7 @@ def _leaf_kind(module: nn.Module) -> Kind | None:
     if isinstance(module, nn.Embedding):
         return "embedding"
     if type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers."):
-        return "conv1d"  # GPT-2's linear layer, its weight stored the other way round
+        return "conv1d"  # GPT-2's linear layer, whose weight is stored transposed
     return None
 
 
@@ -319,7 +318,9 @@ def _refuse(module: nn.Module, name: str, kind: Kind) -> None:
         if wrong:
             raise InvalidInput(
                 f"embedding {name} uses {', '.join(wrong)}, for which per-example gradients are not defined; build it "
-                "without"
+                "without them"
             )
         if module.num_embeddings >= 2**24:
-            raise InvalidInput(f"embedding {name} has {module.num_embeddings:,} rows; at most {2**24 - 1:,} work")
+            raise InvalidInput(
+                f"embedding {name} has {module.num_embeddings:,} rows; at most {2**24 - 1:,} are supported"
+            )

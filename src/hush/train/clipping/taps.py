@@ -1,11 +1,10 @@
-"""Taps: where a forward pass lets per-example gradients out through autograd itself, without hooks or side effects.
+"""Taps: extra inputs of an operation through which autograd returns per-example gradients, without hooks.
 
-A tap is a tensor of no storage that enters an operation beside the parameter. The operation ignores it going forward
-and answers, going backward, with what we want as "the gradient of the tap": per-example gradients, or the operation's
-input and output gradient. Parameters themselves are detached: what no tap sees gets no gradient at all, so nothing
-reaches the model unclipped. Autograd adds up what a tap receives, so a parameter that is used several times is exact
-with all its cross terms, and since there is no side effect the whole pass compiles and may be recomputed
-(gradient checkpointing).
+A tap is a tensor without storage that enters an operation beside the parameter. The forward pass ignores it; the
+backward pass returns per-example gradients, or the operation's input and output gradient, as "the gradient of the tap".
+Parameters themselves are detached: what has no tap gets no gradient at all, so nothing reaches the model unclipped.
+Autograd adds up what a tap receives, so a parameter that is used several times is exact with all its cross terms. Since
+there are no side effects, the pass can be compiled and recomputed (gradient checkpointing).
 
 Shapes: B examples of a micro-batch, T positions, I inputs, O outputs, V rows of an embedding.
 """
@@ -21,7 +20,7 @@ __all__ = ["embedding_gradients", "embedding_pairs", "empty_tap", "expanded", "l
 
 
 def empty_tap(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tap of the given shape: one zero, seen from everywhere."""
+    """A tap of the given shape: a view of a single zero."""
     return _zero(dtype, device).expand(shape).requires_grad_()
 
 
@@ -57,13 +56,13 @@ class _LinearGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        back, x_BTI, grad_BTO = _way_back(ctx, grad)
+        back, x_BTI, grad_BTO = _backward_parts(ctx, grad)
         left, right = (x_BTI, grad_BTO) if ctx.transposed else (grad_BTO, x_BTI)
         return back, None, torch.bmm(left.transpose(1, 2), right), None
 
 
 class _LinearPairs(torch.autograd.Function):
-    """y = x Wᵀ; one tap receives x, the other the gradient of y: all that the weight's gradient is made of."""
+    """y = x Wᵀ; one tap receives x, the other the gradient of y: the factors of the weight's gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, tap_x: Tensor, tap_y: Tensor, transposed: bool) -> Tensor:
@@ -71,7 +70,7 @@ class _LinearPairs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        back, x_BTI, grad_BTO = _way_back(ctx, grad)
+        back, x_BTI, grad_BTO = _backward_parts(ctx, grad)
         return back, None, x_BTI, grad_BTO, None
 
 
@@ -93,7 +92,7 @@ class _EmbeddingGradients(torch.autograd.Function):
 
 
 class _EmbeddingPairs(torch.autograd.Function):
-    """y = W[ids]; the tap receives the gradient of y. The ids are known to the caller of the module."""
+    """y = W[ids]; the tap receives the gradient of y. The other tap receives the ids."""
 
     @staticmethod
     def forward(ctx: Any, ids: Tensor, weight: Tensor, tap_ids: Tensor, tap_y: Tensor, padding: int | None) -> Tensor:
@@ -105,7 +104,7 @@ class _EmbeddingPairs(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (ids,) = ctx.saved_tensors
         grad = _without_padding(grad, ids, ctx.padding)
-        # Gradients are floats: float32 holds every id below 2^24 exactly, which the caller has made sure of.
+        # Gradients are floats: float32 holds every id below 2^24 exactly, and larger embeddings are refused.
         return None, None, ids.reshape(len(ids), -1).float(), _by_example(grad), None
 
 
@@ -144,15 +143,15 @@ def _product(ctx: Any, x: Tensor, weight: Tensor, transposed: bool) -> Tensor:
     return x @ weight if transposed else functional.linear(x, weight)
 
 
-def _way_back(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-    """(gradient of x if it is asked for, x, gradient of y), the last two by example."""
+def _backward_parts(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    """(gradient of x if autograd needs it, x, gradient of y), the last two by example."""
     x, weight = ctx.saved_tensors
     back = grad @ (weight.t() if ctx.transposed else weight) if ctx.needs_input_grad[0] else None
     return back, _by_example(x), _by_example(grad)
 
 
 def _by_example(x: Tensor) -> Tensor:
-    """B × T × features, whatever stood between the first and the last dimension."""
+    """B × T × features, with all dimensions between the first and the last flattened into T."""
     return x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
 
 
