@@ -74,9 +74,9 @@ def whole_file(path: str | os.PathLike[str], *, owner_only: bool = False) -> Ite
 def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A new folder to fill. It gets its name, and replaces an older folder, only once it is complete.
 
-    On Linux the kernel exchanges old and new in one step, so a crash leaves one of the two. Where that step does not
-    exist, the old folder is renamed first: a crash right then leaves it beside, under a name that ends in .old, and
-    ``clear_leftovers`` gives it its name back.
+    On Linux the old and the new folder are exchanged by one system call, so a crash leaves one of the two. Where that
+    call does not exist, the old folder is renamed first: a crash at that moment leaves it under a name
+    ending in .old, and ``clear_leftovers`` renames it back.
     """
     target = Path(path).resolve()  # a link keeps its target
     target.parent.mkdir(parents=True, exist_ok=True)

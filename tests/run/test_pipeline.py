@@ -47,7 +47,8 @@ def test_holding_out_what_holds_secrets_is_refused(tmp_path: Path) -> None:
     small_desk(tmp_path)
     (tmp_path / "data.txt").write_text("".join(f"note {number} QX-1000\n" for number in range(30)))
     with pytest.raises(
-        InvalidInput, match=r"only 0 of 30 examples contain no secret.*no score could be shown.*0 to hold out none"
+        InvalidInput,
+        match=r"^plan\.hold_out=0\.2; only 0 of 30 examples contain no secret.*no score could be shown.*or 0 to hold out none",
     ):
         ran(tmp_path)
     assert not (tmp_path / "run" / "release").exists()
@@ -56,7 +57,7 @@ def test_holding_out_what_holds_secrets_is_refused(tmp_path: Path) -> None:
 def test_a_table_with_nothing_but_its_header_is_called_empty(tmp_path: Path) -> None:
     small_desk(tmp_path)
     (tmp_path / "table.csv").write_text("text\r\n")
-    with pytest.raises(InvalidInput, match=r"^data\.source: .*table\.csv holds no example; pass data"):
+    with pytest.raises(InvalidInput, match=r"^data\.source='.*table\.csv'; it holds no example; pass data"):
         ran(tmp_path, data={"source": "table.csv"})
 
 

@@ -24,11 +24,11 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "a name that nobody has": ({"model": {"name": "no-such-model"}}, "no-such-model: its configuration cannot be load"),
     "an empty folder": ({"model": {"name": "empty"}}, "empty: its configuration cannot be loaded"),
     "no weights": ({"model": {"name": "weightless"}}, "weightless holds no weights"),
-    "another task": ({"training": {"task": "masked"}}, "has no mask token; train it with training.task: causal"),
-    "too long": ({"training": {"max_length": 4096}}, "training.max_length: 4096; "),
-    "no such device": ({"training": {"device": "cuda:99"}}, "training.device: cuda:99 cannot be used here"),
+    "another task": ({"training": {"task": "masked"}}, "train it as a causal model: training.task=causal"),
+    "too long": ({"training": {"max_length": 4096}}, "training.max_length=4096; "),
+    "no such device": ({"training": {"device": "cuda:99"}}, "training.device='cuda:99'; it cannot be used here"),
     "no such column": ({"data": {"source": "table.csv", "column": "body"}}, "table.csv has no column 'body'"),
-    "no column that is text for certain": ({"data": {"source": "odd.csv"}}, "holds the text with data.column"),
+    "no column that is text for certain": ({"data": {"source": "odd.csv"}}, "holds the text as data.column"),
     "no such ids": ({"data": {"source": "table.csv", "id_column": "ids"}}, "table.csv has no column 'ids'"),
     "no such field": ({"data": {"source": "table.csv"}, "rules": FIELDS}, "table.csv has no column 'team'"),
     "no data at all": ({"data": {"source": "none.jsonl"}}, "none.jsonl holds no row that can be read"),
@@ -36,10 +36,13 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "no such reference": ({"audit": {"reference": "no-such-model"}}, "no-such-model: its configuration cannot be load"),
     "another tokenizer": (
         {"audit": {"reference": "other"}},
-        "other has another tokenizer, of 257 tokens and not the 258",
+        "other'; it has another tokenizer, of 257 tokens and not the 258",
     ),
     "held-out texts in no column": ({"audit": {"held_out": "odd.csv"}}, "odd.csv has the columns"),
-    "no such modules": ({"training": {"lora": {"targets": ["nothing"]}}}, "its modules with training.lora.targets"),
+    "no such modules": (
+        {"training": {"lora": {"targets": ["nothing"]}}},
+        "name the modules to adapt: training.lora.targets",
+    ),
 }
 
 

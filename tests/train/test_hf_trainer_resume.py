@@ -130,7 +130,9 @@ def test_an_owners_folder_that_is_older_than_a_released_checkpoint_is_refused(pl
     trainer_for(plan, tmp_path / "out", settings=settings, callbacks=[Stops(4)]).train(resume_from_checkpoint=True)
     shutil.rmtree(tmp_path / "out-hush")
     shutil.move(tmp_path / "backup", tmp_path / "out-hush")
-    with pytest.raises(InvalidInput, match=r"checkpoint-4 was released, but the newest undamaged state .* is of round 2"):
+    with pytest.raises(
+        InvalidInput, match=r"checkpoint-4 was released, but the newest undamaged state .* is of round 2"
+    ):
         trainer_for(plan, tmp_path / "out", settings=settings).train(resume_from_checkpoint=True)
 
 

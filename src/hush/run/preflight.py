@@ -103,8 +103,10 @@ def _check_audit(config: Config) -> None:
     trained = unloaded(config.located(config.model.name), task=config.training.task).tokenizer
     if reference.get_vocab() != trained.get_vocab():
         raise InvalidInput(
-            f"audit.reference: {name} has another tokenizer, of {len(reference)} tokens and not the {len(trained)} of "
-            f"the model; pass a model with the same one, or {BASE_MODEL}"
+            f"it has another tokenizer, of {len(reference)} tokens and not the {len(trained)} of the model; pass a "
+            f"model with the same one, or {BASE_MODEL}",
+            setting="reference",
+            value=name,
         )
 
 

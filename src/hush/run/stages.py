@@ -234,7 +234,9 @@ class PlanStage:
         secrets = Secrets.from_parquet(job.public("secrets.parquet"))
         incidence = Incidence.from_parquet(job.public("incidence.parquet"))
         if not incidence.num_examples:
-            raise InvalidInput(f"data.source: {job.config.source} holds no example; pass data with at least one")
+            raise InvalidInput(
+                "it holds no example; pass data with at least one", setting="source", value=job.config.source
+            )
         held_out = choose_held_out(incidence, asked.hold_out)
         _check_batch_size(asked.batch_size, incidence.num_examples - held_out.size)
         _check_ceilings(secrets, incidence)
@@ -273,7 +275,9 @@ def _check_batch_size(batch_size: float, examples: int) -> None:
     """Refuse more examples in a round than there are."""
     if batch_size > examples:
         raise InvalidInput(
-            f"plan.batch_size: {batch_size:g} is more than the {counted(examples, 'example')} to train on; lower it"
+            f"that is more than the {counted(examples, 'example')} to train on; lower it",
+            setting="batch_size",
+            value=batch_size,
         )
 
 
