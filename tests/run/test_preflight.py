@@ -28,7 +28,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "too long": ({"training": {"max_length": 4096}}, "training.max_length=4096; "),
     "no such device": ({"training": {"device": "cuda:99"}}, "training.device='cuda:99'; it cannot be used here"),
     "no such column": ({"data": {"source": "table.csv", "column": "body"}}, "table.csv has no column 'body'"),
-    "no column that is text for certain": ({"data": {"source": "odd.csv"}}, "holds the text as data.column"),
+    "no column that is text for certain": ({"data": {"source": "odd.csv"}}, "holds the text with data.column"),
     "no such ids": ({"data": {"source": "table.csv", "id_column": "ids"}}, "table.csv has no column 'ids'"),
     "no such field": ({"data": {"source": "table.csv"}, "rules": FIELDS}, "table.csv has no column 'team'"),
     "no data at all": ({"data": {"source": "none.jsonl"}}, "none.jsonl holds no row that can be read"),
@@ -39,7 +39,10 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         "other'; it has another tokenizer, of 257 tokens and not the 258",
     ),
     "held-out texts in no column": ({"audit": {"held_out": "odd.csv"}}, "odd.csv has the columns"),
-    "no such modules": ({"training": {"lora": {"targets": ["nothing"]}}}, "name the modules to adapt: training.lora.targets"),
+    "no such modules": (
+        {"training": {"lora": {"targets": ["nothing"]}}},
+        "name the modules to adapt: training.lora.targets",
+    ),
 }
 
 
