@@ -28,7 +28,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "too long": ({"training": {"max_length": 4096}}, "training.max_length=4096; "),
     "no such device": ({"training": {"device": "cuda:99"}}, "training.device='cuda:99'; it cannot be used here"),
     "no such column": ({"data": {"source": "table.csv", "column": "body"}}, "table.csv has no column 'body'"),
-    "no column that is text for certain": ({"data": {"source": "odd.csv"}}, "holds the text as data.column"),
+    "no column that is text for certain": ({"data": {"source": "odd.csv"}}, "holds the text with data.column"),
     "no such ids": ({"data": {"source": "table.csv", "id_column": "ids"}}, "table.csv has no column 'ids'"),
     "no such field": ({"data": {"source": "table.csv"}, "rules": FIELDS}, "table.csv has no column 'team'"),
     "no data at all": ({"data": {"source": "none.jsonl"}}, "none.jsonl holds no row that can be read"),
