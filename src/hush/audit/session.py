@@ -30,7 +30,7 @@ from hush.keys import DataKey
 from hush.numbers import counted
 from hush.storage import folder_digest, read_json, whole_file
 from hush.train.language_models import default_loss, masked_lm_loss
-from hush.train.pretrained import choose_device
+from hush.train.pretrained import DEFAULT_MAX_TOKENS, choose_device
 
 __all__ = [
     "AuditFolder",
