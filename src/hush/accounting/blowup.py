@@ -34,6 +34,7 @@ LARGEST_SIZE = 1 << 23  # entries of the T-fold lattice; weights that underflow 
 MAX_PRIOR_RATIO = 30.0  # priors up to this multiple may share the composition of the smallest; tightness only
 MAX_SHARED_ALLOWANCE = 1e-2  # of the accuracy: with more round-off a prior gets its own composition; tightness only
 UNDERFLOW_RESULT = 1e-306  # more than rounding to 0 can take from any result (E26)
+UNDERFLOW_SUM = 1e-315  # more than 2**23 weighted terms lose that are rounded to 0, 2**-1074 each (E26)
 MAX_THRESHOLD_EXPONENT = 600.0  # thresholds beyond it are not tried; tightness only, the error terms rely on it (E25)
 TOTAL_ROUNDING = 4 * EPS  # relative error of the total P-mass to the power T (E27)
 ATTACK_ROUNDING = 4 * EPS  # per round, of forming the P-masses (E29)
@@ -138,7 +139,7 @@ def hockey_stick(composed: Composed, total_p: float, rounds: int, *, log_prior: 
             p_right = _right_sums(tilted[begin:] * np.exp((1 - tilt) * u[begin:]))[: end - begin]
         spill = composed.entry_error * _geometric(tilt - 1.0, composed.step, size) + composed.wrapped
         excess = scaled(log_scale, np.maximum(p_right - right, 0.0))
-        error = scaled(log_scale, spill * local + loss * p_right)
+        error = scaled(log_scale, spill * local + loss * p_right + UNDERFLOW_SUM)
     else:
         p_left = np.cumsum(tilted[:end] * np.exp((1 - tilt) * u[:end]))[begin:]
         total = np.exp(rounds * np.log(total_p)) * (1 + TOTAL_ROUNDING)

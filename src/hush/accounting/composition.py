@@ -104,7 +104,7 @@ def _fold(index: Indices, weight: Array, rounds: int, first: int, least_size: in
     folded = irfft(power, n=size)
     round_off = 8 * EPS * np.log2(size + 1) * float(np.abs(power).sum())  # of the inverse FFT (E23)
     entry_error = 2.0 / size * (power_error + round_off)  # the half spectrum counts twice, normalised (E23)
-    return np.roll(folded, -(first % size)), entry_error, 2 * MAX_OUTSIDE, masses_per_place
+    return np.roll(folded, -(first % size)), entry_error, 3 * MAX_OUTSIDE, masses_per_place
 
 
 def _window(value: Array, log_weight: Array, rounds: int) -> tuple[float, float]:

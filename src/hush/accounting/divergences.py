@@ -261,4 +261,4 @@ def _log_moment(cells: Round, order: float) -> float:
 
 def _add_conceded(cells: Round, rounds: int, inside: Array) -> Array:
     conceded = cells.conceded_over(rounds)
-    return np.minimum(1.0, conceded + (1 - conceded) * inside)
+    return np.minimum(1.0, (conceded + (1 - conceded) * inside) * (1 + 4 * EPS))  # roundings of this line (E17)

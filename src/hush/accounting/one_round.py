@@ -82,6 +82,7 @@ def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:
     log_ratio_U, share_U = _log_ratio_at(shifts, edge_U)
     q_error = (12 * end + 128) * EPS / width  # of normal tails and shifted edges, relative to a cell (E18)
     # Only counts above 0 have an error, and each as a difference ratio_k - 1; share_U bounds their part of R.
+    sum_error = law.relative_error + TAIL_ROUNDING + EPS * shifts.mass_K.size  # of sums over counts (E14)
     count_error = 2 * q_error + law.relative_error + EPS * (8 + 2 * end * end)  # (E19)
     log_error = 4 * EPS * np.maximum(np.abs(log_ratio_U[:-1]), np.abs(log_ratio_U[1:]))  # (E19)
     ratio_error = count_error * share_U[1:] + log_error
@@ -96,8 +97,8 @@ def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:
         q_left=float(ndtr(LEFT_END)) * (1 + TAIL_ROUNDING),
         idle=float(shifts.mass_K[shifts.mean_K == 0.0].sum()),
         beyond=float(ndtr(-end)) * (1 + TAIL_ROUNDING),
-        conceded=min(1.0, (shifts.outside + past_end) * (1 + law.relative_error + TAIL_ROUNDING) + UNDERFLOW_MASS),
-        attainable=(past_end + shifts.dropped * float(ndtr(CONCEDED_SHIFT))) * (1 - law.relative_error - TAIL_ROUNDING),
+        conceded=min(1.0, (shifts.outside + past_end) * (1 + sum_error) + UNDERFLOW_MASS),
+        attainable=(past_end + shifts.dropped * float(ndtr(CONCEDED_SHIFT))) * (1 - sum_error),
     )
 
 

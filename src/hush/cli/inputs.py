@@ -25,7 +25,6 @@ from hush.storage import parquet_table
 __all__ = [
     "Problem",
     "Promises",
-    "check_batch_size",
     "equal_rates",
     "graph_from_json",
     "is_parquet",
@@ -284,17 +283,6 @@ def _with_ids(part: str, ids: tuple[str, ...]) -> str:
     return re.sub(r"\bsecret (\d+)\b", lambda match: ids[int(match[1])], part)
 
 
-def check_batch_size(batch_size: float, examples: int, *, held_out: int = 0) -> None:
-    """Refuse a batch size that is not above 0, or that exceeds the number of examples that are not held out."""
-    if not batch_size > 0:  # written so that NaN is refused
-        raise InvalidInput(f"--batch-size={batch_size:g}; pass a number above 0, the expected examples per round")
-    if batch_size > examples - held_out:
-        apart = f" that are not held out, of {examples:,}" if held_out else ""
-        raise InvalidInput(
-            f"--batch-size={batch_size:g} is more than the {counted(examples - held_out, 'example')}{apart}; lower it"
-        )
-
-
 def _check_stated(stated: dict[str, Any], path: Path, *names: str) -> None:
     for name in names:
         if name not in stated:
@@ -312,5 +300,7 @@ def _chosen_rates(
         return read_rates(rates_path)
     if batch_size is None:
         return rate
-    check_batch_size(batch_size, incidence.num_examples)
+    from hush.weights.choose import checked_batch_size
+
+    checked_batch_size(batch_size, incidence.num_examples)
     return batch_size / incidence.num_examples

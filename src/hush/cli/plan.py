@@ -122,12 +122,13 @@ def plan(
     """
     options = locals()
     from hush.cli.checks import check_folder_free, check_outside_data
-    from hush.cli.inputs import check_batch_size, read_promises, secrets_named_by_id
+    from hush.cli.inputs import read_promises, secrets_named_by_id
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import plan_record, show_plan
     from hush.plan.files import check_folder
     from hush.plan.make import choose_held_out, make_plan_holding_out
     from hush.plan.settings import PlanSettings
+    from hush.weights.choose import checked_batch_size
 
     check_folder(output)
     check_folder_free(output, "a plan", force=force)
@@ -136,7 +137,7 @@ def plan(
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
     settings = settings_from(PlanSettings, options, rounds=promises.rounds)
     held_out = choose_held_out(promises.incidence, settings.hold_out)
-    check_batch_size(settings.batch_size, promises.incidence.num_examples, held_out=held_out.size)
+    checked_batch_size(settings.batch_size, promises.incidence.num_examples, held_out=held_out.size)
     with working("Reading the data"):
         fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=promises.incidence.num_examples)
         check_scanned(incidence, fingerprint)
@@ -202,12 +203,13 @@ def frontier(
     """
     options = locals()
     from hush.cli.checks import check_output
-    from hush.cli.inputs import check_batch_size, read_promises, secrets_named_by_id
+    from hush.cli.inputs import read_promises, secrets_named_by_id
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import frontier_record, show_frontiers, write_rows
     from hush.plan.settings import PlanSettings
     from hush.report.figures import FORMS, frontier_figure, save_figure
     from hush.weights import frontier as sweep_frontier
+    from hush.weights.choose import checked_batch_size
 
     check_output(plot, incidence, secrets, option="--plot", forms=FORMS, force=force)
     check_output(output, incidence, secrets, plot, forms=("json", "csv"), force=force)
@@ -217,7 +219,7 @@ def frontier(
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
     # Each row has a noise and a strength of its own, so of a plan's settings only these three are stated here.
     settings = settings_from(PlanSettings, options, rounds=promises.rounds, capacity="accounted")
-    check_batch_size(settings.batch_size, promises.incidence.num_examples)
+    checked_batch_size(settings.batch_size, promises.incidence.num_examples)
     kinds: list[tuple[Capacity, Bound]] = [("accounted", "blowup"), ("paper", "blowup"), ("paper", "kl")]
     if capacity is not FrontierCapacity.all:
         kinds = [(capacity.value, settings.bound)]

@@ -229,6 +229,7 @@ class PlanStage:
 
     def run(self, job: RunJob) -> dict[str, Any]:
         from hush.plan.make import choose_held_out, make_plan_holding_out
+        from hush.weights.choose import checked_batch_size
 
         asked = job.config.plan
         secrets = Secrets.from_parquet(job.public("secrets.parquet"))
@@ -238,7 +239,7 @@ class PlanStage:
                 "it holds no example; pass data with at least one", setting="source", value=job.config.source
             )
         held_out = choose_held_out(incidence, asked.hold_out)
-        _check_batch_size(asked.batch_size, incidence.num_examples - held_out.size)
+        checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size)
         _check_ceilings(secrets, incidence)
         plan = make_plan_holding_out(
             incidence,
@@ -269,16 +270,6 @@ class PlanStage:
             return Estimate(f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}", None)
         size = f"{counted(scan['examples'], 'example')}, {counted(scan['secrets'], 'secret')}"
         return Estimate(size, 2 + scan["pairs"] / PLANNED_PAIRS_PER_SECOND)
-
-
-def _check_batch_size(batch_size: float, examples: int) -> None:
-    """Refuse more examples in a round than there are."""
-    if batch_size > examples:
-        raise InvalidInput(
-            f"that is more than the {counted(examples, 'example')} to train on; lower it",
-            setting="batch_size",
-            value=batch_size,
-        )
 
 
 def _check_ceilings(secrets: Secrets, incidence: Incidence) -> None:
