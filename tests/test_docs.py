@@ -20,6 +20,7 @@ BLOCK = re.compile(
     r"(?P<body>.*?)^(?P=indent)```\s*$",
     re.MULTILINE | re.DOTALL,
 )
+FENCED = re.compile(r"^(?P<indent> *)```\w*[^\n]*\n(?P<body>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
 
 
 def steps(page: str) -> Iterator[tuple[int, str, str]]:
@@ -57,6 +58,14 @@ def test_the_documentation_runs_as_it_reads(
         else:
             # Blank lines in front, so that a traceback points at the line of the page.
             exec(compile("\n" * (line - 1) + source, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_samples_fit_the_page(page: Path) -> None:
+    wide = [
+        line for block in FENCED.finditer(page.read_text()) for line in block["body"].splitlines() if len(line) > 88
+    ]
+    assert not wide
 
 
 def test_the_reader_of_pages_finds_what_runs_and_skips_what_is_marked() -> None:
