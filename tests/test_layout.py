@@ -1,6 +1,7 @@
 """The shape of the package: imports point down the flow, no modules import each other, and importing hush is fast."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -177,3 +178,12 @@ def test_every_public_name_exists_and_is_listed(name: str) -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = hush.nothing  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_tree_in_contributing_names_every_module() -> None:
+    text = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text()
+    tree = text[text.index("```text\nsrc/hush/") :]
+    words = set(re.findall(r"[\w*]+", tree[: tree.index("\n```\n", 5)]))
+    named = {module.stem for module in MODULES if module.name != "__init__.py"}
+    missing = {name for name in named if name not in words and not name.endswith("_kernels")}
+    assert not missing, f"add {sorted(missing)} to the tree in CONTRIBUTING.md"
