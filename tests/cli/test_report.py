@@ -115,7 +115,7 @@ def test_a_marked_run_needs_its_plan_and_a_run_of_another_plan_is_refused(folder
     fingerprints = {**planned.fingerprints, "model": "ab" * 32}
     certificate = replace(planned, fingerprints=fingerprints, marks=("insecure_seed was set",))
     (release / "certificate.json").write_text(json.dumps(certificate.to_dict()))
-    assert "pass the folder of its plan as" in refused(2, "report", marked, "--output", folder / "m.html")
+    assert "pass the folder of its plan as --plan" in refused(2, "report", marked, "--output", folder / "m.html")
     options = ("--output", folder / "m.html", "--no-compare", "--force", "--plan")
     assert run("report", marked, *options, folder / "plan").exit_code == 0
     assert "insecure_seed was set" in (folder / "m.html").read_text()

@@ -257,7 +257,7 @@ def _audit_inputs(
 ) -> "AuditInputs":
     """What the attacks use besides the run. compared: whether the data were checked against the plan with a key."""
     from hush.audit.canaries import read_canaries
-    from hush.audit.folders import SecretSpans as Places
+    from hush.audit.folders import SecretSpans
     from hush.audit.session import AuditInputs, read_named_run
     from hush.data import read_corpus
     from hush.scan.result import Scan
@@ -269,14 +269,14 @@ def _audit_inputs(
         for option in [name for name, value in stray.items() if value is not None]:
             raise InvalidInput(f"{option} needs the training data; pass --data or --canaries, or drop {option}")
     ids = run.plan.secret_ids
-    parts: list[Places] = []
+    parts: list[SecretSpans] = []
     if scan is not None:
-        parts.append(Places.of_scan(Scan.load(scan), ids))
+        parts.append(SecretSpans.of_scan(Scan.load(scan), ids))
     if spans is not None:
-        parts.append(Places.read(spans, ids))
+        parts.append(SecretSpans.read(spans, ids))
     planting = None if canaries is None else read_canaries(canaries)
     if planting is not None:
-        parts.append(Places.of_canaries(planting, ids))
+        parts.append(SecretSpans.of_canaries(planting, ids))
     elif add:
         raise InvalidInput("--add counts runs with canaries; pass --canaries of this run too, or drop --add")
     places = None

@@ -25,6 +25,7 @@ from hush.report.numbers import MethodNoise, SecretNumbers, closest_curves, pack
 from hush.report.page import Section, page
 from hush.report.plots import Look
 from hush.report.sections import headline
+from hush.report.settings import ReportSettings
 from hush.storage import read_json, whole_file
 from hush.weights import Frontier
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from hush.scan import Scan
 
 __all__ = [
-    "TITLE",
     "Report",
     "Source",
     "checked_training",
@@ -45,7 +45,6 @@ __all__ = [
 
 
 Rows = tuple[Mapping[str, Any], ...]
-TITLE = "Protection of secrets in training"
 EVALUATIONS = "evaluations.jsonl"  # of a release: a line for each evaluated round, on data without secrets
 MAX_TRAINING_ROWS = 200_000
 
@@ -76,7 +75,7 @@ class Report:
     training: Sequence[Mapping[str, Any]] = ()
     looks: Mapping[str, Look] = field(default_factory=dict)
     sections: Sequence[Section] = ()
-    title: str = TITLE
+    title: str = ReportSettings().title
     folder: str = "PLAN"
     show_text: bool = False
 

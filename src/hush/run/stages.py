@@ -351,15 +351,15 @@ def _prepare_audit(folder: Path) -> None:
 
 def _audit_inputs(job: RunJob, run: "AuditedRun") -> "AuditInputs":
     from hush.audit.canaries import read_canaries
-    from hush.audit.folders import SecretSpans as Places
+    from hush.audit.folders import SecretSpans
     from hush.audit.session import AuditInputs
     from hush.scan.result import Scan
 
     ids = run.plan.secret_ids
-    places = Places.of_scan(Scan.load(job.paths.scan), ids)
+    places = SecretSpans.of_scan(Scan.load(job.paths.scan), ids)
     planting = read_canaries(job.paths.canaries) if job.has_canaries else None
     if planting is not None:
-        places = places.with_(Places.of_canaries(planting, ids))
+        places = places.with_(SecretSpans.of_canaries(planting, ids))
     asked = job.audit
     reference = asked.reference
     if reference is not None:

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hush.audit.headline import STYLES, headline
-from hush.audit.record import discoverable_line, exposure_line, row_cells
-from hush.audit.record import extraction_cells as cell_cells
+from hush.audit.record import discoverable_line, exposure_line, extraction_cells, row_cells
 from hush.cli.results.accounting import Record
 from hush.console import counted, plain, show_rows
 
@@ -41,7 +40,7 @@ def show_audit(record: Record, folder: Path, console: Console) -> None:
         left_out = ", ".join(f"{count:,} {why}" for why, count in extraction["left_out"].items() if count)
         title = f"Extraction: {extraction['what']}, {counted(extraction['sequences'], 'sequence')}"
         title += f"; left out: {left_out}" if left_out else ""
-        show_rows(console, columns, map(cell_cells, extraction["cells"]), title=title)
+        show_rows(console, columns, map(extraction_cells, extraction["cells"]), title=title)
         if extraction["discoverable"]:
             console.print(discoverable_line(extraction), highlight=False, soft_wrap=True)
     if record["exposure"] is not None:
