@@ -124,7 +124,7 @@ def test_nothing_is_replaced_unless_it_is_said(story: dict[str, list[Result]], n
 
 def test_canaries_are_never_replaced(story: dict[str, list[Result]]) -> None:
     """A model may have been trained on them already."""
-    assert "name a new folder" in refused(2, *examples("canaries")[0])
+    assert "pass a new folder for the canaries as --output" in refused(2, *examples("canaries")[0])
     assert "No such option" in refused(2, *examples("canaries")[0], "--force")
 
 

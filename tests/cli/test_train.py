@@ -157,7 +157,7 @@ def test_unchecked_data_must_be_asked_for_and_is_marked(desk: Desk, tmp_path: Pa
     pages = list((tmp_path / "run" / "release").rglob("certificate.md"))
     assert pages
     assert all("NOT A CERTIFICATE: the data was not checked" in page.read_text() for page in pages)
-    assert "it will be checked; drop --unchecked-data" in refused(*desk.train(tmp_path / "new", "--unchecked-data"))
+    assert "the data are checked; drop --unchecked-data" in refused(*desk.train(tmp_path / "new", "--unchecked-data"))
 
 
 def test_a_run_goes_on_as_it_began_or_not_at_all(desk: Desk, tmp_path: Path) -> None:
@@ -190,13 +190,13 @@ BAD_QUESTIONS = {
     ),
     "a model in a folder that is here": (["--model", "{root}/plan/nosuch"], "plan/nosuch is not a folder"),
     "a file as a model": (["--model", "{root}/data.jsonl"], "data.jsonl is not a folder; pass the folder of a model"),
-    "no head": (["--model", "{root}/headless"], "pass --task causal or --task masked"),
-    "nothing to mask with": (["--model", "{root}/unmasked"], "has no mask token; train it with --task causal"),
+    "no head": (["--model", "{root}/headless"], "pass --task=causal or --task=masked"),
+    "nothing to mask with": (["--model", "{root}/unmasked"], "add one, or train it as a causal model: --task=causal"),
     "too long": (["--max-length", LENGTH + 1], f"takes from 2 to {LENGTH} tokens"),
     "half a public stream": (["--public-weight", 1], "--public-batch: pass the number of examples without secrets"),
     "a public stream too large": (["--public-weight", 1, "--public-batch", 56], "there are 55 public examples"),
     "targets without LoRA": (["--lora-target", "c_attn"], "add --lora, or drop --lora-target"),
-    "unknown targets": (["--lora", "--lora-target", "nothing"], "name its modules with --lora-target"),
+    "unknown targets": (["--lora", "--lora-target", "nothing"], "name the modules to adapt: --lora-target"),
     "no device": (["--device", "cuda:99"], "--device='cuda:99'; it cannot be used here"),
     "a learning rate of nothing": (["--learning-rate", 0], "--learning-rate=0.0; pass a number above 0 and up to 1000"),
     "no learning rate": (["--learning-rate", "nan"], "Invalid value for '--learning-rate'"),
