@@ -66,8 +66,8 @@ class Scenario:
     """A secret that is one of M equally likely candidates, and the training of a small model on it.
 
     data has one row per example; the rows ``holders`` contain the secret, and are replaced by those of a candidate:
-    candidates[key][c, i] is what example holders[i] is if c is the secret. loss gives one loss per example, as in
-    training. Every run starts from the parameters of ``model``, on a CPU. The optimizer is plain stochastic gradient
+    ``candidates[key][c, i]`` is what example ``holders[i]`` is if c is the secret. loss gives one loss per example, as
+    in training. Every run starts from the parameters of ``model``, on a CPU. The optimizer is plain stochastic gradient
     descent, so that two successive iterates give the noisy sum between them.
 
     The attacker knows the model, every other example, the candidates, rates, noise and clip norm; not the true
