@@ -85,7 +85,7 @@ def test_an_impossible_promise_ends_with_1_and_bad_input_with_2(config: Path) ->
     config.write_text(yaml.safe_dump(content | {"promises": {"prior": 0.01, "ceiling": 0.01}}))
     assert refused(1, "run", config, "--quiet").startswith("Error: rare-words-000000")
     config.write_text(yaml.safe_dump(content | {"plan": {"batch_size": 5000, "rounds": 3}}))
-    assert "plan.batch_size=5000.0; that is more than the 24 examples to train on" in refused(
+    assert "plan.batch_size=5000 is more than the 24 examples; lower it to at most 24" in refused(
         2, "run", config, "--quiet"
     )
     config.write_text(yaml.safe_dump(content | {"plan": {"batch_size": 4, "round": 3}}))
