@@ -115,7 +115,7 @@ class DryRun:
         except FAILURES as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            raise Unattributable(first_line(error)) from error
+            raise Unattributable(_why_failed(error, plain, size)) from error
         bypassing = [site for site in sites if site.bypassed]
         for site in bypassing:
             as_vmap_fallback(site)
@@ -149,6 +149,20 @@ class DryRun:
                 f"the loss has shape {tuple(result.shape)} for {size} examples; return one loss for each"
             )
         return uses, result
+
+
+def _why_failed(error: BaseException, uses: Uses, size: int) -> str:
+    """Why a pass with taps fails where the same pass without them does not."""
+    if isinstance(error, InvalidInput):  # by a site, which says why
+        return str(error)
+    shared = [
+        f"{name} gets {use.shapes[0] if use.shapes else 'no tensor'}"
+        for name, calls in uses.items()
+        for use in calls
+        if not any(shape[:1] and shape[0] % size == 0 for shape in use.shapes)
+    ]
+    where = f"; there are {size} examples, and {', '.join(dict.fromkeys(shared[:3]))}" if shared else ""
+    return f"the pass over all examples at once fails ({first_line(error)}){where}"
 
 
 def first_line(error: BaseException) -> str:

@@ -287,23 +287,24 @@ class _Counted:
 
 Mode = Literal["tapped", "counted", "recorded"]
 _PLAIN: dict[Kind, type] = {"linear": nn.Linear, "embedding": nn.Embedding}
-_TAPPED: dict[Kind, type] = {"linear": _TappedLinear, "conv1d": _TappedConv1D, "embedding": _TappedEmbedding}
+_ATTACHED: dict[Kind, type] = {
+    "linear": _TappedLinear,
+    "conv1d": _TappedConv1D,
+    "embedding": _TappedEmbedding,
+    "vmap": _Vmapped,
+}
 
 
 @cache
 def _attached_class(original: type[nn.Module], kind: Kind, mode: Mode) -> type:
     """The class that a module of class `original` has while attached."""
-    if mode == "recorded":
-        bases: tuple[type, ...] = (_Recorded, original)
-    elif kind == "vmap":
-        bases = (_Vmapped, original)
-    else:
-        plain = _PLAIN.get(kind, original)
-        if original.forward is plain.forward:
-            bases = (_TAPPED[kind], original)
-        else:  # a subclass with its own forward: its super().forward must be ours
-            tapped = type("Tapped", (_TAPPED[kind], plain), {})
-            bases = (_Counted, original, tapped) if mode == "counted" else (original, tapped)
+    ours = _Recorded if mode == "recorded" else _ATTACHED[kind]
+    plain = _PLAIN.get(kind, original)
+    if original.forward is plain.forward:
+        bases: tuple[type, ...] = (ours, original)
+    else:  # a subclass with its own forward: its super().forward must be ours
+        inner = type("Tapped", (ours, plain), {})
+        bases = (_Counted, original, inner) if mode == "counted" else (original, inner)
     return type(f"Tapped{original.__name__}", bases, {})
 
 
