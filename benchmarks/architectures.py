@@ -86,8 +86,8 @@ def survey(model_type: str, task: str) -> Verdict:
     model, loss = tiny_model(model_type, task), LOSSES[task]
     accepted = inspect.signature(model.forward).parameters
     batches = [
-        {name: value for name, value in tiny_batch(task, seed=seed).items() if name == "labels" or name in accepted}
-        for seed in (1, 2, 3)
+        {name: value for name, value in texts.items() if name == "labels" or name in accepted}
+        for texts in (tiny_batch(model_type, task, seed=seed) for seed in (1, 2, 3))
     ]
     all_real = torch.ones(len(batches[0]["labels"]), dtype=torch.bool)
     one_empty = torch.arange(len(all_real)) != 2
@@ -121,9 +121,9 @@ def _change_by_padding(model: nn.Module, loss: Any, batch: Mapping[str, Tensor])
     with torch.no_grad():
         together = loss(model, batch)
         for row, tokens in enumerate(batch["input_ids"]):
-            length = int((tokens != PADDING).sum())
+            inside = (tokens != PADDING).nonzero().flatten()
             alone = {
-                name: value[row : row + 1, :length] if value.dim() == 2 else value[row : row + 1]
+                name: value[row : row + 1, inside] if value.dim() == 2 else value[row : row + 1]
                 for name, value in batch.items()
             }
             changes.append((loss(model, alone)[0] - together[row]).abs() / together[row].abs().clamp_min(1))

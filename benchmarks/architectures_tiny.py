@@ -25,6 +25,8 @@ AUTO_CLASSES = {
     "classification": "AutoModelForSequenceClassification",
 }
 
+PADDED_LEFT = [("xlnet", "classification")]  # which classifies by the last token, whatever it is
+
 # What cannot be made from texts alone, or not without a package that the project does not install.
 NOT_TRIED = {
     "gemma3n": "needs the package timm",
@@ -208,7 +210,7 @@ def tiny_model(model_type: str, task: str, *, seed: int = 0) -> nn.Module:
     return model.train()
 
 
-def tiny_batch(task: str, *, seed: int) -> dict[str, Tensor]:
+def tiny_batch(model_type: str, task: str, *, seed: int) -> dict[str, Tensor]:
     """Four padded texts of several lengths, each of which ends with END once, with labels for the task."""
     generator = torch.Generator().manual_seed(seed)
     size, length = len(LENGTHS), max(LENGTHS)
@@ -227,4 +229,8 @@ def tiny_batch(task: str, *, seed: int) -> dict[str, Tensor]:
         chosen &= place < lengths - 1
         labels = labels.masked_fill(~chosen, -100)
         tokens = tokens.masked_fill(chosen, MASK)
-    return {"input_ids": tokens, "attention_mask": inside.long(), "labels": labels}
+    batch = {"input_ids": tokens, "attention_mask": inside.long(), "labels": labels}
+    if (model_type, task) in PADDED_LEFT:
+        from_end = (place + lengths) % length
+        batch = {name: value.gather(1, from_end) if value.dim() == 2 else value for name, value in batch.items()}
+    return batch

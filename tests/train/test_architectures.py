@@ -90,9 +90,7 @@ def test_the_page_lists_what_transformers_registers(
 def test_a_page_reads_back_as_it_was_written(architectures: Any) -> None:
     names = architectures.registered()
     verdicts = [
-        architectures.Verdict(
-            model_type=model_type, task=task, verdict="refused", reason=f"a | b [{number}] *c* \\ `d`"
-        )
+        architectures.Verdict(model_type=model_type, task=task, verdict="refused", reason=f"a | [{number}] *c* \\ `d`")
         for number, (model_type, task, _) in enumerate(names)
     ]
     rows = architectures.rows_of_page(architectures.page(verdicts))
