@@ -8,8 +8,10 @@ probes check), and its norm is at most C, rounding of the norm included. Padded 
 gradient is not finite, add exactly 0.
 """
 
+import secrets
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -17,6 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
+from hush.train.clipping.attribution import Weighing, is_due
+from hush.train.clipping.dry_run import (
+    FAILURES,
+    CallsChanged,
+    CompiledForward,
+    DryRun,
+    Misattributed,
+    Unattributable,
+    first_line,
+    head_agrees,
+    recorded,
+)
 from hush.train.clipping.lm_head import Head, find_head
 from hush.train.clipping.norms import (
     UNIT,
@@ -30,17 +44,18 @@ from hush.train.clipping.norms import (
 from hush.train.clipping.routes import (
     BatchShape,
     ClippingPlan,
-    DryRun,
     GradsByParameter,
     LayerRoute,
     SiteTaps,
+    Tap,
     batch_shape,
-    head_agrees,
     plan_clipping,
+    plan_one_by_one,
 )
 from hush.train.clipping.sites import attached, find_sites
 from hush.train.distributed import Ranks, is_sharded
 from hush.train.language_models import Loss, logits_and_labels
+from hush.train.probes import without_side_effects
 
 __all__ = ["MARGIN", "Clipped", "Clipper", "ClippingPlan", "LayerRoute"]
 
@@ -95,7 +110,8 @@ class Clipper:
         self._use_head(find_head(model, loss, backend=backend))
         self._sharded = is_sharded(model)
         self._totals: dict[str, Tensor] = {}
-        self._run_model, self._kernels = self._forward, Kernels()
+        self._warned = False
+        self._compiled, self._kernels = None, Kernels()
         if backend is not None:
             # Shapes are few and fixed, so each gets its own compiled variant; by default torch stops at the eighth of a
             # function. One graph or an error: a pass in several graphs would be slow without notice.
@@ -103,7 +119,7 @@ class Clipper:
             limits.recompile_limit = max(limits.recompile_limit, MAX_COMPILED_VARIANTS)
             limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 8 * MAX_COMPILED_VARIANTS)
             options: dict[str, Any] = {"dynamic": False, "fullgraph": True, "backend": backend}
-            self._run_model = torch.compile(self._run_model, **options)
+            self._compiled = CompiledForward(self._forward, options)
             self._kernels = Kernels.compiled(options)
 
     @property
@@ -140,7 +156,7 @@ class Clipper:
         """
         batch = {name: value.to(self._device, non_blocking=True) for name, value in batch.items()}
         with torch.autocast(self._device.type, enabled=False):
-            return self._plan_for(batch)
+            return self._plan_for(batch)[0]
 
     def routes(self) -> tuple[LayerRoute, ...]:
         """The routes of the plan that was made last, one for each layer and parameter; empty before the first batch."""
@@ -148,14 +164,45 @@ class Clipper:
         return () if plan is None else plan.routes
 
     def _accumulate(self, batch: Mapping[str, Tensor], real: Tensor) -> Clipped:
-        most_labelled = 0 if self._head is None else max(1, self._head.most_labelled(batch["labels"]))
+        most_labelled = self._most_labelled(batch)  # before anything waits for the device
         batch = {name: value.to(self._device, non_blocking=True) for name, value in batch.items()}
         real = real.to(self._device, non_blocking=True)
-        plan = self._plan_for(batch)
+        plan, is_new = self._plan_for(batch)
+        if not self._totals:
+            self._totals = {name: self._zeros(name) for name in self._parameters}
+        problem = ""
+        for _ in range(2):
+            if plan.one_by_one is not None:
+                return self._one_by_one(batch, real)
+            prove = self._is_proof_due(plan, is_new)
+            try:
+                losses, grads = self._per_example_grads(plan, batch, real, most_labelled, prove=prove)
+                break
+            except Misattributed as found:
+                plan, problem = self._doubted(plan, str(found)), str(found)
+            except CallsChanged as found:  # so this batch is looked at, and this pass begins again
+                plan, is_new, problem = self._make_plan(batch, plan.batch_shape), True, str(found)
+        else:
+            raise InvalidInput(
+                f"{problem}; and again in another pass over the same batch. Layers that are left out at random, or "
+                "that follow a state of the model, cannot be clipped: make every pass over a batch call the same layers"
+            )
+        with torch.no_grad(), _full_precision():
+            norms = self._add_clipped(grads, losses, real)
+        return Clipped(losses.float(), norms)
+
+    def _per_example_grads(
+        self, plan: ClippingPlan, batch: Mapping[str, Tensor], real: Tensor, most_labelled: int, *, prove: bool
+    ) -> tuple[Tensor, GradsByParameter]:
+        """(losses, their gradients by parameter). If `prove`, by an eager pass that also proves whose they are."""
         taps = self._taps.fit(plan, len(real))
         head_grads: dict[str, PerExampleGrads] = {}
         with self._tapped():
-            losses = self._run_model(batch)
+            if prove or self._compiled is None:
+                with recorded(self._taps.sites, plan.calls, together=self._sharded):
+                    losses = self._forward(batch)
+            else:
+                losses = self._compiled(plan, batch)
             if self._head is not None:
                 losses, *by_role = self._head.losses(losses, batch["labels"], most_labelled)
                 head_grads = {
@@ -163,15 +210,27 @@ class Clipper:
                     for name, grads in zip(self._head_names, by_role, strict=True)
                     if name and grads is not None
                 }
-            answers = torch.autograd.grad(torch.where(real, losses, 0.0).sum(), list(taps.values()), allow_unused=True)
-        grads = self._taps.per_example_grads(plan, dict(zip(taps, answers, strict=True)))
+            counted = torch.where(real, losses, 0.0)
+            answers = self._answers(counted, taps, retain_graph=prove)
+            if prove:
+                self._prove(counted, taps, answers, plan)
+        grads = self._taps.per_example_grads(plan, answers)
         for name, from_head in head_grads.items():  # joined with those of layers that share the head's parameters
             grads[name] = merged([from_head, *grads.get(name, [])])
-        if not self._totals:
-            self._totals = {name: self._zeros(name) for name in self._parameters}
-        with torch.no_grad(), _full_precision():
-            norms = self._add_clipped(grads, losses.detach(), real)
-        return Clipped(losses.detach().float(), norms)
+        return losses.detach(), grads
+
+    def _answers(
+        self, losses: Tensor, taps: Mapping[Tap, Tensor], *, retain_graph: bool = False, weight: Tensor | None = None
+    ) -> dict[Tap, Any]:
+        """The gradients of the taps for the sum of these losses, multiplied by the weights if there are some."""
+        if not losses.requires_grad:
+            return dict.fromkeys(taps)
+        weight = None if weight is None else weight.to(losses.dtype)
+        ones = torch.ones_like(losses) if weight is None else weight
+        found = torch.autograd.grad(
+            losses, list(taps.values()), ones, allow_unused=True, retain_graph=retain_graph or None
+        )
+        return dict(zip(taps, found, strict=True))
 
     def _add_clipped(self, grads: GradsByParameter, losses: Tensor, real: Tensor) -> Tensor:
         """Add each example's gradient, scaled to norm at most C, to the sums; returns the norms before clipping, which
@@ -194,43 +253,154 @@ class Clipper:
             add_clipped_sum_(self._totals[name], parts, scale, self._kernels)
         return norm
 
+    def _one_by_one(self, batch: Mapping[str, Tensor], real: Tensor) -> Clipped:
+        """Each example in a pass of its own: every gradient of its backward pass is its own."""
+        totals = torch.zeros(2, len(real), device=real.device)
+        alone = real.new_ones(1)
+        for row in real.nonzero().flatten().tolist():
+            with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):
+                loss = self._loss(self._model, {name: value[row : row + 1] for name, value in batch.items()})
+            if loss.shape != (1,):
+                raise InvalidInput(f"the loss has shape {tuple(loss.shape)} for 1 example; return one loss for each")
+            grads: GradsByParameter = {}
+            if loss.requires_grad:
+                parameters = list(self._parameters.values())
+                found = torch.autograd.grad(loss.sum(), parameters, allow_unused=True)
+                grads = {
+                    name: [g.unsqueeze(0)] for name, g in zip(self._parameters, found, strict=True) if g is not None
+                }
+            with torch.no_grad(), _full_precision():
+                totals[0, row] = loss.detach().float()[0]
+                totals[1, row] = self._add_clipped(grads, loss.detach(), alone)[0]
+        return Clipped(totals[0], totals[1])
+
+    # ---- attribution ----
+
+    def _is_proof_due(self, plan: ClippingPlan, is_new: bool) -> bool:
+        """Whether attribution is proven on this batch; ranks with shards do it together."""
+        shape = plan.batch_shape
+        self._uses[shape] = use = self._uses.get(shape, 0) + 1
+        due = plan.every_batch is not None or shape in self._open_proofs or is_due(use)
+        due = due and not is_new  # then it was proven on this batch already
+        return bool(Ranks.current().max(due)) if self._sharded else due
+
+    def _prove(
+        self, losses: Tensor, taps: Mapping[Tap, Tensor], answers: Mapping[Tap, Any], plan: ClippingPlan
+    ) -> None:
+        """Raise Misattributed unless block j of every tap's gradient comes from loss j alone."""
+        if losses.requires_grad:
+            parameters = list(self._parameters.values())  # detached in their modules, so no loss should reach them
+            ones = torch.ones_like(losses)
+            reached = torch.autograd.grad(losses, parameters, ones, allow_unused=True, retain_graph=True)
+            outside = [name for name, g in zip(self._parameters, reached, strict=True) if g is not None]
+            if outside:
+                raise Misattributed(f"{', '.join(outside[:3])} is used outside of its own module's forward")
+        elif not any(self._head_names):
+            raise InvalidInput(
+                f"no trainable parameter ({', '.join(self.names[:3])}) has a part in the losses of this batch; train "
+                "parameters that the loss depends on"
+            )
+        dtypes = {tap.dtype for tap in taps.values()}
+        weighing = Weighing(len(losses), dtypes, losses.device)
+        weighing.see_plain(self._taps.block_gradients(answers))
+        wrong: list[Tap] = []
+        for weight in weighing.weights:
+            again = self._answers(losses, taps, retain_graph=True, weight=weight)
+            wrong += weighing.wrong(weight, self._taps.block_gradients(again))
+        conclusive = weighing.compared > 1 or len(losses) == 1
+        (self._open_proofs.discard if conclusive else self._open_proofs.add)(plan.batch_shape)
+        sites = list(dict.fromkeys(site for site, _, _ in wrong))
+        is_wrong = bool(Ranks.current().max(bool(sites))) if self._sharded else bool(sites)
+        if is_wrong:
+            raise Misattributed(
+                f"rows of {', '.join(sites[:3]) or 'a layer (on another rank)'} do not belong to the examples of their "
+                "places: another example's loss depends on them"
+            )
+
+    def _doubted(self, plan: ClippingPlan, problem: str) -> ClippingPlan:
+        """What replaces a plan that failed on a batch after its first."""
+        if plan.every_batch is None:
+            raise InvalidInput(
+                f"{problem}. Batches before this one did not show that, and not all of them were checked, so their "
+                "sums cannot be relied on; hush does not see what decides which rows go where in this model. Change "
+                "the model, or train with micro-batches of one example"
+            )
+        self._plans[plan.batch_shape] = self._fallback(plan.batch_shape, problem)
+        return self._plans[plan.batch_shape]
+
     # ---- plans ----
 
-    def _plan_for(self, batch: Mapping[str, Tensor]) -> ClippingPlan:
+    def _plan_for(self, batch: Mapping[str, Tensor]) -> tuple[ClippingPlan, bool]:
+        """(the plan, whether it was made on this batch)."""
         shape = batch_shape(batch)
         is_new = shape not in self._plans
         if self._sharded:  # a dry run communicates, so all ranks make one if any rank must
             is_new = bool(Ranks.current().max(is_new))
-        if is_new:
-            self._plans[shape] = self._make_plan(batch, shape)
-        return self._plans[shape]
+        return self._make_plan(batch, shape) if is_new else self._plans[shape], is_new
 
     def _make_plan(self, batch: Mapping[str, Tensor], shape: BatchShape) -> ClippingPlan:
+        """Plan for batches like this one, and prove attribution on it and on a rotation of it."""
+        try:
+            plan = self._plan_one_pass(batch, shape)
+            size = len(next(iter(batch.values())))
+            rotations = [0] if size == 1 else [0, 1 + secrets.randbelow(size - 1)]
+            with without_side_effects(self._model):
+                for rotation in rotations:
+                    self._prove_on(plan, {name: value.roll(rotation, 0) for name, value in batch.items()})
+        except (Unattributable, Misattributed, CallsChanged) as found:
+            plan = self._fallback(shape, str(found))
+        self._plans[shape] = plan
+        return plan
+
+    def _prove_on(self, plan: ClippingPlan, batch: Mapping[str, Tensor]) -> None:
+        """Prove attribution on this batch without adding anything to the sums."""
+        real = torch.ones(len(next(iter(batch.values()))), dtype=torch.bool, device=self._device)
+        most_labelled = self._most_labelled(batch)
+        try:
+            self._per_example_grads(plan, batch, real, most_labelled, prove=True)
+        except FAILURES as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise Unattributable(first_line(error)) from error
+
+    def _fallback(self, shape: BatchShape, reason: str) -> ClippingPlan:
+        """The plan that takes example by example, for this reason; refused where that is not exact."""
+        if self._sharded:
+            raise InvalidInput(
+                f"{reason}. Such a model can be clipped example by example only, which needs all of its parameters in "
+                "every process: train replicas instead of shards, or freeze these layers"
+            )
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"gradients are taken example by example, which is exact and slow: {reason}. Each example has a "
+                "forward and a backward pass of its own, and nothing is compiled",
+                stacklevel=2,
+            )
+        return plan_one_by_one(self.names, shape=shape, reason=reason)
+
+    def _plan_one_pass(self, batch: Mapping[str, Tensor], shape: BatchShape) -> ClippingPlan:
+        """The plan by which one pass serves all examples of such batches, if its rows are where they seem to be."""
         if self._head is not None and not self._plans:
             model, loss, autocast = self._model, self._loss, self._autocast
             if not head_agrees(self._head, batch, model=model, loss=loss, forward=self._forward, autocast=autocast):
                 self._use_head(None)  # this model does more to its logits than the chunked head knows of
-        dry_run = DryRun(taps=self._taps, forward=self._tapped_forward, gives_losses=self._head is None)
-        uses = dry_run.uses(batch)
-        if not any(uses.values()) and not any(self._head_names):
-            raise InvalidInput(
-                f"no trainable parameter ({', '.join(self.names[:3])}) is used through its own module's forward, "
-                "where per-example gradients are taken; call that module in the loss, or train other parameters"
-            )
-        dry_run.refuse_ambiguous(uses, batch)
+        bypassed = nullcontext if self._head is None else self._head.bypassed
+        dry_run = DryRun(taps=self._taps, forward=self._forward, bypassed=bypassed, gives_losses=self._head is None)
+        findings = dry_run.findings(batch)
         weight, *_ = self._head_names
         head = None
         if self._head is not None:
             layer = next(name for name, module in self._model.named_modules() if module is self._head.module)
             head = layer, [name for name in self._head_names if name], weight
-        plan = plan_clipping(self._taps.sites, uses, shape=shape, device=self._device.type, head=head)
+        plan = plan_clipping(self._taps.sites, findings, shape=shape, device=self._device.type, head=head)
         sharing = [
             (site.name, local) for site in self._taps.sites for local, name in site.parameters.items() if name == weight
         ]
         # What shares the head's weight must come in factors, as the head's own gradient does.
         if any(plan.taps[place].pair is None for place in sharing):
             self._use_head(None)
-            return self._make_plan(batch, shape)
+            return self._plan_one_pass(batch, shape)
         return plan
 
     def _use_head(self, head: Head | None) -> None:
@@ -244,6 +414,8 @@ class Clipper:
             self._head_names = [names.get(id(head.module.weight)), names.get(id(head.module.bias))]
         self._taps = SiteTaps(sites, self._parameters)
         self._plans: dict[BatchShape, ClippingPlan] = {}
+        self._uses: dict[BatchShape, int] = {}
+        self._open_proofs: set[BatchShape] = set()  # of which too few examples had a gradient so far
 
     # ---- forward passes ----
 
@@ -255,9 +427,8 @@ class Clipper:
             hidden, _ = logits_and_labels(self._model, batch)
             return hidden.to(self._autocast or hidden.dtype)
 
-    def _tapped_forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        with self._tapped():
-            return self._forward(batch)
+    def _most_labelled(self, batch: Mapping[str, Tensor]) -> int:
+        return 0 if self._head is None else max(1, self._head.most_labelled(batch["labels"]))
 
     def _tapped(self) -> ExitStack:
         """The model with its sites tapped, and its head bypassed if that is computed in chunks."""

@@ -11,40 +11,37 @@ A dry run of the forward pass tells how often each layer is called and on how ma
 - vmap fallback: modules that are neither linear nor embedding layers run under ``torch.vmap`` with one copy of their
   parameters per example; their gradients are dense.
 - lm head: the output layer and loss of a language model, in chunks (:mod:`hush.train.clipping.lm_head`).
-
-The dry run leaves no trace in the model, and refuses models whose examples cannot be told apart by the first dimension.
+- example by example: where rows of some layer cannot be attributed to examples (routed rows, tables that all examples
+  share, parameters that are used outside of their module), each example has a forward and a backward pass of its own.
+  Exact for any model, and slow.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
-from hush.errors import InvalidInput
-from hush.train.clipping.lm_head import Head
+from hush.train.clipping.attribution import Layout
+from hush.train.clipping.dry_run import Calls, Findings, calls_of
 from hush.train.clipping.norms import Factors, PerExampleGrads, Rows, merged
 from hush.train.clipping.sites import Site, Use
 from hush.train.clipping.taps import empty_tap
-from hush.train.language_models import Loss
-from hush.train.probes import without_side_effects
 
 __all__ = [
     "BatchShape",
     "ClippingPlan",
-    "DryRun",
     "GradsByParameter",
     "LayerRoute",
     "Place",
     "SiteTaps",
+    "Tap",
     "TapSpec",
-    "Uses",
     "batch_shape",
-    "head_agrees",
     "plan_clipping",
+    "plan_one_by_one",
 ]
 
 
@@ -57,14 +54,12 @@ GRAM_PASSES = 9  # over T × T numbers of 4 bytes: both matrices written, multip
 DENSE_PASSES = 3  # over O × I numbers: written, read for the norm, read for the sum
 
 Batch = Mapping[str, Tensor]
-Forward = Callable[[Batch], Tensor]
 BatchShape = tuple[tuple[str, tuple[int, ...]], ...]  # the name and shape of each tensor
 Place = tuple[str, str]  # a site and its own name for one of its parameters
 Tap = tuple[str, str, int]  # a place and 0 or 1: the input or the output gradient of a pair
-Uses = dict[str, list[Use]]  # by site
 GradsByParameter = dict[str, list[PerExampleGrads]]  # by the model's parameters
 
-RouteName = Literal["ghost norm", "dense per-example gradient", "vmap fallback", "lm head"]
+RouteName = Literal["ghost norm", "dense per-example gradient", "vmap fallback", "lm head", "example by example"]
 
 
 # ---- plans ----
@@ -93,19 +88,31 @@ class TapSpec:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClippingPlan:
-    """The routes of all trained layers for batches of one shape; ``str`` gives them as a table."""
+    """The routes of all trained layers for batches of one shape; ``str`` gives them as a table.
+
+    calls: how each layer is called in a pass over such a batch. layouts: how inputs hold the examples, where shapes
+    alone would mislead. one_by_one: why each example has a pass of its own; None if one pass serves all. every_batch:
+    why attribution is proven again at every batch; None if it is from time to time.
+    """
 
     batch_shape: BatchShape
     routes: tuple[LayerRoute, ...]
     taps: Mapping[Place, TapSpec]
+    calls: Calls = field(default_factory=dict)
+    layouts: Mapping[str, Mapping[tuple[int, ...], Layout]] = field(default_factory=dict)
+    one_by_one: str | None = None
+    every_batch: str | None = None
 
     def __str__(self) -> str:
         rows = [("layer", "parameter", "route", "why")]
         rows += [(row.layer, row.parameter, row.route, row.reason) for row in self.routes]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        return "\n".join(
+        lines = [
             "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]) for row in rows
-        )
+        ]
+        if self.every_batch is not None:
+            lines.append(f"attribution is proven at every batch: {self.every_batch}")
+        return "\n".join(lines)
 
 
 def batch_shape(batch: Batch) -> BatchShape:
@@ -115,17 +122,18 @@ def batch_shape(batch: Batch) -> BatchShape:
 
 def plan_clipping(
     sites: list[Site],
-    uses: Uses,
+    findings: Findings,
     *,
     shape: BatchShape,
     device: str,
     head: tuple[str, Collection[str], str | None] | None = None,
 ) -> ClippingPlan:
-    """The plan for batches of this shape, from how the sites were used in a dry run.
+    """The plan for batches of this shape, from what dry runs found out about one of them.
 
     head: the layer whose loss is computed in chunks, its trained parameters, and its weight's name if that is trained.
     What shares this weight must come in factors, as the head's own gradient may.
     """
+    uses = findings.uses
     tied_to_head = None if head is None else head[2]
     holders: dict[str, list[Site]] = {}
     for site in sites:
@@ -178,7 +186,28 @@ def plan_clipping(
         layer, parameters, _ = head
         reason = "its loss is one of hush's: computed at labelled positions, in chunks of examples"
         routes += [LayerRoute(layer=layer, parameter=name, route="lm head", reason=reason) for name in parameters]
-    return ClippingPlan(batch_shape=shape, routes=tuple(routes), taps=MappingProxyType(taps))
+    return ClippingPlan(
+        batch_shape=shape,
+        routes=tuple(routes),
+        taps=MappingProxyType(taps),
+        calls=calls_of(uses),
+        layouts=findings.layouts,
+        every_batch=findings.moved_by,
+    )
+
+
+def plan_one_by_one(names: Collection[str], *, shape: BatchShape, reason: str) -> ClippingPlan:
+    """The plan in which each example has a pass of its own, which is exact for any model."""
+    routes = tuple(
+        LayerRoute(
+            layer=name.rpartition(".")[0] or "(the model itself)",
+            parameter=name,
+            route="example by example",
+            reason=reason,
+        )
+        for name in names
+    )
+    return ClippingPlan(batch_shape=shape, routes=routes, taps=MappingProxyType({}), one_by_one=reason)
 
 
 def _cheaper_in_factors(site: Site, use: Use, device: str) -> bool:
@@ -227,6 +256,7 @@ class SiteTaps:
         taps: dict[Tap, Tensor] = {}
         for site in self.sites:
             site.batch, site.taps = batch, {}
+            site.layouts = plan.layouts.get(site.name, MappingProxyType({}))
             for local, name in site.parameters.items():
                 spec = plan.taps.get((site.name, local))
                 if spec is None:
@@ -241,6 +271,11 @@ class SiteTaps:
                 taps |= {(site.name, local, k): tap for k, tap in enumerate(made)}
         self._fitted = plan, taps
         return taps
+
+    def block_gradients(self, answers: Mapping[Tap, Any]) -> dict[Tap, Tensor]:
+        """Those of the answers that are linear in the losses: all but the inputs of pairs and the ids of rows."""
+        pairs = {tap[:2] for tap in answers if tap[2] == 1}
+        return {tap: value for tap, value in answers.items() if value is not None and (tap[2] or tap[:2] not in pairs)}
 
     def per_example_grads(self, plan: ClippingPlan, answers: Mapping[Tap, Any]) -> GradsByParameter:
         """The gradients of the taps by the model's parameters; nothing for parameters that the loss did not use."""
@@ -267,111 +302,3 @@ class SiteTaps:
         if key not in self._made:
             self._made[key] = empty_tap(shape, dtype=dtype, device=device)
         return self._made[key]
-
-
-# ---- dry runs ----
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRun:
-    """A forward pass without gradients that records how the tapped sites are used."""
-
-    taps: SiteTaps
-    forward: Forward
-    gives_losses: bool  # rather than the input of a head
-
-    def uses(self, batch: Batch) -> Uses:
-        """How each site is used in a forward pass on this batch."""
-        size = len(next(iter(batch.values())))
-        self.taps.fit_dense(size)
-        for site in self.taps.sites:
-            site.uses = []
-        devices = {value.device for value in batch.values() if value.device.type != "cpu"}
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices), _no_fast_path():
-                losses = self.forward(batch)
-        except InvalidInput:
-            raise
-        except (RuntimeError, AssertionError, ValueError, IndexError) as error:
-            misshaped = [
-                (shape[:1] == (1,), f"{site.name} got {shape}")
-                for site in self.taps.sites
-                for use in site.uses or ()
-                for shape in use.shapes
-                if shape[:1] != (size,)
-            ]
-            if not misshaped:
-                raise
-            shown = [text for shared, text in misshaped if not shared] or [text for _, text in misshaped]
-            raise InvalidInput(
-                f"the forward pass fails while gradients are taken example by example ({error}). There are {size} "
-                f"examples, and {', '.join(shown[:3])}: the examples must lie along the first dimension of every "
-                "trained layer's input; freeze these layers, or change the model so that they do"
-            ) from error
-        finally:
-            uses = {site.name: site.uses or [] for site in self.taps.sites}
-            for site in self.taps.sites:
-                site.uses = None
-        if self.gives_losses and losses.shape != (size,):
-            raise InvalidInput(
-                f"the loss has shape {tuple(losses.shape)} for {size} examples; return one loss for each"
-            )
-        return uses
-
-    def refuse_ambiguous(self, uses: Uses, batch: Batch) -> None:
-        """A second dry run with one example more: inputs with a row per example must grow with it.
-
-        Otherwise a T × T mask, for instance, would be split over the examples of a micro-batch of exactly T of them.
-        """
-        size = len(next(iter(batch.values())))
-        if size == 1:
-            return  # a first dimension of 1 is right for both
-        more = self.uses({name: torch.cat([value, value[:1]]) for name, value in batch.items()})
-        for name in uses:
-            for use, other in zip(uses[name], more[name], strict=False):
-                for shape, larger in zip(use.shapes, other.shapes, strict=True):
-                    if shape[:1] == (size,) == larger[:1]:
-                        raise InvalidInput(
-                            f"module {name} got an input of shape {shape} for {size} examples and for {size + 1}: "
-                            "its first dimension is not that of the examples, and equals their number by chance; "
-                            "choose another size of micro-batch"
-                        )
-
-
-def head_agrees(
-    head: Head, batch: Batch, *, model: nn.Module, loss: Loss, forward: Forward, autocast: torch.dtype | None
-) -> bool:
-    """Whether the chunked head gives an example the loss that the model and the loss function give it.
-
-    forward gives the input of the head while that is bypassed.
-    """
-    first = {name: value[:1] for name, value in batch.items()}
-    labels, attended = first["labels"], first.get("attention_mask")
-    unpadded = torch.ones_like(labels) if attended is None or attended.shape != labels.shape else attended
-    # Every token gets a label: an example without labels would agree with anything.
-    first["labels"] = torch.where(unpadded > 0, labels.clamp_min(0), labels)
-    with without_side_effects(model), torch.no_grad():
-        model.eval()
-        try:
-            with head.bypassed():
-                hidden = forward(first)
-            ours, *_ = head.losses(hidden, first["labels"], first["labels"].shape[1])
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # what follows the head (a separate bias, for instance) cannot work on the head's input
-            return False
-        with torch.autocast(hidden.device.type, dtype=autocast, enabled=autocast is not None):
-            theirs = loss(model, first)
-    return torch.allclose(ours, theirs.float(), rtol=1e-4 if hidden.dtype == torch.float32 else 0.02)
-
-
-@contextmanager
-def _no_fast_path() -> Iterator[None]:
-    """Without gradients torch's transformer layers take a fast path around their sublayers, which training does not."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)

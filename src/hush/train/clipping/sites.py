@@ -8,11 +8,13 @@ nothing is copied. There a twin of the module, without storage, takes the parame
 """
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -24,9 +26,10 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from hush.errors import InvalidInput
+from hush.train.clipping.attribution import DataFlow, Layout, Shapes
 from hush.train.clipping.taps import embedding_gradients, embedding_pairs, expanded, linear_gradients, linear_pairs
 
-__all__ = ["Site", "Use", "attached", "find_sites", "run_vmapped", "twin_of"]
+__all__ = ["Mode", "Site", "Use", "as_vmap_fallback", "attached", "find_sites", "run_vmapped", "twin_of"]
 
 
 class _TensorIndex(int):
@@ -41,35 +44,52 @@ def run_vmapped(
     kwargs: Mapping[str, Any],
     *,
     batch: int,
+    layouts: Mapping[tuple[int, ...], Layout] = MappingProxyType({}),
 ) -> Any:
     """What a module returns for these arguments if example b has row b of the copies as its parameters.
 
     shared are the parameters and buffers that all examples have in common. A tensor among the arguments is split along
-    its first dimension if that has `batch` entries; any other is passed to every example.
+    its first dimension as `layouts` says for its shape; if that says nothing, it is split if that dimension has `batch`
+    entries, and passed to every example otherwise.
     """
     leaves, spec = tree_flatten((args, kwargs))
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    mapped = tuple(0 if leaves[k].dim() and leaves[k].shape[0] == batch else None for k in places)
+    held = [_layout(leaves[k], batch, layouts) for k in places]
+    mapped = tuple(None if layout == "shared" else 0 for layout in held)
     result: list[Any] = []  # what forward returns, if it is more than a tensor, with an index in place of each tensor
 
     def run_one(parameters: dict[str, Tensor], *values: Tensor) -> Any:
         filled = list(leaves)
-        for place, value, axis in zip(places, values, mapped, strict=True):
-            filled[place] = value.unsqueeze(0) if axis == 0 else value
+        for place, value, layout in zip(places, values, held, strict=True):
+            filled[place] = value.unsqueeze(0) if layout == "rows" else value
         arguments, keywords = tree_unflatten(filled, spec)
         y = functional_call(twin, {**shared, **parameters}, arguments, keywords, tie_weights=False)
         if isinstance(y, Tensor):
-            return y.squeeze(0)
+            return y
         outputs = [part for part in tree_leaves(y) if isinstance(part, Tensor)]
         indices = iter(range(len(outputs)))
         result[:] = [tree_map(lambda part: _TensorIndex(next(indices)) if isinstance(part, Tensor) else part, y)]
-        return tuple(part.squeeze(0) for part in outputs)
+        return tuple(outputs)
 
-    tensors = [leaves[k] for k in places]
+    def joined(part: Tensor) -> Tensor:
+        """One example's rows after the other's, as the module returns them for all."""
+        together = part.dim() > 1 and (part.shape[1] == 1 or any(axis == 0 for axis in mapped))
+        return part.flatten(0, 1) if together else part
+
+    tensors = [
+        leaves[k].unflatten(0, (batch, len(leaves[k]) // batch)) if layout == "flattened" else leaves[k]
+        for k, layout in zip(places, held, strict=True)
+    ]
     y = torch.vmap(run_one, in_dims=(0, *mapped), randomness="different")(copies, *tensors)
     if isinstance(y, Tensor):
-        return y
-    return tree_map(lambda part: y[part] if type(part) is _TensorIndex else part, result[0])
+        return joined(y)
+    return tree_map(lambda part: joined(y[part]) if type(part) is _TensorIndex else part, result[0])
+
+
+def _layout(value: Tensor, batch: int, layouts: Mapping[tuple[int, ...], Layout]) -> Layout:
+    if layouts and tuple(value.shape) in layouts:
+        return layouts[tuple(value.shape)]
+    return "rows" if value.dim() and value.shape[0] == batch else "shared"
 
 
 def twin_of(module: nn.Module, name: str) -> nn.Module:
@@ -114,15 +134,17 @@ class Use:
     inputs: int  # I, or the rows of an embedding
     outputs: int  # O
     dtype: torch.dtype
-    shapes: tuple[tuple[int, ...], ...]  # of the tensors that came in
+    shapes: Shapes  # of the tensors that came in
+    moved: bool = False  # whether the data decided which rows came in, or where
 
 
 @dataclass(eq=False, kw_only=True)
 class Site:
     """A tapped module. `parameters` maps its trainable parameters' local names to the model's.
 
-    While attached, `batch` is B and `taps` holds the taps of each parameter. If `uses` is a list, each call is
-    recorded there.
+    While attached, `batch` is B and `taps` holds the taps of each parameter; `layouts` says how tensors of some shapes
+    hold the examples, where a vmap fallback would assume otherwise. If `uses` is a list, each call is recorded there.
+    `bypassed` says that a subclass's own forward was called and did not call the one that taps.
     """
 
     name: str
@@ -132,18 +154,36 @@ class Site:
     twin: nn.Module | None = None  # of a vmap fallback: a copy without storage, run on the parameters passed in
     batch: int = 0
     taps: dict[str, Any] = field(default_factory=dict)
+    layouts: Mapping[tuple[int, ...], Layout] = field(default_factory=dict)
     uses: list[Use] | None = None
+    flow: DataFlow | None = None
+    bypassed: bool = False
 
     def per_example(self, x: Tensor) -> Tensor:
-        """x with a row per example; an input that all examples share (such as positions) is repeated, as a view."""
+        """x with a row per example.
+
+        Rows of one example after the other's become another dimension; an input that all examples share (such as
+        positions) is repeated, as a view. That these are the examples' rows is proven by `hush.train.clipping`.
+        """
         if x.shape[0] == self.batch:
             return x
         if x.shape[0] == 1:
             return x.expand(self.batch, *x.shape[1:])
+        if x.shape[0] and x.shape[0] % self.batch == 0:
+            return x.unflatten(0, (self.batch, x.shape[0] // self.batch))
+        self.record(0, 0, 0, torch.float32, x)
         raise InvalidInput(
             f"module {self.name} got an input of shape {tuple(x.shape)} in a micro-batch of {self.batch} examples; "
             "per-example gradients need the examples along the first dimension of every layer's input"
         )
+
+    def record(self, positions: int, inputs: int, outputs: int, dtype: torch.dtype, arguments: object) -> None:
+        """Note a call."""
+        if self.uses is not None:
+            tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+            moved = self.flow is not None and self.flow.moved(tensors)
+            shapes = tuple(tuple(leaf.shape) for leaf in tensors)
+            self.uses.append(Use(positions, inputs, outputs, dtype, shapes, moved))
 
     @contextmanager
     def explain_vmap_errors(self) -> Iterator[None]:
@@ -167,10 +207,9 @@ class Site:
 class _TappedLinear:
     transposed = False
 
-    def forward(self: Any, x: Tensor) -> Tensor:
+    def forward(self: Any, input: Tensor) -> Tensor:
         site: Site = self._hush_site
-        shapes = (tuple(x.shape),)
-        x = site.per_example(x)
+        x = site.per_example(input)
         tap = site.taps.get("weight")
         if tap is None:
             y = x @ self.weight.detach() if self.transposed else functional.linear(x, self.weight.detach())
@@ -179,11 +218,11 @@ class _TappedLinear:
         else:
             y = linear_gradients(x, self.weight, tap, transposed=self.transposed)
         if site.uses is not None:
-            site.uses.append(Use(x[0].numel() // x.shape[-1], x.shape[-1], y.shape[-1], y.dtype, shapes))
-        if self.bias is None:
-            return y
-        bias = expanded(self.bias, site.taps["bias"]) if "bias" in site.taps else self.bias.detach()
-        return y + bias.to(y.dtype).reshape(-1, *[1] * (y.dim() - 2), y.shape[-1])
+            site.record(math.prod(x.shape[1:-1]), x.shape[-1], y.shape[-1], y.dtype, input)
+        if self.bias is not None:
+            bias = expanded(self.bias, site.taps["bias"]) if "bias" in site.taps else self.bias.detach()
+            y = y + bias.to(y.dtype).reshape(-1, *[1] * (y.dim() - 2), y.shape[-1])
+        return y.flatten(0, 1) if x.dim() > input.dim() else y
 
 
 class _TappedConv1D(_TappedLinear):
@@ -200,9 +239,8 @@ class _TappedEmbedding:
         else:
             y = embedding_gradients(ids, self.weight, tap, padding=self.padding_idx)
         if site.uses is not None:
-            shapes = (tuple(input.shape),)
-            site.uses.append(Use(ids[0].numel(), self.num_embeddings, self.embedding_dim, y.dtype, shapes))
-        return y
+            site.record(math.prod(ids.shape[1:]), self.num_embeddings, self.embedding_dim, y.dtype, input)
+        return y.flatten(0, 1) if ids.dim() > input.dim() else y
 
 
 class _Vmapped:
@@ -211,43 +249,77 @@ class _Vmapped:
         state = {name: value.detach() for name, value in self.named_parameters(remove_duplicate=False)}
         state |= dict(self.named_buffers(remove_duplicate=False))
         if site.uses is not None:
-            shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-            site.uses.append(Use(0, 0, 0, torch.float32, shapes))
+            site.record(0, 0, 0, torch.float32, (args, kwargs))
         copies = {name: expanded(state[name], tap) for name, tap in site.taps.items()}
+        twin: Any = site.twin
         with nullcontext() if site.uses is None else site.explain_vmap_errors():
-            y = run_vmapped(site.twin, state, copies, args, kwargs, batch=site.batch)  # pyright: ignore[reportArgumentType]
+            y = run_vmapped(twin, state, copies, args, kwargs, batch=site.batch, layouts=site.layouts)
         if isinstance(self, FSDPModule):
             # FSDP registers hooks on the output; on a view, in-place changes would lose them.
             y = tree_map_only(Tensor, Tensor.clone, y)
         return y
 
 
+class _Recorded:
+    """The module as it is, in dry runs: notes how it is called."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        site: Site = self._hush_site
+        site.record(0, 0, 0, torch.float32, (args, kwargs))
+        forward: Any = super().forward  # pyright: ignore[reportAttributeAccessIssue]
+        if site.flow is None or site.kind != "vmap":
+            return forward(*args, **kwargs)
+        with site.flow.as_one_operator((args, kwargs)) as outputs:  # vmap will keep the examples apart in it
+            outputs.append(forward(*args, **kwargs))
+        return outputs[0]
+
+
+class _Counted:
+    """Of a subclass with its own forward, in dry runs: notes whether that calls the forward that taps."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        site: Site = self._hush_site
+        before = len(site.uses or ())
+        y = super().forward(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        site.bypassed |= len(site.uses or ()) == before
+        return y
+
+
+Mode = Literal["tapped", "counted", "recorded"]
 _PLAIN: dict[Kind, type] = {"linear": nn.Linear, "embedding": nn.Embedding}
-_TAPPED: dict[Kind, type] = {"linear": _TappedLinear, "conv1d": _TappedConv1D, "embedding": _TappedEmbedding}
+_ATTACHED: dict[Kind, type] = {
+    "linear": _TappedLinear,
+    "conv1d": _TappedConv1D,
+    "embedding": _TappedEmbedding,
+    "vmap": _Vmapped,
+}
 
 
 @cache
-def _tapped_class(original: type[nn.Module], kind: Kind) -> type:
+def _attached_class(original: type[nn.Module], kind: Kind, mode: Mode) -> type:
     """The class that a module of class `original` has while attached."""
-    if kind == "vmap":
-        bases: tuple[type, ...] = (_Vmapped, original)
-    else:
-        plain = _PLAIN.get(kind, original)
-        if original.forward is plain.forward:
-            bases = (_TAPPED[kind], original)
-        else:  # a subclass with its own forward: its super().forward must be ours
-            bases = (original, type("Tapped", (_TAPPED[kind], plain), {}))
+    ours = _Recorded if mode == "recorded" else _ATTACHED[kind]
+    plain = _PLAIN.get(kind, original)
+    if original.forward is plain.forward:
+        bases: tuple[type, ...] = (ours, original)
+    else:  # a subclass with its own forward: its super().forward must be ours
+        inner = type("Tapped", (ours, plain), {})
+        bases = (_Counted, original, inner) if mode == "counted" else (original, inner)
     return type(f"Tapped{original.__name__}", bases, {})
 
 
 @contextmanager
-def attached(sites: Iterable[Site]) -> Iterator[None]:
-    """Every site's module has its tapped class inside the block, and its own again afterwards."""
+def attached(sites: Iterable[Site], mode: Mode = "tapped") -> Iterator[None]:
+    """Every site's module has its tapped class inside the block, and its own again afterwards.
+
+    recorded: modules run as they are, and their calls are noted. counted: tapped, and sites whose own forward bypasses
+    the one that taps are noted.
+    """
     originals = [(site.module, type(site.module)) for site in sites]
     try:
         for site in sites:
             site.module.__dict__["_hush_site"] = site  # torch's own setattr is slow, with hundreds of modules per pass
-            object.__setattr__(site.module, "__class__", _tapped_class(type(site.module), site.kind))
+            object.__setattr__(site.module, "__class__", _attached_class(type(site.module), site.kind, mode))
             if site.twin is not None:
                 for module, twin in zip(site.module.modules(), site.twin.modules(), strict=True):
                     twin.training = module.training
@@ -292,6 +364,11 @@ def find_sites(model: nn.Module) -> list[Site]:
 
     visit(model, "")
     return sites
+
+
+def as_vmap_fallback(site: Site) -> None:
+    """Run this site's own forward by vmap: it does not call the forward that taps."""
+    site.kind, site.twin = "vmap", twin_of(site.module, site.name)
 
 
 def _direct(module: nn.Module) -> list[nn.Parameter]:
