@@ -73,6 +73,15 @@ class Head:
             if self.cap is not None:
                 settings["final_logit_softcapping"] = self.cap
 
+    @contextmanager
+    def amplified(self, factor: float) -> Iterator[None]:
+        """Inside the block the head's input is multiplied by this."""
+        handle = self.module.register_forward_pre_hook(lambda _, inputs: tuple(x * factor for x in inputs))
+        try:
+            yield
+        finally:
+            handle.remove()
+
     def most_labelled(self, labels: Tensor) -> int:
         """Positions to compute per example: the most labelled ones of any, rounded up. Cheap for labels on the CPU."""
         words = self.module.out_features
