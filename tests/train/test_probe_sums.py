@@ -86,7 +86,17 @@ class Borrowing(nn.Module):
         return self.head(torch.tanh(nn.functional.linear(self.layer(x), self.layer.weight)))
 
 
-def test_a_weight_used_behind_its_layers_back_is_named() -> None:
+def test_a_weight_used_behind_its_layers_back_is_clipped_example_by_example() -> None:
+    model = Borrowing()
+    clipper = Clipper(model, cross_entropy, clip_norm=1.0)
+    with pytest.warns(UserWarning, match=r"example by example.*layer\.weight is used outside of its own module"):
+        assert probe(model, cross_entropy, batch_of(3), torch.ones(3, dtype=torch.bool), clipper=clipper).conclusive
+
+
+def test_a_weight_used_behind_its_layers_back_is_named_if_the_clipper_misses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Clipper, "_refuse_uses_outside", lambda *_: None)
     model = Borrowing()
     clipper = Clipper(model, cross_entropy, clip_norm=1.0)
     with pytest.raises(InvalidInput, match=r"for 1 of 4 parameters: layer\.weight\."):
@@ -133,7 +143,8 @@ def test_a_gradient_that_cancels_in_reduced_precision_is_no_reason_to_refuse() -
         assert probe(model, loss, batch, real, clipper=clipper, autocast=torch.bfloat16).conclusive
 
 
-def test_what_the_clipper_does_not_see_is_refused_in_reduced_precision_too() -> None:
+def test_what_the_clipper_does_not_see_is_refused_in_reduced_precision_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clipper, "_refuse_uses_outside", lambda *_: None)
     torch.manual_seed(0)
     model = Borrowing()
     clipper = Clipper(model, cross_entropy, clip_norm=1.0, autocast=torch.bfloat16)

@@ -10,7 +10,7 @@ gradient is not finite, add exactly 0.
 
 import secrets
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
@@ -29,7 +29,9 @@ from hush.train.clipping.dry_run import (
     Unattributable,
     first_line,
     head_agrees,
+    random_state,
     recorded,
+    set_random_state,
 )
 from hush.train.clipping.lm_head import Head, find_head
 from hush.train.clipping.norms import (
@@ -179,7 +181,7 @@ class Clipper:
                 losses, grads = self._per_example_grads(plan, batch, real, most_labelled, prove=prove)
                 break
             except Misattributed as found:
-                plan, problem = self._doubted(plan, str(found)), str(found)
+                plan, problem = self._doubted(plan, found), str(found)
             except CallsChanged as found:  # so this batch is looked at, and this pass begins again
                 plan, is_new, problem = self._make_plan(batch, plan.batch_shape), True, str(found)
         else:
@@ -192,31 +194,57 @@ class Clipper:
         return Clipped(losses.float(), norms)
 
     def _per_example_grads(
-        self, plan: ClippingPlan, batch: Mapping[str, Tensor], real: Tensor, most_labelled: int, *, prove: bool
+        self,
+        plan: ClippingPlan,
+        batch: Mapping[str, Tensor],
+        real: Tensor,
+        most_labelled: int,
+        *,
+        prove: bool,
+        eager: bool = False,
     ) -> tuple[Tensor, GradsByParameter]:
-        """(losses, their gradients by parameter). If `prove`, by an eager pass that also proves whose they are."""
+        """(losses, their gradients by parameter). If `prove`, also prove whose they are, or raise Misattributed."""
         taps = self._taps.fit(plan, len(real))
-        head_grads: dict[str, PerExampleGrads] = {}
-        with self._tapped():
-            if prove or self._compiled is None:
-                with recorded(self._taps.sites, plan.calls, together=self._sharded):
-                    losses = self._forward(batch)
+        compiled = None if eager or plan.every_batch is not None else self._compiled
+        log: list[object] = []
+
+        def losses_of_pass() -> tuple[Tensor, list[PerExampleGrads | None]]:
+            if compiled is not None:
+                losses = compiled(plan, batch)
             else:
-                losses = self._compiled(plan, batch)
-            if self._head is not None:
-                losses, *by_role = self._head.losses(losses, batch["labels"], most_labelled)
-                head_grads = {
-                    name: grads
-                    for name, grads in zip(self._head_names, by_role, strict=True)
-                    if name and grads is not None
-                }
+                reads = plan.branches > 0
+                with recorded(self._taps.sites, plan.calls, reads=reads, together=self._sharded) as found:
+                    losses = self._forward(batch)
+                log[:] = found
+            if self._head is None:
+                return losses, []
+            losses, *by_role = self._head.losses(losses, batch["labels"], most_labelled)
+            return losses, by_role
+
+        def weighed(weight: Tensor) -> dict[Tap, Any]:
+            if compiled is None:
+                return self._answers(counted, taps, retain_graph=True, weight=weight)
+            set_random_state(state)  # a compiled graph is gone after its backward pass: the same pass once more
+            again, _ = losses_of_pass()
+            return self._answers(torch.where(real, again, 0.0), taps, weight=weight)
+
+        with self._tapped():
+            state = random_state(self._device) if prove and compiled is not None else None
+            losses, by_role = losses_of_pass()
+            is_new_branch = tuple(log) not in self._branches.get(plan.batch_shape, ((),))
+            prove = self._together(prove or is_new_branch)
             counted = torch.where(real, losses, 0.0)
-            answers = self._answers(counted, taps, retain_graph=prove)
+            answers = self._answers(counted, taps, retain_graph=prove and compiled is None)
             if prove:
-                self._prove(counted, taps, answers, plan)
+                if compiled is None:
+                    self._refuse_uses_outside(counted)
+                self._prove(plan, answers, weighed, is_new_branch=is_new_branch)
+                if plan.branches and plan.every_batch is None:
+                    self._branches.setdefault(plan.batch_shape, {()}).add(tuple(log))
         grads = self._taps.per_example_grads(plan, answers)
-        for name, from_head in head_grads.items():  # joined with those of layers that share the head's parameters
-            grads[name] = merged([from_head, *grads.get(name, [])])
+        for name, from_head in zip(self._head_names, by_role, strict=False):
+            if name and from_head is not None:  # joined with those of layers that share the head's parameters
+                grads[name] = merged([from_head, *grads.get(name, [])])
         return losses.detach(), grads
 
     def _answers(
@@ -225,11 +253,8 @@ class Clipper:
         """The gradients of the taps for the sum of these losses, multiplied by the weights if there are some."""
         if not losses.requires_grad:
             return dict.fromkeys(taps)
-        weight = None if weight is None else weight.to(losses.dtype)
-        ones = torch.ones_like(losses) if weight is None else weight
-        found = torch.autograd.grad(
-            losses, list(taps.values()), ones, allow_unused=True, retain_graph=retain_graph or None
-        )
+        weight = torch.ones_like(losses) if weight is None else weight.to(losses.dtype)
+        found = torch.autograd.grad(losses, list(taps.values()), weight, allow_unused=True, retain_graph=retain_graph)
         return dict(zip(taps, found, strict=True))
 
     def _add_clipped(self, grads: GradsByParameter, losses: Tensor, real: Tensor) -> Tensor:
@@ -281,52 +306,63 @@ class Clipper:
         shape = plan.batch_shape
         self._uses[shape] = use = self._uses.get(shape, 0) + 1
         due = plan.every_batch is not None or shape in self._open_proofs or is_due(use)
-        due = due and not is_new  # then it was proven on this batch already
-        return bool(Ranks.current().max(due)) if self._sharded else due
+        # An eager pass over a batch for which a plan was made proves nothing that this has not.
+        return self._together(due and not (is_new and self._compiled is None))
 
     def _prove(
-        self, losses: Tensor, taps: Mapping[Tap, Tensor], answers: Mapping[Tap, Any], plan: ClippingPlan
+        self,
+        plan: ClippingPlan,
+        answers: Mapping[Tap, Any],
+        weighed: Callable[[Tensor], Mapping[Tap, Any]],
+        *,
+        is_new_branch: bool,
     ) -> None:
         """Raise Misattributed unless block j of every tap's gradient comes from loss j alone."""
+        gradients = self._taps.block_gradients(answers)
+        size = plan.batch_shape[0][1][0]
+        weighing = Weighing(size, {value.dtype for value in gradients.values()}, self._device)
+        weighing.see_plain(gradients)
+        wrong: list[Tap] = []
+        for weight in weighing.weights:
+            wrong += weighing.wrong(weight, self._taps.block_gradients(weighed(weight)))
+        conclusive = weighing.compared > 1 or size == 1
+        (self._open_proofs.discard if conclusive else self._open_proofs.add)(plan.batch_shape)
+        sites = list(dict.fromkeys(site for site, _, _ in wrong))
+        if self._together(bool(sites)):
+            raise Misattributed(
+                f"rows of {', '.join(sites[:3]) or 'a layer, on another rank,'} do not belong to the examples of their "
+                "places: another example's loss depends on them",
+                is_new_branch=is_new_branch,
+            )
+
+    def _refuse_uses_outside(self, losses: Tensor) -> None:
+        """Raise Misattributed if a loss reaches a parameter itself: in its module, which is tapped, it is detached."""
         if losses.requires_grad:
-            parameters = list(self._parameters.values())  # detached in their modules, so no loss should reach them
-            ones = torch.ones_like(losses)
+            parameters, ones = list(self._parameters.values()), torch.ones_like(losses)
             reached = torch.autograd.grad(losses, parameters, ones, allow_unused=True, retain_graph=True)
-            outside = [name for name, g in zip(self._parameters, reached, strict=True) if g is not None]
-            if outside:
-                raise Misattributed(f"{', '.join(outside[:3])} is used outside of its own module's forward")
+            names = [name for name, found in zip(self._parameters, reached, strict=True) if found is not None]
+            if names:
+                raise Misattributed(f"{', '.join(names[:3])} is used outside of its own module's forward")
         elif not any(self._head_names):
             raise InvalidInput(
                 f"no trainable parameter ({', '.join(self.names[:3])}) has a part in the losses of this batch; train "
                 "parameters that the loss depends on"
             )
-        dtypes = {tap.dtype for tap in taps.values()}
-        weighing = Weighing(len(losses), dtypes, losses.device)
-        weighing.see_plain(self._taps.block_gradients(answers))
-        wrong: list[Tap] = []
-        for weight in weighing.weights:
-            again = self._answers(losses, taps, retain_graph=True, weight=weight)
-            wrong += weighing.wrong(weight, self._taps.block_gradients(again))
-        conclusive = weighing.compared > 1 or len(losses) == 1
-        (self._open_proofs.discard if conclusive else self._open_proofs.add)(plan.batch_shape)
-        sites = list(dict.fromkeys(site for site, _, _ in wrong))
-        is_wrong = bool(Ranks.current().max(bool(sites))) if self._sharded else bool(sites)
-        if is_wrong:
-            raise Misattributed(
-                f"rows of {', '.join(sites[:3]) or 'a layer (on another rank)'} do not belong to the examples of their "
-                "places: another example's loss depends on them"
-            )
 
-    def _doubted(self, plan: ClippingPlan, problem: str) -> ClippingPlan:
+    def _doubted(self, plan: ClippingPlan, found: Misattributed) -> ClippingPlan:
         """What replaces a plan that failed on a batch after its first."""
-        if plan.every_batch is None:
+        if plan.every_batch is None and not found.is_new_branch:
             raise InvalidInput(
-                f"{problem}. Batches before this one did not show that, and not all of them were checked, so their "
+                f"{found}. Batches before this one did not show that, and not all of them were checked, so their "
                 "sums cannot be relied on; hush does not see what decides which rows go where in this model. Change "
                 "the model, or train with micro-batches of one example"
             )
-        self._plans[plan.batch_shape] = self._fallback(plan.batch_shape, problem)
+        self._plans[plan.batch_shape] = self._fallback(plan.batch_shape, str(found))
         return self._plans[plan.batch_shape]
+
+    def _together(self, flag: bool) -> bool:
+        """Whether it holds on any rank, if the ranks' passes communicate."""
+        return bool(Ranks.current().max(flag)) if self._sharded else flag
 
     # ---- plans ----
 
@@ -334,8 +370,7 @@ class Clipper:
         """(the plan, whether it was made on this batch)."""
         shape = batch_shape(batch)
         is_new = shape not in self._plans
-        if self._sharded:  # a dry run communicates, so all ranks make one if any rank must
-            is_new = bool(Ranks.current().max(is_new))
+        is_new = self._together(is_new)  # a dry run communicates, so all ranks make one if any rank must
         return self._make_plan(batch, shape) if is_new else self._plans[shape], is_new
 
     def _make_plan(self, batch: Mapping[str, Tensor], shape: BatchShape) -> ClippingPlan:
@@ -357,7 +392,7 @@ class Clipper:
         real = torch.ones(len(next(iter(batch.values()))), dtype=torch.bool, device=self._device)
         most_labelled = self._most_labelled(batch)
         try:
-            self._per_example_grads(plan, batch, real, most_labelled, prove=True)
+            self._per_example_grads(plan, batch, real, most_labelled, prove=True, eager=True)
         except FAILURES as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -415,6 +450,9 @@ class Clipper:
         self._taps = SiteTaps(sites, self._parameters)
         self._plans: dict[BatchShape, ClippingPlan] = {}
         self._uses: dict[BatchShape, int] = {}
+        self._branches: dict[
+            BatchShape, set[tuple[object, ...]]
+        ] = {}  # truth values read in passes that were looked at
         self._open_proofs: set[BatchShape] = set()  # of which too few examples had a gradient so far
 
     # ---- forward passes ----

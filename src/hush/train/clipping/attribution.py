@@ -3,9 +3,9 @@
 A tap hands out one gradient per example, so everything rests on the claim that block j of a layer's rows belongs to
 example j: that no other example's loss depends on it. Shapes suggest that; they do not show it. Three things do:
 
-- :class:`DataFlow` follows a dry run operator by operator and notes where the data decide which rows go where, or how
-  many there are: boolean indexing, nonzero, sorting, gathering and scattering along the first dimension, values that
-  Python reads. A model in which that reaches a tapped layer is checked at every batch; others from time to time.
+- :class:`~hush.train.clipping.data_flow.DataFlow` follows a dry run operator by operator and notes where the data
+  decide which rows go where. A model in which that reaches a tapped layer is checked at every batch, others from time
+  to time.
 - :func:`row_layouts` compares two dry runs, with B and with B + 1 examples: rows of examples grow with their number,
   tables that all examples share do not, whatever their size is by chance.
 - :class:`Weighing` checks a batch. Gradients are linear in the losses, so if each loss is multiplied by a weight of its
@@ -17,17 +17,13 @@ Shapes: B examples of a micro-batch.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-__all__ = ["DataFlow", "Layout", "Shapes", "Weighing", "is_due", "row_layouts"]
+__all__ = ["Layout", "Shapes", "Weighing", "is_due", "row_layouts"]
 
 
 Shape = tuple[int, ...]
@@ -73,160 +69,6 @@ def row_layouts(shapes: Shapes, larger: Shapes, size: int) -> tuple[Layout | Non
         return None if other[0] != each * (size + 1) else "rows" if each == 1 else "flattened"
 
     return tuple(layout(*pair) if len(pair[0]) == len(pair[1]) else None for pair in zip(shapes, larger, strict=True))
-
-
-# ---- where data decide which rows go where ----
-
-_FROM_DATA, _MOVED = 1, 2
-_FROM_PYTHON = {"aten::lift_fresh", "aten::lift_fresh_copy"}  # a tensor made of Python numbers
-_ALONG_DIM = {
-    *("aten::index_select", "aten::gather", "aten::index_add", "aten::index_copy", "aten::index_fill"),
-    *("aten::scatter", "aten::scatter_add", "aten::scatter_reduce", "aten::index_reduce"),
-}  # (self, dim, index, …)
-_LOOKUPS = {"aten::index", "aten::index_select", "aten::gather", "aten::take"}  # of a table, they move none of its rows
-_BY_INDICES = {"aten::index", "aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index"}
-_SORTS = {"aten::sort": 1, "aten::argsort": 1, "aten::topk": 2, "aten::kthvalue": 2, "aten::mode": 1}  # place of dim
-_MOVES = {"aten::take", "aten::put", "aten::masked_scatter"}
-_READERS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
-
-
-@final
-class DataFlow(TorchDispatchMode):
-    """Follows what is computed from a batch through a forward pass.
-
-    moves: the operators that moved rows according to the data. branches and values: how often Python read a truth value
-    or another value of the data, by which it may decide anything.
-    """
-
-    def __init__(self, batch: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self._examples = len(next(iter(batch.values())))
-        self._states: dict[int, int] = {}
-        self._followed = True
-        self.moves: list[str] = []
-        self.branches = self.values = 0
-        for value in batch.values():
-            self._set(value, _FROM_DATA)
-
-    def moved(self, value: object) -> bool:
-        """Whether the data decided which rows are where in one of these tensors."""
-        return any(self._state(leaf) & _MOVED for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
-
-    @contextmanager
-    def as_one_operator(self, inputs: object) -> Iterator[list[Any]]:
-        """What runs inside keeps examples apart by construction; the outputs put into the list are from the inputs."""
-        state = self._join(inputs)
-        outputs: list[Any] = []
-        self._followed = False
-        try:
-            yield outputs
-        finally:
-            self._followed = True
-        self._mark(outputs, state)
-
-    @contextmanager
-    def followed(self) -> Iterator[None]:
-        """Follow what runs inside."""
-        with _Reads(self), self:
-            yield
-
-    def read(self, value: Tensor) -> None:
-        """Python reads this tensor."""
-        if self._followed and self._state(value) & _FROM_DATA:
-            if value.dtype == torch.bool and value.numel() == 1:
-                self.branches += 1
-            else:
-                self.values += 1
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not self._followed:
-            return func(*args, **kwargs)
-        state = self._join((args, kwargs))  # before in-place operators change it
-        name = func._schema.name.removesuffix("_")
-        if state & _FROM_DATA:
-            if torch.Tag.data_dependent_output in func.tags:
-                self.read(args[0])
-            elif self._moves_rows(name, func, args, kwargs):
-                state |= _MOVED
-                self.moves.append(name.removeprefix("aten::"))
-        result = func(*args, **kwargs)
-        self._mark(result, 0 if name in _FROM_PYTHON else state)
-        return result
-
-    def _moves_rows(self, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the data decide which rows this operator puts where, or how many there are."""
-        first = args[0] if args and isinstance(args[0], Tensor) else None
-        if name in _LOOKUPS and first is not None and not self._state(first) & _FROM_DATA:
-            return False
-        if name in _BY_INDICES:
-            along = 0
-            for index in args[1]:
-                is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
-                by_data = index is not None and bool(self._state(index) & _FROM_DATA)
-                if by_data and (is_mask or self._is_of_examples(args[0], along)):
-                    return True
-                along += index.dim() if is_mask else 1
-            return False
-        if torch.Tag.dynamic_output_shape in func.tags or name in _MOVES:
-            return True
-        if name in _ALONG_DIM:
-            return bool(self._state(args[2]) & _FROM_DATA) and self._is_of_examples(args[0], args[1])
-        if name in _SORTS:
-            place = _SORTS[name]
-            dim = kwargs.get("dim", args[place] if len(args) > place and type(args[place]) is int else -1)
-            return self._is_of_examples(args[0], dim)
-        return False
-
-    def _is_of_examples(self, value: Tensor, dim: int) -> bool:
-        """Whether the examples may lie along this dimension: the first, or one of their number."""
-        if value.dim() == 0:
-            return False
-        dim %= value.dim()
-        return dim == 0 or value.shape[dim] == self._examples
-
-    def _join(self, inputs: object) -> int:
-        state = 0
-        for leaf in tree_leaves(inputs):
-            if isinstance(leaf, Tensor):
-                state |= self._state(leaf)
-        return state
-
-    def _mark(self, outputs: object, state: int) -> None:
-        for leaf in tree_leaves(outputs):
-            if isinstance(leaf, Tensor):
-                self._set(leaf, state)
-
-    # States are those of storages, which views share. Whatever takes a freed address passes here first.
-
-    def _state(self, value: Tensor) -> int:
-        key = _storage(value)
-        return 0 if key is None else self._states.get(key, 0)
-
-    def _set(self, value: Tensor, state: int) -> None:
-        key = _storage(value)
-        if key is not None:
-            self._states[key] = state
-
-
-class _Reads(TorchFunctionMode):
-    """Sees the methods that hand values to Python without an operator."""
-
-    def __init__(self, flow: DataFlow) -> None:
-        super().__init__()
-        self._flow = flow
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _READERS and args and isinstance(args[0], Tensor):
-            self._flow.read(args[0])
-        return func(*args, **(kwargs or {}))
-
-
-def _storage(value: Tensor) -> int | None:
-    try:
-        return value.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):  # a wrapper around other tensors
-        return None
 
 
 # ---- the proof for one batch ----

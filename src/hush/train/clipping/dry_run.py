@@ -15,7 +15,8 @@ import torch._dynamo.utils
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
-from hush.train.clipping.attribution import DataFlow, Layout, Shapes, row_layouts
+from hush.train.clipping.attribution import Layout, Shapes, row_layouts
+from hush.train.clipping.data_flow import DataFlow, python_reads
 from hush.train.clipping.lm_head import Head
 from hush.train.clipping.sites import Mode, Site, Use, as_vmap_fallback, attached
 from hush.train.distributed import Ranks
@@ -37,7 +38,9 @@ __all__ = [
     "calls_of",
     "first_line",
     "head_agrees",
+    "random_state",
     "recorded",
+    "set_random_state",
 ]
 
 
@@ -54,7 +57,14 @@ class Unattributable(Exception):
 
 
 class Misattributed(Unattributable):
-    """The proof of attribution failed on a batch; the message names the layers."""
+    """The proof of attribution failed on a batch; the message names the layers.
+
+    is_new_branch: in a pass that took a branch which no pass before it took.
+    """
+
+    def __init__(self, message: str, *, is_new_branch: bool = False) -> None:
+        super().__init__(message)
+        self.is_new_branch = is_new_branch
 
 
 class CallsChanged(Exception):
@@ -67,12 +77,14 @@ class Findings:
     """What the dry runs on a batch found out.
 
     layouts: by site, how tensors of some shapes hold the examples, where the rule by shapes would be wrong. moved_by:
-    how the data decide which rows go where on the way to a layer or to the losses, or None if they do not.
+    how the data decide which rows go where on the way to a layer or to the losses, or None if they do not. branches:
+    how many truth values of the data Python reads.
     """
 
     uses: Uses
     layouts: Mapping[str, Mapping[tuple[int, ...], Layout]]
     moved_by: str | None
+    branches: int
 
 
 @final
@@ -122,7 +134,7 @@ class DryRun:
             as_vmap_fallback(site)
         if bypassing:
             return self.findings(batch)
-        return Findings(uses=uses, layouts=MappingProxyType(layouts), moved_by=moved_by)
+        return Findings(uses=uses, layouts=MappingProxyType(layouts), moved_by=moved_by, branches=flow.branches)
 
     def _run(self, batch: Batch, mode: Mode, flow: DataFlow | None) -> tuple[Uses, Tensor]:
         """(how each site is used, the result), with the sites attached in this mode."""
@@ -217,16 +229,18 @@ def calls_of(uses: Uses) -> Calls:
 
 
 @contextmanager
-def recorded(sites: list[Site], calls: Calls, *, together: bool) -> Iterator[None]:
+def recorded(sites: list[Site], calls: Calls, *, reads: bool, together: bool) -> Iterator[list[object]]:
     """Refuse a forward pass inside that calls a site otherwise than `calls` says, by CallsChanged.
 
-    An error inside counts as that too, if the calls before it differ. together: on all ranks if on one.
+    An error inside counts as that too, if the calls before it differ. Gives a log of the values that Python reads, if
+    `reads`. together: on all ranks if on one.
     """
     for site in sites:
         site.uses = []
     failure: BaseException | None = None
     try:
-        yield
+        with python_reads() if reads else nullcontext([]) as log:
+            yield log
     except torch.OutOfMemoryError:
         raise
     except FAILURES as error:
@@ -277,6 +291,19 @@ class CompiledForward:
         if known and _graphs() != before:
             raise CallsChanged("the forward pass was compiled again for a batch of a known shape")
         return result
+
+
+def random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Of the generators that a pass on this device draws from."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def set_random_state(state: tuple[Tensor, Tensor | None] | None) -> None:
+    """Go back to this state."""
+    if state is not None:
+        torch.set_rng_state(state[0])
+        if state[1] is not None:
+            torch.cuda.set_rng_state(state[1])
 
 
 def _graphs() -> int:

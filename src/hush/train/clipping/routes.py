@@ -92,7 +92,8 @@ class ClippingPlan:
 
     calls: how each layer is called in a pass over such a batch. layouts: how inputs hold the examples, where shapes
     alone would mislead. one_by_one: why each example has a pass of its own; None if one pass serves all. every_batch:
-    why attribution is proven again at every batch; None if it is from time to time.
+    why attribution is proven again at every batch; None if it is from time to time. branches: how many truth values of
+    the data Python reads in a pass; other values than those of a pass that was looked at are looked at.
     """
 
     batch_shape: BatchShape
@@ -102,6 +103,7 @@ class ClippingPlan:
     layouts: Mapping[str, Mapping[tuple[int, ...], Layout]] = field(default_factory=dict)
     one_by_one: str | None = None
     every_batch: str | None = None
+    branches: int = 0
 
     def __str__(self) -> str:
         rows = [("layer", "parameter", "route", "why")]
@@ -193,6 +195,7 @@ def plan_clipping(
         calls=calls_of(uses),
         layouts=findings.layouts,
         every_batch=findings.moved_by,
+        branches=findings.branches,
     )
 
 

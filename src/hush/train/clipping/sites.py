@@ -26,7 +26,8 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from hush.errors import InvalidInput
-from hush.train.clipping.attribution import DataFlow, Layout, Shapes
+from hush.train.clipping.attribution import Layout, Shapes
+from hush.train.clipping.data_flow import DataFlow
 from hush.train.clipping.taps import embedding_gradients, embedding_pairs, expanded, linear_gradients, linear_pairs
 
 __all__ = ["Mode", "Site", "Use", "as_vmap_fallback", "attached", "find_sites", "run_vmapped", "twin_of"]
