@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOSSES = {"causal": causal_lm_loss, "masked": masked_lm_loss, "classification": classification_loss}
 TOLERANCE = 1e-4  # of norms and sums, relative: batches and single examples take other kernels
 PADDING_TOLERANCE = 1e-3  # of losses, as the probes have it
+EVERY_BATCH = "proven at every batch"
 SECONDS, BYTES = 120, 6 * 2**30  # that one architecture may take
 
 
@@ -89,6 +90,10 @@ def survey(model_type: str, task: str) -> Verdict:
         {name: value for name, value in texts.items() if name == "labels" or name in accepted}
         for texts in (tiny_batch(model_type, task, seed=seed) for seed in (1, 2, 3))
     ]
+    before = torch.get_rng_state()
+    loss(model, batches[0])
+    if not torch.equal(before, torch.get_rng_state()):  # it draws random numbers, although nothing is dropped
+        model.eval()
     all_real = torch.ones(len(batches[0]["labels"]), dtype=torch.bool)
     one_empty = torch.arange(len(all_real)) != 2
     _, norms = reference.clipped_sum(model, loss, batches[0], all_real, clip_norm=1.0)
@@ -112,7 +117,9 @@ def survey(model_type: str, task: str) -> Verdict:
     change = _change_by_padding(model, loss, batches[0])
     if not change <= PADDING_TOLERANCE:
         return verdict(verdict="wrong", routes=routes, reason=f"padding changes an example's loss by {change:.2g}")
-    return verdict(verdict="exact", routes=routes)
+    plans = [clipper.plan_for(batch) for batch in batches]
+    notes = [plan.one_by_one or (plan.every_batch and f"{EVERY_BATCH}: {plan.every_batch}") or "" for plan in plans]
+    return verdict(verdict="exact", routes=routes, reason=notes[0])
 
 
 def _change_by_padding(model: nn.Module, loss: Any, batch: Mapping[str, Tensor]) -> float:
@@ -219,7 +226,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
         lines = [f"## {title}", "", "| architecture | class | verdict | routes, or reason |", "|---|---|---|---|"]
         for verdict in verdicts:
             if verdict.task == task:
-                why = _cell(verdict.reason) if verdict.reason else ", ".join(verdict.routes)
+                why = ": ".join(part for part in (", ".join(verdict.routes), _cell(verdict.reason)) if part)
                 name = names[verdict.model_type, task]
                 lines.append(f"| {verdict.model_type} | {name} | {verdict.verdict} | {why} |")
         parts.append("\n".join(lines) + "\n")
@@ -255,7 +262,7 @@ def main() -> None:
     for model_type, task, _ in registered():
         if not options.only or model_type in options.only:
             verdicts.append(found := survey_alone(model_type, task))
-            why = found.reason or ", ".join(found.routes)
+            why = ": ".join(part for part in (", ".join(found.routes), found.reason) if part)
             print(f"{found.verdict:9} {task:14} {model_type:24} {why}", flush=True)
     print(", ".join(f"{count} {kind}" for kind, count in Counter(found.verdict for found in verdicts).items()))
     if not options.only:
