@@ -337,17 +337,13 @@ class Clipper:
 
     def _refuse_uses_outside(self, losses: Tensor) -> None:
         """Raise Misattributed if a loss reaches a parameter itself: in its module, which is tapped, it is detached."""
-        if losses.requires_grad:
-            parameters, ones = list(self._parameters.values()), torch.ones_like(losses)
-            reached = torch.autograd.grad(losses, parameters, ones, allow_unused=True, retain_graph=True)
-            names = [name for name, found in zip(self._parameters, reached, strict=True) if found is not None]
-            if names:
-                raise Misattributed(f"{', '.join(names[:3])} is used outside of its own module's forward")
-        elif not any(self._head_names):
-            raise InvalidInput(
-                f"no trainable parameter ({', '.join(self.names[:3])}) has a part in the losses of this batch; train "
-                "parameters that the loss depends on"
-            )
+        if not losses.requires_grad:
+            return
+        parameters, ones = list(self._parameters.values()), torch.ones_like(losses)
+        reached = torch.autograd.grad(losses, parameters, ones, allow_unused=True, retain_graph=True)
+        names = [name for name, found in zip(self._parameters, reached, strict=True) if found is not None]
+        if names:
+            raise Misattributed(f"{', '.join(names[:3])} is used outside of its own module's forward")
 
     def _doubted(self, plan: ClippingPlan, found: Misattributed) -> ClippingPlan:
         """What replaces a plan that failed on a batch after its first."""
@@ -392,11 +388,16 @@ class Clipper:
         real = torch.ones(len(next(iter(batch.values()))), dtype=torch.bool, device=self._device)
         most_labelled = self._most_labelled(batch)
         try:
-            self._per_example_grads(plan, batch, real, most_labelled, prove=True, eager=True)
+            _, grads = self._per_example_grads(plan, batch, real, most_labelled, prove=True, eager=True)
         except FAILURES as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            raise Unattributable(first_line(error)) from error
+            raise Unattributable(f"the pass over all examples at once fails ({first_line(error)})") from error
+        if not grads:
+            raise InvalidInput(
+                f"no trainable parameter ({', '.join(self.names[:3])}) has a part in the losses of this batch; train "
+                "parameters that the loss depends on"
+            )
 
     def _fallback(self, shape: BatchShape, reason: str) -> ClippingPlan:
         """The plan that takes example by example, for this reason; refused where that is not exact."""
