@@ -20,7 +20,7 @@ import sys
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOSSES = {"causal": causal_lm_loss, "masked": masked_lm_loss, "classification": classification_loss}
 TOLERANCE = 1e-4  # of norms and sums, relative: batches and single examples take other kernels
 PADDING_TOLERANCE = 1e-3  # of losses, as the probes have it
-EVERY_BATCH = "proven at every batch"
+EVERY_BATCH, ONE_BY_ONE = "proven at every batch", ("example by example",)
 SECONDS, BYTES = 120, 6 * 2**30  # that one architecture may take
 
 
@@ -180,7 +180,14 @@ TITLES = {
     "masked": "Masked language models",
     "classification": "Classifiers of texts",
 }
-MOST_SHOWN = 400  # characters of a reason
+MOST_SHOWN = 300  # characters of a reason
+
+COUNTED: list[tuple[str, Callable[[Verdict], bool]]] = [
+    ("exact in one pass", lambda found: found.verdict == "exact" and found.routes != ONE_BY_ONE),
+    ("exact, example by example", lambda found: found.verdict == "exact" and found.routes == ONE_BY_ONE),
+    ("refused", lambda found: found.verdict == "refused"),
+    ("not tried", lambda found: found.verdict == "not tried"),
+]
 
 INTRODUCTION = """\
 # Architectures
@@ -191,16 +198,18 @@ makes the page: it builds a tiny model of each with random weights, runs what tr
 then compares the clipped sums of three batches of padded texts with those of autograd, one example at a time. Dropout
 is set to 0.
 
-- **exact**: norms and clipped sums agree to {tolerance:g}, by the routes in the last column.
+- **exact**: norms and clipped sums agree to {tolerance:g}. The last column has the
+  [routes](training.md#memory-and-speed). "{every_batch}" marks models in which the data decide which rows reach a
+  layer: whose rows they are is then proven at every batch, not only from time to time. "example by example" means that
+  each example has a pass of its own, for the reason given: exact, and slower than one pass for all.
 - **refused**: training stops before its first round, with the message in the last column.
-- **not tried**: the model cannot be fed with texts alone, or needs a package that is not installed here.
+- **not tried**: the model cannot be fed with texts alone, or needs a package that the project does not install.
 
-| task | {columns} |
-|---|{rules}|
-{rows}
+{counts}
 
-A model that is exact here can still be refused for a setting of its own, such as a load-balancing loss over the batch.
-The verdict is about the architecture; every training probes the model that it is given.
+A model that is exact here can still be refused for a setting of its own, such as a load-balancing loss over the batch
+([what is refused](training.md#what-is-exact-what-is-refused)). The verdict is about the architecture; every training
+checks the model that it is given.
 """
 
 
@@ -209,17 +218,16 @@ def page(verdicts: Sequence[Verdict]) -> str:
     import transformers
 
     names = {(kind, task): name for kind, task, name in registered()}
-    kinds = [kind for kind in ("exact", "refused", "not tried", "wrong") if any(v.verdict == kind for v in verdicts)]
-    counts = Counter((verdict.task, verdict.verdict) for verdict in verdicts)
-    rows = [[title.lower(), *(str(counts[task, kind]) for kind in kinds)] for task, title in TITLES.items()]
-    rows.append(["all", *(str(sum(counts[task, kind] for task in TITLES)) for kind in kinds)])
+    rows = [["task", *(title for title, _ in COUNTED)], ["---"] * (len(COUNTED) + 1)]
+    for title, tasks in [*((title.lower(), [task]) for task, title in TITLES.items()), ("all", list(TITLES))]:
+        own = [verdict for verdict in verdicts if verdict.task in tasks]
+        rows.append([title, *(str(sum(map(counted, own))) for _, counted in COUNTED)])
     parts = [
         INTRODUCTION.format(
             version=transformers.__version__,
             tolerance=TOLERANCE,
-            columns=" | ".join(kinds),
-            rules="|".join("---" for _ in kinds),
-            rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
+            every_batch=EVERY_BATCH,
+            counts="\n".join(f"| {' | '.join(row)} |" for row in rows),
         )
     ]
     for task, title in TITLES.items():

@@ -105,9 +105,9 @@ def twin_of(module: nn.Module, name: str) -> nn.Module:
     shell: nn.Module = plain.__new__(plain)  # pyright: ignore[reportCallIssue]
     state = {key: value for key, value in module.__dict__.items() if not key.startswith("__composable_api_state")}
     shell.__dict__ = {**state, "_forward_hooks": OrderedDict(), "_forward_pre_hooks": OrderedDict()}
-    # Of tensors that a past pass left behind, which cannot be copied, the twin gets the current ones at each call.
-    left_behind = {id(value): None for part in module.modules() for value in vars(part).values() if _is_state(value)}
-    twin = copy.deepcopy(shell, left_behind).to("meta")
+    # What a past pass left behind with its graph cannot be copied; see _align for what the twin gets instead.
+    values = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    twin = copy.deepcopy(shell, {id(value): None for value in values if not value.is_leaf}).to("meta")
     for part in twin.modules():
         if (
             isinstance(part, nn.Embedding)
@@ -118,10 +118,6 @@ def twin_of(module: nn.Module, name: str) -> nn.Module:
     return twin
 
 
-def _is_state(value: object) -> bool:
-    return isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
-
-
 def _align(twin: nn.Module, module: nn.Module) -> None:
     """Give the twin the values that the module keeps as attributes, so that it holds nothing of its own past passes."""
     for part, copied in zip(module.modules(), twin.modules(), strict=True):
@@ -129,7 +125,7 @@ def _align(twin: nn.Module, module: nn.Module) -> None:
         for key in [key for key in copied_state if key not in kept]:
             del copied_state[key]
         for key, value in kept.items():
-            if not key.startswith("_") and (value is None or _is_state(value) or isinstance(value, int | float | str)):
+            if not key.startswith("_") and (value is None or isinstance(value, Tensor | int | float | str)):
                 copied_state[key] = value
 
 
