@@ -200,7 +200,7 @@ is set to 0.
 
 - **exact**: norms and clipped sums agree to {tolerance:g}. The last column has the
   [routes](training.md#memory-and-speed). "{every_batch}" marks models in which the data decide which rows reach a
-  layer: whose rows they are is then proven at every batch, not only from time to time. "example by example" means that
+  layer: whose rows they are is then [proven](proofs.md#attribution) at every batch, not only from time to time. "example by example" means that
   each example has a pass of its own, for the reason given: exact, and slower than one pass for all.
 - **refused**: training stops before its first round, with the message in the last column.
 - **not tried**: the model cannot be fed with texts alone, or needs a package that the project does not install.
