@@ -25,6 +25,7 @@ AUTO_CLASSES = {
     "classification": "AutoModelForSequenceClassification",
 }
 
+RANDOM_IN_TRAINING = ["phimoe"]  # draws experts at random, so that no two passes agree
 PADDED_LEFT = [("xlnet", "classification")]  # which classifies by the last token, whatever it is
 
 # What cannot be made from texts alone, or not without a package that the project does not install.
