@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
-from hush.train.language_models import causal_lm_loss
-from hush.train.probes import ProbeResult, probe
+from hush.train.language_models import causal_lm_loss, masked_lm_loss
+from hush.train.probes import ProbeResult, is_padded, probe
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,38 @@ def test_gaps_inside_texts_do_not_keep_padding_from_being_tried() -> None:
             torch.ones(5, dtype=torch.bool),
             clipper=Clipper(model, causal_lm_loss, clip_norm=1.0),
         )
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_padding_without_a_mask_is_tried_by_the_padding_token(name: str) -> None:
+    model = tiny(name)
+    batch = padded([[5, 6, 7, 8, 9], [11, 12, 13], [21, 22, 23, 24]], width=5, left=False)
+    del batch["attention_mask"]
+    real, clipper = torch.ones(3, dtype=torch.bool), Clipper(model, masked_lm_loss, clip_norm=1.0)
+    assert is_padded(batch, real, padding_id=0)
+    if name == "bert":  # attends to the padding
+        with pytest.raises(InvalidInput, match="when its padding is removed"):
+            probe(model, masked_lm_loss, batch, real, clipper=clipper)
+    else:
+        assert probe(model, masked_lm_loss, batch, real, clipper=clipper).padded
+
+
+def test_a_padding_token_with_a_label_is_no_padding() -> None:
+    batch = padded([[5, 6, 7], [8, 9, 0], [1, 0, 0]], width=3, left=False)  # 0 also ends texts, and is learnt
+    del batch["attention_mask"]
+    assert not is_padded(batch, torch.ones(3, dtype=torch.bool), padding_id=0)
+    batch["labels"][2, 1:] = -100
+    assert is_padded(batch, torch.ones(3, dtype=torch.bool), padding_id=0)
+
+
+def test_a_loss_that_fails_without_its_padding_is_refused() -> None:
+    def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        return model(batch["input_ids"].float().view(-1, 3)).square().sum(1)
+
+    batch = padded([[1, 2, 3], [4]], width=3, left=False)
+    clipper = OneByOne(model := nn.Linear(3, 2), loss)
+    with pytest.raises(InvalidInput, match="fails when its padding is removed"):
+        probe(model, loss, batch, torch.ones(2, dtype=torch.bool), clipper=clipper)
 
 
 @pytest.mark.parametrize("unknown", [False, True])

@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from hush.errors import InvalidInput
 from hush.train.distributed import Ranks, full_tensors, gradients_of, is_sharded, reshard
+from hush.train.language_models import IGNORED
 from hush.train.preconditions import refuse_batch, refuse_coupled
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "SideEffectFreeLoss",
     "equal",
     "is_padded",
+    "padding_id",
     "probe",
     "refuse_wrong_sums",
     "reseed",
@@ -178,7 +180,7 @@ class FirstBatchProbes:
         """Probe this micro-batch if the ones before it left something open; raises where a precondition fails."""
         if self._conclusive and self._saw_padding:
             return
-        padded = not self._saw_padding and is_padded(batch, real)
+        padded = not self._saw_padding and is_padded(batch, real, padding_id=padding_id(self._model))
         sharded = is_sharded(self._model)
         if self._conclusive and not (self._ranks.max(padded) if sharded else padded):
             return
@@ -236,7 +238,8 @@ def probe(
     """
     refuse_batch(batch, len(real))
     refuse_coupled(model)
-    rows = _different_rows(batch, real)
+    padding = padding_id(model)
+    rows = _different_rows(batch, real, padding)
     if not rows:
         return ProbeResult(examples=0, slots=len(real))
     examples = {key: value[rows] for key, value in batch.items()}
@@ -249,7 +252,7 @@ def probe(
         in_eval_mode = evaluation.losses(examples, eval_mode=True)
         _refuse_neighbours(evaluation, examples, in_eval_mode, eval_mode=True)
         _refuse_batch_size(evaluation, examples, in_eval_mode)
-        padded = _refuse_padding(evaluation, examples)
+        padded = _refuse_padding(evaluation, examples, padding)
     with without_side_effects(model):
         # Dropout draws other numbers for other shapes, so gradients are compared without it; a model without
         # randomness is compared in the mode in which it trains.
@@ -258,9 +261,12 @@ def probe(
     return ProbeResult(examples=compared, slots=len(real), padded=padded)
 
 
-def is_padded(batch: Mapping[str, Tensor], real: Tensor) -> bool:
-    """Whether a real example of this batch has padding that a probe can remove."""
-    padded_B = _padded(batch)
+def is_padded(batch: Mapping[str, Tensor], real: Tensor, *, padding_id: int | None = None) -> bool:
+    """Whether a real example of this batch has padding that a probe can remove.
+
+    padding_id: the token that stands for padding if the batch has no attention mask.
+    """
+    padded_B = _padded(batch, padding_id)
     return padded_B is not None and bool((padded_B & real.to(padded_B.device)).any())
 
 
@@ -301,7 +307,7 @@ def _refuse_batch_size(evaluation: SideEffectFreeLoss, examples: Batch, losses: 
             )
 
 
-def _refuse_padding(evaluation: SideEffectFreeLoss, examples: Batch) -> bool:
+def _refuse_padding(evaluation: SideEffectFreeLoss, examples: Batch, padding: int | None) -> bool:
     """Each example without its padding: collators pad to the longest text, so its neighbours decide how much it has.
 
     Moving a text by some positions may change its loss by less than reduced precision resolves, so this is compared in
@@ -310,7 +316,7 @@ def _refuse_padding(evaluation: SideEffectFreeLoss, examples: Batch) -> bool:
     any_padded = False
     for i in range(len(next(iter(examples.values())))):
         row = {key: value[i : i + 1] for key, value in examples.items()}
-        unpadded = _without_padding(row)
+        unpadded = _without_padding(row, padding)
         if unpadded is None:
             continue
         any_padded = True
@@ -319,7 +325,15 @@ def _refuse_padding(evaluation: SideEffectFreeLoss, examples: Batch) -> bool:
             full = exact.losses(row, eval_mode=True)
         except RuntimeError:  # the model runs in reduced precision only
             exact, full = evaluation, evaluation.losses(row, eval_mode=True)
-        change = _distance(exact.losses(unpadded, eval_mode=True), full)
+        try:
+            change = _distance(exact.losses(unpadded, eval_mode=True), full)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise InvalidInput(
+                "the loss of an example fails when its padding is removed, so it cannot be checked that it does not "
+                "depend on how long its neighbours are; train a model that takes texts of any length"
+            ) from error
         if not change <= SHAPE_TOLERANCE[exact.reduced]:
             raise InvalidInput(
                 f"an example's loss changes by {change:.2g} when its padding is removed, so it depends on how long its "
@@ -345,9 +359,9 @@ def _refuse_changed_state(model: nn.Module) -> Iterator[None]:
         )
 
 
-def _different_rows(batch: Mapping[str, Tensor], real: Tensor) -> list[int]:
+def _different_rows(batch: Mapping[str, Tensor], real: Tensor, padding: int | None) -> list[int]:
     """The first real rows that differ from one another, at most three; rows with padding come first."""
-    padded_B = _padded(batch)
+    padded_B = _padded(batch, padding)
     unpadded = [False] * len(real) if padded_B is None else (~padded_B).tolist()
     rows: list[int] = []
     for row in sorted(real.nonzero().flatten().tolist(), key=unpadded.__getitem__):
@@ -374,9 +388,15 @@ def _distance(left: Tensor, right: Tensor) -> float:
 # ---- padding ----
 
 
-def _without_padding(row: Batch) -> Batch | None:
+def padding_id(model: nn.Module) -> int | None:
+    """The token that the model's configuration reserves for padding; None if there is none."""
+    found = getattr(getattr(model, "config", None), "pad_token_id", None)
+    return found if isinstance(found, int) else None
+
+
+def _without_padding(row: Batch, padding: int | None) -> Batch | None:
     """A batch of one text without the unattended tokens before and after it; None if it has none."""
-    attended = _attended(row)
+    attended = _attended(row, padding)
     inside = [] if attended is None else attended[0].nonzero().flatten().tolist()
     if attended is None or not inside or inside[-1] + 1 - inside[0] == attended.shape[1]:
         return None
@@ -384,18 +404,27 @@ def _without_padding(row: Batch) -> Batch | None:
     return {key: value[:, text] if _is_per_token(key, value, attended) else value for key, value in row.items()}
 
 
-def _attended(batch: Mapping[str, Tensor]) -> Tensor | None:
-    """Which tokens are attended to; None if the batch holds a tensor that may or may not have one entry per token."""
+def _attended(batch: Mapping[str, Tensor], padding: int | None) -> Tensor | None:
+    """Which tokens are attended to; None if the batch holds a tensor that may or may not have one entry per token.
+
+    Without a mask, which some models do not take, these are all tokens but the padding, and those with a label.
+    """
     tokens, attended = batch.get("input_ids"), batch.get("attention_mask")
-    if tokens is None or attended is None or tokens.ndim != 2 or attended.shape != tokens.shape:
+    if tokens is None or tokens.ndim != 2:
+        return None
+    if attended is None and padding is not None:
+        attended, labels = tokens != padding, batch.get("labels")
+        if labels is not None and labels.shape == tokens.shape:
+            attended |= labels != IGNORED
+    if attended is None or attended.shape != tokens.shape:
         return None
     known = all(value.ndim == 1 or _is_per_token(key, value, tokens) for key, value in batch.items())
     return attended.bool() if known else None
 
 
-def _padded(batch: Mapping[str, Tensor]) -> Tensor | None:
+def _padded(batch: Mapping[str, Tensor], padding: int | None) -> Tensor | None:
     """Which texts have unattended tokens before or after them; None if that cannot be told."""
-    attended = _attended(batch)
+    attended = _attended(batch, padding)
     if attended is None:
         return None
     return attended.any(1) & ~torch.cat([attended[:, :1], attended[:, -1:]], 1).all(1)

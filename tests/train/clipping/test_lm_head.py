@@ -42,6 +42,20 @@ def test_words_that_are_appended_to_the_head_change_nothing(
     check(model, default_loss(model), batch_of(name))
 
 
+@pytest.mark.parametrize("cap", [None, 100.0])
+def test_a_cap_that_no_logit_reaches_yet_keeps_the_head_whole(cap: float | None) -> None:
+    model, batch = tiny("gpt2"), batch_of("gpt2")
+
+    def capped(module: Any, inputs: Any, output: Any) -> Any:
+        if cap is not None:
+            output.logits = torch.tanh(output.logits / cap) * cap
+        return output
+
+    model.register_forward_hook(capped)
+    clipper = check(model, causal_lm_loss, batch)
+    assert any(route.route == "lm head" for route in clipper.routes()) == (cap is None)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e38])
 @pytest.mark.parametrize("kept", [0, 2**28])
 @pytest.mark.parametrize("name", ["bert", "gpt2", "gemma2"])  # with a bias, without, with a soft cap

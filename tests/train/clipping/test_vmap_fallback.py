@@ -72,6 +72,48 @@ def test_padding_has_no_gradient_inside_a_module_that_is_run_for_each_example() 
     check(Gained(), lambda model, own: functional.cross_entropy(model(own["ids"]), own["y"], reduction="none"), batch)
 
 
+class Recurrent(nn.Module):
+    """Keeps the last state of a pass as a plain attribute; whoever calls it resets that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain, self.state = nn.Parameter(torch.rand(4)), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros_like(x[:, 0]) if self.state is None else self.state
+        states = []
+        for step in x.unbind(1):
+            state = torch.tanh(state * self.gain + step)
+            states.append(state)
+        self.state = state
+        return torch.stack(states, 1)
+
+
+class Resetting(nn.Module):
+    """Every pass begins anew, as those of recurrent language models do without a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = Recurrent(), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inner.state = None
+        return self.out(self.inner(x)).square().mean((1, 2))
+
+
+def test_a_state_that_a_module_keeps_of_a_pass_is_not_carried_into_the_next() -> None:
+    torch.manual_seed(0)
+    model = Resetting()
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return model(batch["x"])
+
+    model(torch.randn(2, 3, 4)).sum().backward()  # leaves a state with a graph behind
+    check(model, loss, {"x": torch.randn(3, 5, 4)})
+    clipper = check(model, loss, {"x": torch.randn(5, 5, 4)})
+    assert {route.route for route in clipper.routes()} >= {"vmap fallback"}
+
+
 @given(seed=st.integers(0, 2**31), size=st.integers(1, 6), length=st.integers(1, 9))
 def test_random_networks_are_exact(seed: int, size: int, length: int) -> None:
     generator = torch.Generator().manual_seed(seed)

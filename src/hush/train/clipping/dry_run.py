@@ -48,6 +48,7 @@ Batch = Mapping[str, Tensor]
 Forward = Callable[[Batch], Tensor]
 Uses = dict[str, list[Use]]  # by site
 Calls = Mapping[str, tuple[Shapes, ...]]  # by site: the shapes of the tensors of each call
+AMPLIFIED = (1.0, 16.0)  # factors of the head's input: a cap that the logits of a new model do not reach shows, too
 FAILURES = (RuntimeError, AssertionError, ValueError, IndexError, TypeError)
 
 
@@ -326,14 +327,20 @@ def head_agrees(
         try:
             with head.bypassed():
                 hidden = forward(first)
-            ours, *_ = head.losses(hidden, first["labels"], first["labels"].shape[1])
+            agree = True
+            for factor in AMPLIFIED:
+                ours, *_ = head.losses(hidden * factor, first["labels"], first["labels"].shape[1])
+                with (
+                    head.amplified(factor),
+                    torch.autocast(hidden.device.type, dtype=autocast, enabled=autocast is not None),
+                ):
+                    theirs = loss(model, first).float()
+                agree &= torch.allclose(ours, theirs, rtol=1e-4 if hidden.dtype == torch.float32 else 0.02)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # what follows the head (a separate bias, for instance) cannot work on the head's input
             return False
-        with torch.autocast(hidden.device.type, dtype=autocast, enabled=autocast is not None):
-            theirs = loss(model, first)
-    return torch.allclose(ours, theirs.float(), rtol=1e-4 if hidden.dtype == torch.float32 else 0.02)
+    return agree
 
 
 @contextmanager

@@ -63,14 +63,24 @@ class Head:
         """Inside the block the model returns the head's input instead of logits."""
         original = type(self.module)
         self.module.__class__ = _Bypassed
+        settings = vars(self.config)  # set directly: some configurations refuse None for their cap
         if self.cap is not None:
-            self.config.final_logit_softcapping = None
+            settings["final_logit_softcapping"] = None
         try:
             yield
         finally:
             self.module.__class__ = original
             if self.cap is not None:
-                self.config.final_logit_softcapping = self.cap
+                settings["final_logit_softcapping"] = self.cap
+
+    @contextmanager
+    def amplified(self, factor: float) -> Iterator[None]:
+        """Inside the block the head's input is multiplied by this."""
+        handle = self.module.register_forward_pre_hook(lambda _, inputs: tuple(x * factor for x in inputs))
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def most_labelled(self, labels: Tensor) -> int:
         """Positions to compute per example: the most labelled ones of any, rounded up. Cheap for labels on the CPU."""

@@ -105,7 +105,9 @@ def twin_of(module: nn.Module, name: str) -> nn.Module:
     shell: nn.Module = plain.__new__(plain)  # pyright: ignore[reportCallIssue]
     state = {key: value for key, value in module.__dict__.items() if not key.startswith("__composable_api_state")}
     shell.__dict__ = {**state, "_forward_hooks": OrderedDict(), "_forward_pre_hooks": OrderedDict()}
-    twin = copy.deepcopy(shell).to("meta")
+    # What a past pass left behind with its graph cannot be copied; see _align for what the twin gets instead.
+    values = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    twin = copy.deepcopy(shell, {id(value): None for value in values if not value.is_leaf}).to("meta")
     for part in twin.modules():
         if (
             isinstance(part, nn.Embedding)
@@ -114,6 +116,17 @@ def twin_of(module: nn.Module, name: str) -> nn.Module:
         ):
             part.__class__ = type(f"Padded{type(part).__name__}", (_PaddedEmbedding, type(part)), {})
     return twin
+
+
+def _align(twin: nn.Module, module: nn.Module) -> None:
+    """Give the twin the values that the module keeps as attributes, so that it holds nothing of its own past passes."""
+    for part, copied in zip(module.modules(), twin.modules(), strict=True):
+        kept, copied_state = vars(part), vars(copied)
+        for key in [key for key in copied_state if key not in kept]:
+            del copied_state[key]
+        for key, value in kept.items():
+            if not key.startswith("_") and (value is None or isinstance(value, Tensor | int | float | str)):
+                copied_state[key] = value
 
 
 class _PaddedEmbedding:
@@ -253,6 +266,8 @@ class _Vmapped:
             site.record(0, 0, 0, torch.float32, (args, kwargs))
         copies = {name: expanded(state[name], tap) for name, tap in site.taps.items()}
         twin: Any = site.twin
+        if not torch.compiler.is_compiling():
+            _align(twin, self)
         with nullcontext() if site.uses is None else site.explain_vmap_errors():
             y = run_vmapped(twin, state, copies, args, kwargs, batch=site.batch, layouts=site.layouts)
         if isinstance(self, FSDPModule):
