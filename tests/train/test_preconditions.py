@@ -1,15 +1,19 @@
 """Couplings that can be read off a model, a batch or a scaler are refused by name; nothing harmless is."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from private_runs import DATA, private_training
+from reference import small_plan
 from torch import Tensor, nn
 
-from hush.errors import InvalidInput
-from hush.train.preconditions import refuse_batch, refuse_coupled, refuse_scaler
+from hush.accounting.sampling_error import sampling_error
+from hush.errors import CannotCertify, InvalidInput
+from hush.train.preconditions import refuse_batch, refuse_coupled, refuse_passed_ceilings, refuse_scaler
 
 
 def inside(module: nn.Module) -> nn.Module:
@@ -230,3 +234,29 @@ def test_packing_is_seen_without_an_attention_mask() -> None:
     with pytest.raises(InvalidInput, match="starts again"):
         refuse_batch({"position_ids": ids([0, 1, 2, 0, 1])}, 1)
     refuse_batch({"position_ids": ids([0, 1, 2, 0, 0])}, 1)  # padded
+
+
+def test_a_ceiling_that_sampling_would_pass_is_refused_before_training() -> None:
+    """By however little: the posterior plus the distance of computed draws and noise from ideal ones must stay below."""
+    plan = small_plan()
+    exact = replace(plan, ceiling=plan.posterior)
+    with pytest.raises(CannotCertify, match=r"above the ceiling, by up to .* make the plan again"):
+        private_training(plan=exact)
+    private_training().close()
+    refuse_passed_ceilings(plan, 10**9)
+    with pytest.raises(CannotCertify, match="2 secrets"):
+        refuse_passed_ceilings(plan, 10**18)
+    with pytest.raises(CannotCertify, match="2048 devices"):
+        refuse_passed_ceilings(plan, 10, streams=2048)
+
+
+def test_the_certificate_of_a_run_states_what_sampling_adds() -> None:
+    private = private_training()
+    for round in private.rounds():
+        for part in round.micro_batches():
+            private.accumulate({name: rows[part.examples] for name, rows in DATA.items()}, part.real)
+        private.step()
+    certificate = private.finish()
+    trained = sum(parameter.numel() for parameter in private.model.parameters())
+    assert certificate.trained_parameters == trained
+    assert certificate.sampling_error == sampling_error(trained, batch_size=8.0, rounds=12)

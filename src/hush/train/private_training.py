@@ -47,13 +47,14 @@ from hush.train.preconditions import (
     refuse_batch,
     refuse_coupled,
     refuse_longer,
+    refuse_passed_ceilings,
 )
 from hush.train.probes import FirstBatchProbes
 from hush.train.public_stream import PublicStream
 from hush.train.round import LiveNumbers, RoundMonitor, TrainingRound
 from hush.train.run_folder import Export, tensors_of
 from hush.train.run_keeper import RunKeeper
-from hush.train.sampler import Draws, refuse_finer_promises
+from hush.train.sampler import Draws
 
 __all__ = ["PrivateTraining", "noisy_sum"]
 
@@ -76,7 +77,8 @@ class PrivateTraining:
 
     Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all drawn examples,
     adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done or
-    released, across any number of crashes. Draws repeat after a crash, noise never does.
+    released, across any number of crashes. Draws repeat after a crash, noise never does. What computed draws and noise
+    add to the posteriors is part of the certificate; if a ceiling would be exceeded, training is refused.
     """
 
     def __init__(
@@ -111,11 +113,13 @@ class PrivateTraining:
         self._ranks, model = Ranks.current(), unwrap_ddp(model)
         refuse_coupled(model)
         self._ranks.broadcast_model_(model)
-        refuse_finer_promises(plan.ceiling, batch_size=plan.batch_size, rounds=plan.rounds)
         self.plan, self.model, self.optimizer, self.scheduler = plan, model, optimizer, scheduler
         self._loss, self._autocast, self._public = loss, autocast, public
         self._micro_batch, self._save_every = micro_batch, save_every
         self._trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._num_trained = sum(parameter.numel() for parameter in self._trainable.values())
+        devices = {parameter.device for parameter in self._trainable.values()}
+        refuse_passed_ceilings(plan, self._num_trained, streams=self._ranks.world * len(devices))
         make_clipper = partial(Clipper, model, loss, clip_norm=plan.clip_norm, autocast=autocast)
         self._clipper = make_clipper(compile=compile)
         self._noise = Noise(insecure_seed=insecure_seed, compile=compile)
@@ -265,8 +269,7 @@ class PrivateTraining:
 
     def _record_round(self, norm: Tensor) -> None:
         """Add the round to the owner's run log, and save the state if it is due."""
-        dimensions = sum(parameter.numel() for parameter in self._trainable.values())
-        signal_to_noise = norm / (self._noise_scale * dimensions**0.5) if self._noise_scale else None
+        signal_to_noise = norm / (self._noise_scale * self._num_trained**0.5) if self._noise_scale else None
         record = self._monitor.end(self._rounds_done, signal_to_noise)
         if self._keeper is not None:
             self._keeper.log(record)
@@ -322,11 +325,12 @@ class PrivateTraining:
             left = self.plan.rounds - self._rounds_done
             raise InvalidInput(f"{left} of {self.plan.rounds} rounds are left; go through private.rounds() to the end")
         if self._certificate is None:
-            versions = {**self.plan.certificate.versions, "torch": torch.__version__}
-            fingerprints = dict(self.plan.certificate.fingerprints)
+            certificate = self.plan.run_certificate(self._num_trained)
+            versions = {**certificate.versions, "torch": torch.__version__}
+            fingerprints = dict(certificate.fingerprints)
             if not self._data_checked:
                 fingerprints.pop(DATA_FINGERPRINT, None)
-            certificate = replace(self.plan.certificate, versions=versions, fingerprints=fingerprints)
+            certificate = replace(certificate, versions=versions, fingerprints=fingerprints)
             if self._keeper is None:
                 refuse_moved_buffers(self.model, self._buffers)
                 self._certificate = replace(certificate, marks=(*certificate.marks, *self._marks))
