@@ -104,7 +104,7 @@ class AuditedRun:
         return self._of_run(np.float64(after))
 
     def _of_run(self, planned: np.float64) -> float:
-        """A posterior of the plan plus what the run's computed draws and noise add; a run of 0.1.0 does not state it."""
+        """A posterior of the plan plus what computed draws and noise add; a run of 0.1.0 does not state that."""
         return float(with_sampling_error(planned, self.certificate.sampling_error or 0.0))
 
     def secret_index(self, secret_id: str) -> int:

@@ -69,14 +69,17 @@ Stop = Callable[[], bool]
 
 @final
 class Batches:
-    """Batches on the device by example number, each padded to one of a few lengths; ``round`` is the current round."""
+    """Batches on the device by example number, each padded to one of a few lengths; ``round`` is the current round.
+
+    Guarantee: the lengths are 32, 64, … and the collator's, to which texts are truncated, whatever the data: padding
+    moves the last digits of a score, so a length taken from the data would tell others how long its longest text is.
+    """
 
     def __init__(self, tokens: TokenizedTexts, collator: Collator, device: torch.device) -> None:
         self._tokens, self._collator, self._device = tokens, collator, device
         self.round = 0
-        longest = int(tokens.lengths.max(initial=1))
         doubled = [SHORTEST_BUCKET * 2**power for power in range(20)]
-        self.buckets = [length for length in doubled if length < longest] + [max(1, longest)]
+        self.buckets = [length for length in doubled if length < collator.length] + [collator.length]
 
     def of(
         self, examples: NDArray[np.int64], length: int | None = None, *, round: int | None = None

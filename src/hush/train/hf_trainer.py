@@ -37,6 +37,7 @@ from hush.train.language_models import Collator, Loss, default_loss, rows_of
 from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
 from hush.train.round import LiveNumbers, MicroBatch, TrainingRound, check_lengths
+from hush.train.run_keeper import rounded_score
 
 __all__ = ["HushTrainer", "OwnerProgress", "PrivateOptimizer", "StoredSchedule", "check_data"]
 
@@ -139,7 +140,8 @@ class HushTrainer(Trainer):
     and speed only. output_dir receives what may be released; folder (by default its sibling, output_dir-hush) keeps
     checkpoints and the run log in owner/, and the final model with its certificate in release/. Scores of evaluation
     data are logged, released as evaluations.jsonl, and may choose a model, only if eval_is_public says that these data
-    hold no secret. buckets are lengths to pad to, for :class:`~hush.train.language_models.TokenizedTexts`. For public,
+    hold no secret; they are rounded to four digits. buckets are lengths to pad to, for
+    :class:`~hush.train.language_models.TokenizedTexts`, chosen by settings or public texts alone. For public,
     data_fingerprint and insecure_seed see PrivateTraining.
 
     Guarantee: that of :class:`PrivateTraining`. Loggers, trainer_state.json and checkpoints depend on the draw only
@@ -320,6 +322,15 @@ class HushTrainer(Trainer):
         """As in the Trainer; scores of data that may hold secrets go to the caller, not to loggers."""
         with self._evaluation():
             return super().predict(*args, **options)
+
+    def evaluation_loop(self, *args: Any, **options: Any) -> Any:
+        """As in the Trainer; scores that others may see are rounded before a logger, a callback or a choice sees them."""
+        output = super().evaluation_loop(*args, **options)
+        if self._scores_may_be_seen:
+            output.metrics.update(
+                {name: rounded_score(n) for name, n in output.metrics.items() if isinstance(n, float)}
+            )
+        return output
 
     def _evaluation(self) -> AbstractContextManager[None]:
         training = self.private if self._open else None

@@ -53,7 +53,7 @@ from hush.train.probes import FirstBatchProbes
 from hush.train.public_stream import PublicStream
 from hush.train.round import LiveNumbers, RoundMonitor, TrainingRound
 from hush.train.run_folder import Export, tensors_of
-from hush.train.run_keeper import RunKeeper
+from hush.train.run_keeper import RunKeeper, rounded_score
 from hush.train.sampler import Draws
 
 __all__ = ["PrivateTraining", "noisy_sum"]
@@ -306,12 +306,12 @@ class PrivateTraining:
     def record_scores(self, scores: Mapping[str, float]) -> None:
         """Keep scores of the model after the last round **on data without secrets**, for release with the final model.
 
-        They appear in release/evaluations.jsonl, one line per round. Guarantee: all are of rounds that lead to the
+        They appear in release/evaluations.jsonl, one line per round, rounded to four digits. Guarantee: all are of rounds that lead to the
         released model. They depend on these models and on public data only, so the plan covers them; scores on data
         that may hold secrets are not covered: do not record them here.
         """
         self._refuse_open_round("score")
-        finite = {name: float(score) for name, score in scores.items() if np.isfinite(score)}
+        finite = {name: rounded_score(score) for name, score in scores.items() if np.isfinite(score)}
         self._need_keeper().keep_scores(self._rounds_done, finite)
 
     def release(self) -> Path:
