@@ -237,7 +237,7 @@ def test_packing_is_seen_without_an_attention_mask() -> None:
 
 
 def test_a_ceiling_that_sampling_would_pass_is_refused_before_training() -> None:
-    """By however little: the posterior plus the distance of computed draws and noise from ideal ones must stay below."""
+    """By however little: posterior plus the distance of computed draws and noise from ideal ones must stay below."""
     plan = small_plan()
     exact = replace(plan, ceiling=plan.posterior)
     with pytest.raises(CannotCertify, match=r"above the ceiling, by up to .* make the plan again"):

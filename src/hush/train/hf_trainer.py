@@ -324,12 +324,11 @@ class HushTrainer(Trainer):
             return super().predict(*args, **options)
 
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
-        """As in the Trainer; scores that others may see are rounded before a logger, a callback or a choice sees them."""
+        """As in the Trainer; scores that others may see are rounded before any logger or callback gets them."""
         output = super().evaluation_loop(*args, **options)
         if self._scores_may_be_seen:
-            output.metrics.update(
-                {name: rounded_score(n) for name, n in output.metrics.items() if isinstance(n, float)}
-            )
+            scores = {name: value for name, value in output.metrics.items() if isinstance(value, float)}
+            output.metrics.update({name: rounded_score(score) for name, score in scores.items()})
         return output
 
     def _evaluation(self) -> AbstractContextManager[None]:

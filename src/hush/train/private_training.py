@@ -306,9 +306,9 @@ class PrivateTraining:
     def record_scores(self, scores: Mapping[str, float]) -> None:
         """Keep scores of the model after the last round **on data without secrets**, for release with the final model.
 
-        They appear in release/evaluations.jsonl, one line per round, rounded to four digits. Guarantee: all are of rounds that lead to the
-        released model. They depend on these models and on public data only, so the plan covers them; scores on data
-        that may hold secrets are not covered: do not record them here.
+        They appear in release/evaluations.jsonl, one line per round, rounded to four digits. Guarantee: all are of
+        rounds that lead to the released model. They depend on these models and on public data only, so the plan covers
+        them; scores on data that may hold secrets are not covered: do not record them here.
         """
         self._refuse_open_round("score")
         finite = {name: rounded_score(score) for name, score in scores.items() if np.isfinite(score)}
