@@ -424,13 +424,13 @@ def check_release(folder: Path, plan: Plan, planned: Certificate) -> tuple[tuple
     planned: the certificate of its plan as stored; ``refuse_unknown_words`` must have accepted its version.
     """
     matches, certificate = _check_run_certificate(plan, planned, folder)
-    sampling = _check_sampling_error(plan, certificate)
-    return (matches, sampling, _check_model(folder, certificate), _check_names(folder)), certificate
+    sampling = () if certificate is None else (_check_sampling_error(plan, certificate),)
+    return (matches, *sampling, _check_model(folder, certificate), _check_names(folder)), certificate
 
 
-def _check_sampling_error(plan: Plan, certificate: Certificate | None) -> Check:
+def _check_sampling_error(plan: Plan, certificate: Certificate) -> Check:
     """Every posterior is at most its ceiling, also with what the run's computed draws and noise may add."""
-    trained = None if certificate is None else certificate.trained_parameters
+    trained = certificate.trained_parameters
     if trained is None:
         detail = "the certificate states no number of trained parameters, so what sampling adds is unknown"
         return Check(name="sampling error", passed=False, detail=detail)

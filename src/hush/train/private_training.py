@@ -187,7 +187,7 @@ class PrivateTraining:
         index = self._check_complete()
         public = self._public_gradients(index)
         sums, norm = noisy_sum(
-            self._clipper.take(),
+            self._clipper.take(exact=True),
             self._trainable,
             ranks=self._ranks,
             noise=self._noise,
@@ -371,16 +371,16 @@ def noisy_sum(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The ranks' clipped sums added up, plus N(0, scale²) once for each coordinate; sharded as the parameters are.
 
-    ``clipped_sums`` are full float32 tensors on every rank, and are overwritten. The second result is the norm of the
-    sum without noise, for the owner only.
+    ``clipped_sums`` are full tensors on every rank, float64 or float32, and are overwritten. The second result is the
+    norm of the sum without noise, for the owner only.
 
-    Guarantee: noise is added after the sum over ranks is complete, by exactly one rank for each coordinate, and all
-    ranks leave with the same values.
+    Guarantee: noise is added after the sum over ranks is complete, by exactly one rank for each coordinate; the sum is
+    rounded to float32 after that; and all ranks leave with the same values.
     """
     total = ranks.sum(clipped_sums, parameters)
     norm = ranks.norm(total.noised_here.values())
     noise.add_(total.noised_here, scale=scale, round=round, rank=ranks.rank)
-    return ranks.share(total), norm
+    return ranks.share(total.rounded()), norm
 
 
 def _test_draw_seed(insecure_seed: int) -> bytes:
