@@ -11,6 +11,7 @@ from private_runs import DATA, private_training
 from reference import small_plan
 from torch import Tensor, nn
 
+import hush
 from hush.accounting.sampling_error import sampling_error
 from hush.errors import CannotCertify, InvalidInput
 from hush.train.preconditions import refuse_batch, refuse_coupled, refuse_passed_ceilings, refuse_scaler
@@ -248,6 +249,13 @@ def test_a_ceiling_that_sampling_would_pass_is_refused_before_training() -> None
         refuse_passed_ceilings(plan, 10**18)
     with pytest.raises(CannotCertify, match="2048 devices"):
         refuse_passed_ceilings(plan, 10, streams=2048)
+
+
+def test_a_batch_whose_sum_is_not_proven_is_refused_before_training() -> None:
+    incidence = hush.Incidence.from_pairs([0], [0], num_examples=2**19, num_secrets=1)
+    plan = hush.make_plan(incidence, prior=1e-3, ceiling=0.5, batch_size=2**18 + 1, rounds=1, capacity="none")
+    with pytest.raises(CannotCertify, match="up to 262,144 examples"):
+        private_training(plan=plan)
 
 
 def test_the_certificate_of_a_run_states_what_sampling_adds() -> None:

@@ -139,7 +139,7 @@ def train(
         ),
     ] = 32,
     bf16: Annotated[
-        bool, flag("--bf16", "Compute in bfloat16; sums and noise stay float32.", panel=SPEED_PANEL)
+        bool, flag("--bf16", "Compute in bfloat16; sums and noise stay float64.", panel=SPEED_PANEL)
     ] = False,
     compile: Annotated[
         bool, flag("--compile", "Compile the model: slow start, faster rounds.", panel=SPEED_PANEL)

@@ -44,12 +44,15 @@ __all__ = [
     "positions_of",
     "refuse_batch",
     "refuse_coupled",
+    "refuse_large_batch",
     "refuse_longer",
     "refuse_passed_ceilings",
     "refuse_scaler",
     "where",
 ]
 
+
+MAX_BATCH = 2**18  # (E35), expected number of examples in a round
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _CAPACITIES = ("expert_capacity", "capacity_factor", "moe_capacity_factor", "train_capacity_factor")
@@ -262,6 +265,15 @@ def refuse_passed_ceilings(plan: Plan, trained_parameters: int, *, streams: int 
         f"{rounded_up(float(excess_SQ.max()), 2)}; make the plan again (a plan leaves a thousandth of each ceiling to "
         "this), train fewer parameters (adapters), plan fewer rounds, or raise the ceiling"
     )
+
+
+def refuse_large_batch(plan: Plan) -> None:
+    """Refuse a plan with batches so large that the rounding of their sums is not proven to be small."""
+    if plan.batch_size > MAX_BATCH:
+        raise CannotCertify(
+            f"sums are proven for batches of up to {MAX_BATCH:,} examples, and the plan has {plan.batch_size:,.0f}; plan "
+            "a smaller batch and more rounds"
+        )
 
 
 # ---- rotary positions ----

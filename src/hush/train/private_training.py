@@ -46,6 +46,7 @@ from hush.train.preconditions import (
     most_positions,
     refuse_batch,
     refuse_coupled,
+    refuse_large_batch,
     refuse_longer,
     refuse_passed_ceilings,
 )
@@ -118,6 +119,7 @@ class PrivateTraining:
         self._micro_batch, self._save_every = micro_batch, save_every
         self._trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._num_trained = sum(parameter.numel() for parameter in self._trainable.values())
+        refuse_large_batch(plan)
         devices = {parameter.device for parameter in self._trainable.values()}
         refuse_passed_ceilings(plan, self._num_trained, streams=self._ranks.world * len(devices))
         make_clipper = partial(Clipper, model, loss, clip_norm=plan.clip_norm, autocast=autocast)

@@ -51,6 +51,7 @@ TINY = 2.0**-126  # a product below this may be lost altogether
 STAGE = 1024  # terms that are summed at a time, so that rounding grows with the number of stages, not of terms
 JOINED_MAX_ENTRIES = 2**20  # of all examples: copying a larger gradient costs more than a call
 SUMMANDS_IN_FLOAT32 = 32  # (E33), dense gradients of as many examples: a sum is then off by at most 1e-4 of C
+SUMMED_POSITIONS = 2**28  # (E34), positions of all examples times examples that one product adds up
 FULL_RATE_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}  # CUDA capabilities: multiply as fast as in float32
 PARAMETERS_PER_KERNEL = 4  # large ones that one kernel adds: more would save calls but take long to compile
 
@@ -274,7 +275,9 @@ def add_clipped_sum_(
                 y, x = y if part.y_is_finite else kernels.kept(y, scale_B), kernels.rescaled(x, scale_B)
             else:
                 y, x = kernels.rescaled(y, scale_B), kernels.kept(x, scale_B)
-            total += _summed_product(y.flatten(0, 1), x.flatten(0, 1), total.dtype)[: len(total)]
+            examples = max(1, math.isqrt(SUMMED_POSITIONS // max(y.shape[1], 1)))
+            for few_y, few_x in zip(y.split(examples), x.split(examples), strict=True):
+                total += _summed_product(few_y.flatten(0, 1), few_x.flatten(0, 1), total.dtype)[: len(total)]
         elif isinstance(part, Rows):
             rows = kernels.scaled(part.y, scale_B).flatten(0, 1).to(total.dtype)
             total.index_add_(0, part.ids.flatten().long(), rows)
