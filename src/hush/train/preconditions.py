@@ -271,8 +271,8 @@ def refuse_large_batch(plan: Plan) -> None:
     """Refuse a plan with batches so large that the rounding of their sums is not proven to be small."""
     if plan.batch_size > MAX_BATCH:
         raise CannotCertify(
-            f"sums are proven for batches of up to {MAX_BATCH:,} examples, and the plan has {plan.batch_size:,.0f}; plan "
-            "a smaller batch and more rounds"
+            f"sums are proven for batches of up to {MAX_BATCH:,} examples, and the plan has {plan.batch_size:,.0f}; "
+            "plan a smaller batch and more rounds"
         )
 
 

@@ -69,8 +69,8 @@ class Clipper:
 
     loss(model, batch) gives one loss per example, each from its own example alone. Every tensor of a batch has the
     examples along its first dimension. autocast is the type to compute in (such as torch.bfloat16); norms are float32
-    and sums float64 in any case. compile may name a backend of torch.compile. ``print(clipper.plan_for(batch))`` shows by which
-    route the gradients of each layer are taken, and why.
+    and sums float64 in any case. compile may name a backend of torch.compile. ``print(clipper.plan_for(batch))`` shows
+    by which route the gradients of each layer are taken, and why.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class DenseGrads:
 
 
 def add_several_(totals: Sequence[Tensor], gradients: Sequence[Tensor], scale_B: Tensor) -> None:
-    """Each total += sum over examples of scale × its gradient; in float32 for a few examples, then in the total's type."""
+    """Each total += sum over examples of scale × its gradient; the sums of a few examples are float32."""
     for total, gradient in zip(totals, gradients, strict=True):
         parts = zip(gradient.split(SUMMANDS_IN_FLOAT32), scale_B.split(SUMMANDS_IN_FLOAT32), strict=True)
         for part, scales in parts:
