@@ -10,6 +10,7 @@ HushTrainer overrides private methods of the Trainer, so the supported versions 
 checks the signatures of what is overridden or called.
 """
 
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ except ImportError as error:
 
 from hush.certificate import Certificate
 from hush.plan import Plan
+from hush.train.cautions import cautions_before, refuse_unlabelled
 from hush.train.hf_trainer_arguments import checked_settings, refuse_selection
 from hush.train.hf_trainer_releases import Releases, Scoring, owner_folder
 from hush.train.language_models import Collator, Loss, default_loss, rows_of
@@ -38,6 +40,8 @@ from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
 from hush.train.round import LiveNumbers, MicroBatch, TrainingRound, check_lengths
 from hush.train.run_keeper import rounded_score
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["HushTrainer", "OwnerProgress", "PrivateOptimizer", "StoredSchedule", "check_data"]
 
@@ -129,6 +133,7 @@ def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> 
                 "hush.train.language_models.tokenise returns, and one of the collators of that module"
             )
         check_lengths(data.lengths, buckets)
+    refuse_unlabelled(data)
 
 
 @final
@@ -268,6 +273,8 @@ class HushTrainer(Trainer):
             data_fingerprint=self._data_fingerprint,
             save_every=self.plan.rounds + 1,  # states are saved with the checkpoints of the Trainer instead
         )
+        for caution in cautions_before(self.plan, self.private.num_trained):
+            logger.warning(caution)
         self._open = True
         wrapped.optimizer = PrivateOptimizer(optimizer, self.private)
         self._rounds = self.private.rounds()

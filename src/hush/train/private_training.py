@@ -290,6 +290,11 @@ class PrivateTraining:
         return self._rounds_done
 
     @property
+    def num_trained(self) -> int:
+        """How many parameters are trained, and receive noise."""
+        return self._num_trained
+
+    @property
     def live(self) -> LiveNumbers | None:
         """The last round's numbers, for the owner's terminal only; None before the first."""
         return self._monitor.live(self._rounds_done, {} if self._keeper is None else self._keeper.scores)
