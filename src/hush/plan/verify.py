@@ -327,6 +327,8 @@ def run_differences(plan: Plan, planned: Certificate, stated: Certificate, *, sa
     actual, expected = stated.to_dict(), planned.to_dict()
     may_differ = () if same_place else ("curve", *WORDS)
     different = _differences(actual, expected, except_for=("versions", "fingerprints", "marks", *may_differ))
+    if trained is None and same_place:
+        different.append("trained_parameters (there are none, so what sampling adds is unknown)")
     if not same_place and not _curves_agree(actual["curve"], expected["curve"]):
         different.append("curve")
     run_versions, plan_versions = _without_torch(stated), _without_torch(planned)
@@ -424,16 +426,13 @@ def check_release(folder: Path, plan: Plan, planned: Certificate) -> tuple[tuple
     planned: the certificate of its plan as stored; ``refuse_unknown_words`` must have accepted its version.
     """
     matches, certificate = _check_run_certificate(plan, planned, folder)
-    sampling = () if certificate is None else (_check_sampling_error(plan, certificate),)
+    trained = None if certificate is None else certificate.trained_parameters
+    sampling = () if trained is None else (_check_sampling_error(plan, trained),)
     return (matches, *sampling, _check_model(folder, certificate), _check_names(folder)), certificate
 
 
-def _check_sampling_error(plan: Plan, certificate: Certificate) -> Check:
-    """Every posterior is at most its ceiling, also with what the run's computed draws and noise may add."""
-    trained = certificate.trained_parameters
-    if trained is None:
-        detail = "the certificate states no number of trained parameters, so what sampling adds is unknown"
-        return Check(name="sampling error", passed=False, detail=detail)
+def _check_sampling_error(plan: Plan, trained: int) -> Check:
+    """Every posterior is at most its ceiling, also with what computed draws and noise of so many parameters may add."""
     error = sampling_error(trained, batch_size=plan.batch_size, rounds=plan.rounds)
     passed_S = (plan.posterior_of_run(trained) > plan.ceiling).any(axis=1)
     added = f"computed draws and noise add at most {rounded_up(error, 3)} to a posterior"
