@@ -69,13 +69,13 @@ def sampling_error(trained_parameters: SupportsIndex, *, batch_size: float, roun
     return min(math.nextafter(total, math.inf), 1.0)
 
 
-def with_sampling_error(posterior: Array, error: float) -> Array:
+def with_sampling_error(posterior: Array | float, error: float) -> Array:
     """Posteriors plus a sampling error, rounded up and at most 1.
 
     >>> with_sampling_error(np.array([0.5, 1.0]), 0.25).tolist()
     [0.7500000000000001, 1.0]
     """
-    return np.minimum(np.nextafter(posterior + error, np.inf), 1.0)
+    return np.minimum(np.nextafter(np.asarray(posterior) + error, np.inf), 1.0)
 
 
 def planning_ceiling(prior_SQ: Array, ceiling_SQ: Array) -> Array:

@@ -88,7 +88,7 @@ class AuditedRun:
     def promised_point(self, secret: int, point: int) -> tuple[float, float | None, float]:
         """Prior, certified posterior (None where nothing is certified) and ceiling of a promised point."""
         plan = self.plan
-        certified = None if self.uncertified_reason else self._of_run(plan.posterior[secret, point])
+        certified = None if self.uncertified_reason else self._of_run(float(plan.posterior[secret, point]))
         return float(plan.prior[secret, point]), certified, float(plan.ceiling[secret, point])
 
     def certified_posterior(self, secret: int, prior: float) -> float | None:
@@ -101,9 +101,9 @@ class AuditedRun:
         rates = plan.rates[plan.incidence.examples_of(secret)]
         noise = plan.noise_multiplier
         after = posterior(rates, noise_multiplier=noise, rounds=plan.rounds, prior=prior, bound=plan.bound)
-        return self._of_run(np.float64(after))
+        return self._of_run(float(after))
 
-    def _of_run(self, planned: np.float64) -> float:
+    def _of_run(self, planned: float) -> float:
         """A posterior of the plan plus what computed draws and noise add; a run of 0.1.0 does not state that."""
         return float(with_sampling_error(planned, self.certificate.sampling_error or 0.0))
 

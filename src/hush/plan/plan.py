@@ -195,7 +195,7 @@ class Plan:
         error = sampling_error(trained_parameters, batch_size=self.batch_size, rounds=self.rounds)
         share = float((self.posterior_of_run(trained_parameters) / self.ceiling).max(initial=0.0))
         curve = {
-            name: tuple((prior, float(with_sampling_error(np.float64(after), error))) for prior, after in points)
+            name: tuple((prior, float(with_sampling_error(after, error))) for prior, after in points)
             for name, points in planned.curve.items()
         }
         return replace(

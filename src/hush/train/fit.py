@@ -406,8 +406,9 @@ def fit(
         cut = int((tokens.lengths == pretrained.max_length).sum())
         ranks.run_on_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
         resumed_after = training.round
-        for caution in cautions_before(plan, training.num_trained) if notice is not None else ():
-            notice(caution)
+        if notice is not None:
+            for caution in cautions_before(plan, training.num_trained):
+                notice(caution)
         evaluate = Evaluation(
             training,
             pretrained.loss,

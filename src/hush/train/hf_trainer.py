@@ -333,9 +333,9 @@ class HushTrainer(Trainer):
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
         """As in the Trainer; scores that others may see are rounded before any logger or callback gets them."""
         output = super().evaluation_loop(*args, **options)
+        metrics: dict[str, Any] = output.metrics or {}
         if self._scores_may_be_seen:
-            scores = {name: value for name, value in output.metrics.items() if isinstance(value, float)}
-            output.metrics.update({name: rounded_score(score) for name, score in scores.items()})
+            metrics.update({name: rounded_score(n) for name, n in metrics.items() if isinstance(n, float)})
         return output
 
     def _evaluation(self) -> AbstractContextManager[None]:
