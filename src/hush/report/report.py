@@ -100,7 +100,7 @@ class Report:
                 Setting("scan"),
             )
         texts = _texts(scan, plan) if self.show_text else None
-        numbers = SecretNumbers.of(plan)
+        numbers = SecretNumbers.of(plan, certificate)
         rows = packed_rows(plan.secret_ids, numbers, texts) if plan.secret_ids else None
         audit = None if self.audit is None else AuditResult.of(_checked_audit(self.audit, plan, certificate))
         scores = checked_training(self.training)
