@@ -44,7 +44,7 @@ def test_noise_that_drowns_everything_is_said_before_training() -> None:
     enough = math.floor((PLAN.batch_size / PLAN.training_noise_multiplier) ** 2 * PLAN.rounds)
     assert cautions_before(PLAN, enough) == []
     (said,) = cautions_before(PLAN, 100 * enough)
-    assert "at most 0.1 of their noise" in said
+    assert "at most 0.10" in said
     assert "Train fewer parameters" in said
 
 
@@ -102,3 +102,10 @@ def test_divergence_is_told_from_what_is_released() -> None:
 def test_what_clipping_did_is_told_to_the_owner(norms: list[float], said: str) -> None:
     found = owner_cautions([record(norms)] * 3, clip_norm=1.0)
     assert [said in line for line in found] == [True] * bool(said)
+
+
+def test_a_loss_that_rises_is_told_to_the_owner() -> None:
+    falling = [record([0.5, 2.0], losses=loss) for loss in np.linspace(5, 4, 20)]
+    assert owner_cautions(falling, clip_norm=1.0) == []
+    (said,) = owner_cautions(falling[::-1], clip_norm=1.0)
+    assert "rose from 4.026 to 4.974" in said

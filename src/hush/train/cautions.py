@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hush.errors import InvalidInput
-from hush.numbers import counted
+from hush.numbers import counted, rounded_up
 from hush.plan import Plan
 from hush.train.language_models import IGNORED, TokenizedTexts, rows_of
 from hush.train.run_folder import RoundRecord
@@ -23,6 +23,7 @@ __all__ = ["cautions_before", "owner_cautions", "refuse_unlabelled", "release_ca
 
 LEAST_SIGNAL = 1.0  # of all rounds over their noise: below it the noise is longer than all gradients together
 MAX_ROWS = 64  # of a dataset that is read to see whether it has labels
+MAX_RISE = 1.1  # of the mean loss of the examples drawn, from the first tenth of the rounds to the last
 ALL_CLIPPED, NONE_CLIPPED = 0.999, 0.001  # shares of the examples drawn
 FAR_ABOVE = 10.0  # clip norms: from here on the median gradient counts as clipped hard
 
@@ -44,9 +45,9 @@ def cautions_before(plan: Plan, trained_parameters: int) -> list[str]:
     if signal >= LEAST_SIGNAL:
         return []
     return [
-        f"The signal of all rounds is at most {signal:.2g} of their noise: batch size × √rounds / (noise multiplier × "
-        f"√parameters), for {counted(trained_parameters, 'trained parameter')}. Even if all gradients agreed, their "
-        "sum would be shorter than the noise; expect the private rounds to teach the model next to nothing. Train "
+        f"The signal of all rounds is at most {rounded_up(signal, 2)} of their noise: batch size × √rounds / (noise "
+        f"multiplier × √parameters), for {counted(trained_parameters, 'trained parameter')}. Even if all gradients "
+        "agreed, their sum would be shorter than the noise; expect the private rounds to teach the model next to nothing. Train "
         "fewer parameters (LoRA), promise less, or keep less of the examples with secrets."
     ]
 
@@ -94,6 +95,14 @@ def owner_cautions(records: Sequence[RoundRecord], *, clip_norm: float) -> list[
     norms = [record.norm_quantiles for record in records if record.norm_quantiles is not None]
     drawn, broken = sum(record.examples for record in records), sum(record.not_finite for record in records)
     cautions: list[str] = []
+    losses = [record.loss for record in records if record.loss is not None]
+    tenth = -(-len(losses) // 10)
+    first, last = (float(np.mean(part)) if part else 0.0 for part in (losses[:tenth], losses[-tenth:]))
+    if last > MAX_RISE * first > 0:
+        cautions.append(
+            f"The loss of the examples drawn rose from {first:.4g} to {last:.4g}: the learning rate is too high, or "
+            "the noise too large. A new training is a new release: try settings on public data first."
+        )
     if broken and broken * 2 > drawn:
         cautions.append(
             f"{broken:,} of {counted(drawn, 'drawn example')} had a loss or gradient that is not finite and added "
