@@ -47,8 +47,8 @@ def cautions_before(plan: Plan, trained_parameters: int) -> list[str]:
     return [
         f"The signal of all rounds is at most {rounded_up(signal, 2)} of their noise: batch size × √rounds / (noise "
         f"multiplier × √parameters), for {counted(trained_parameters, 'trained parameter')}. Even if all gradients "
-        "agreed, their sum would be shorter than the noise; expect the private rounds to teach the model next to nothing. Train "
-        "fewer parameters (LoRA), promise less, or keep less of the examples with secrets."
+        "agreed, their sum would be shorter than the noise; expect the private rounds to teach the model next to "
+        "nothing. Train fewer parameters (LoRA), promise less, or keep less of the examples with secrets."
     ]
 
 
