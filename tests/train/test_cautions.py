@@ -44,7 +44,7 @@ def test_noise_that_drowns_everything_is_said_before_training() -> None:
     enough = math.floor((PLAN.batch_size / PLAN.training_noise_multiplier) ** 2 * PLAN.rounds)
     assert cautions_before(PLAN, enough) == []
     (said,) = cautions_before(PLAN, 100 * enough)
-    assert "at most 0.10" in said
+    assert "at most 0.11 of their noise" in said
     assert "Train fewer parameters" in said
 
 
