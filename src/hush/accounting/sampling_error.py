@@ -84,7 +84,7 @@ def planning_ceiling(prior_SQ: Array, ceiling_SQ: Array) -> Array:
     A share of the way from prior to ceiling, so that a promise that can be kept still can be. It costs less than
     1e-4 of the noise where ceilings are many times their priors.
 
-    >>> float(planning_ceiling(np.array([[0.1]]), np.array([[0.2]]))[0, 0])
+    >>> round(float(planning_ceiling(np.array([[0.1]]), np.array([[0.2]]))[0, 0]), 6)
     0.1999
     """
     return np.maximum(ceiling_SQ - RESERVED_SHARE * (ceiling_SQ - prior_SQ), prior_SQ)
