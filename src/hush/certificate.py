@@ -17,6 +17,8 @@ __all__ = ["ASSUMPTIONS", "DATA_FINGERPRINT", "NOT_COVERED", "Certificate"]
 
 DATA_FINGERPRINT = "data (keyed)"  # the only fingerprint of private content: it reveals nothing without the owner's key
 
+OF_A_RUN = ("trained_parameters", "sampling_error")  # what the certificate of a plan does not state
+
 EXTREMES = ("largest_prior", "smallest_ceiling", "largest_ceiling", "largest_share_of_ceiling")
 
 ASSUMPTIONS = (
@@ -49,7 +51,9 @@ NOT_COVERED = (
 class Certificate:
     """The promise of one plan. `marks` is empty for a valid one; a simulation or a fixed seed is marked there.
 
-    binding names the first of num_binding secrets; curve holds, for a few of them, posteriors from other priors.
+    binding names the first of num_binding secrets; curve holds, for a few of them, posteriors from other priors. The
+    certificate of a run states how many parameters were trained and what computed draws and noise add to any posterior;
+    its numbers include that. That of a plan states neither.
     """
 
     noise_multiplier: float
@@ -70,6 +74,8 @@ class Certificate:
     versions: Mapping[str, str]
     created: str
     marks: tuple[str, ...] = ()
+    trained_parameters: int | None = None
+    sampling_error: float | None = None
     assumptions: tuple[str, ...] = field(default=ASSUMPTIONS)
     not_covered: tuple[str, ...] = field(default=NOT_COVERED)
 
@@ -79,8 +85,9 @@ class Certificate:
         return not self.marks
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__}
+        """Plain data for JSON; what only a run states is left out for a plan."""
+        stated = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: _plain(value) for name, value in stated.items() if value is not None}
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
@@ -88,13 +95,13 @@ class Certificate:
         known = cls.__dataclass_fields__
         if not isinstance(data, Mapping):
             raise InvalidInput("the certificate is not a JSON object; pass one that hush wrote")
-        missing = [name for name in known if name not in data]
+        missing = [name for name in known if name not in data and name not in OF_A_RUN]
         if missing:
             raise InvalidInput(f"the certificate lacks {missing}; pass one that hush wrote")
-        wrong = [name for name in known if not _CHECKS[name](data[name])]
+        values: dict[str, Any] = {name: data[name] for name in known if name in data}
+        wrong = [name for name, value in values.items() if not _CHECKS[name](value)]
         if wrong:
             raise InvalidInput(f"the certificate has values of the wrong type for {wrong}; pass one that hush wrote")
-        values: dict[str, Any] = {name: data[name] for name in known}
         for name in ("binding", "marks", "assumptions", "not_covered"):
             values[name] = tuple(values[name])
         values["curve"] = {name: tuple(map(tuple, points)) for name, points in values["curve"].items()}
@@ -139,6 +146,15 @@ class Certificate:
             f"- bound: {self.bound}; weights: {self.capacity}, {100 * self.kept_fraction:.1f} % of "
             f"{examples} kept, stated to be within {self.weights_gap:.1e} of the largest sum\n"
             f"- binding, those that about 1 % less noise would break: {', '.join(names) or 'none'}\n"
+            f"{self._sampling()}"
+        )
+
+    def _sampling(self) -> str:
+        if self.sampling_error is None or self.trained_parameters is None:
+            return ""
+        return (
+            f"- computed draws and noise, for {counted(self.trained_parameters, 'trained parameter')}, add at most "
+            f"{rounded_up(self.sampling_error, 3)} to any posterior; the posteriors stated here include it\n"
         )
 
     def _curves(self) -> str:
@@ -185,7 +201,9 @@ def _are_curves(value: object) -> bool:
 
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {  # the check of each field as read from JSON
     **dict.fromkeys(("noise_multiplier", "batch_size", "clip_norm", "weights_gap", "kept_fraction"), is_number),
+    "sampling_error": is_number,
     **dict.fromkeys(("rounds", "num_examples", "num_secrets", "num_binding"), _is_whole),
+    "trained_parameters": lambda value: _is_whole(value) and 0 < value < 2**63,
     **dict.fromkeys(("bound", "capacity", "created"), _is_text),
     **dict.fromkeys(("binding", "marks", "assumptions", "not_covered"), _are_texts),
     **dict.fromkeys(("fingerprints", "versions"), _are_named_texts),

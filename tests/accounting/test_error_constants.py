@@ -1,4 +1,7 @@
-"""Every constant of the accountant's error terms names its line on the page of proofs, and every line is used."""
+"""Every constant of an error term names its line on the page of proofs, and every line is used.
+
+In the accountant every small number is looked at; in training, what names a line.
+"""
 
 import ast
 import re
@@ -10,6 +13,7 @@ import hush
 
 LABEL = re.compile(r"\((E\d+)\)")
 FILES = sorted((Path(hush.__file__).parent / "accounting").glob("*.py"))
+TRAINING = sorted((Path(hush.__file__).parent / "train").rglob("*.py"))
 PROOFS = Path(__file__).parents[2] / "docs" / "proofs.md"
 SMALL = 1e-9  # a smaller literal is an error term or a guard, not a step or a share
 
@@ -57,6 +61,6 @@ def test_every_error_term_names_its_line_of_the_proofs(path: Path) -> None:
 
 
 def test_every_labelled_line_of_the_proofs_is_used() -> None:
-    named = {label for path in FILES for label in LABEL.findall(path.read_text())}
+    named = {label for path in FILES + TRAINING for label in LABEL.findall(path.read_text())}
     assert defined_labels() == named
     assert len(named) >= 30

@@ -23,6 +23,12 @@ def graph(*sizes: int, num_examples: int = 40) -> hush.Incidence:
     return hush.Incidence.from_pairs(example, secret, num_examples=num_examples, num_secrets=len(sizes))
 
 
+def pairwise_graph(marked: int, num_examples: int = 40) -> hush.Incidence:
+    """A secret of its own for each two examples, up to this many."""
+    secret = [place // 2 for place in range(marked)]
+    return hush.Incidence.from_pairs(range(marked), secret, num_examples=num_examples, num_secrets=marked // 2)
+
+
 def planned(incidence: hush.Incidence, **more: Any) -> hush.Plan:
     settings: dict[str, Any] = {"prior": 1e-6, "ceiling": 0.05, "batch_size": 4, "rounds": 20} | more
     return hush.make_plan(incidence, **settings)
@@ -52,6 +58,7 @@ def test_an_ordinary_plan_is_not_warned_of() -> None:
         ),
         (graph(3), {"prior": 0.001, "ceiling": 0.0010001}, "is not below the batch size, 4"),
         (graph(3, 20), {}, "In at least half of the examples: 1 secret."),
+        (pairwise_graph(38), {}, "Of 40 examples 38 hold some secret"),
     ],
 )
 def test_what_is_kept_and_not_meant_is_warned_of(

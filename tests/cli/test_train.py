@@ -95,13 +95,23 @@ def test_the_record_holds_nothing_of_the_draw_and_says_where_everything_is(desk:
     record = json.loads(result.stdout)
     assert record.keys() == {
         "rounds", "task", "trained_parameters", "max_length", "noise_multiplier", "certifies", "marks", "fingerprints",
-        "model", "certificate", "release", "owner",
+        "cautions", "model", "certificate", "release", "owner",
     }  # fmt: skip
     assert (record["rounds"], record["task"], record["certifies"]) == (ROUNDS, "causal", True)
     assert Path(record["model"]).is_dir()
     assert Path(record["certificate"]).is_file()
     again = run(*desk.train(tmp_path / "run", "--json"))  # a finished run is only reported
     assert json.loads(again.stdout) == record
+
+
+def test_noise_that_drowns_all_signal_is_said_before_and_divergence_after(desk: Desk, tmp_path: Path) -> None:
+    result = run(*desk.train(tmp_path / "run", "--learning-rate", 500, "--optimizer", "sgd"))
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "WARNING: The signal of all rounds is at most 0.2" in said
+    assert "WARNING: The loss of the examples drawn rose from" in said
+    record = run(*desk.train(tmp_path / "run", "--learning-rate", 500, "--optimizer", "sgd", "--json"))
+    assert json.loads(record.stdout)["cautions"] == []  # what clipping and losses of the draw show is for the owner
 
 
 def test_a_fixed_seed_repeats_the_run_and_is_marked(desk: Desk, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from plan_instances import Instance, graph, instances, office
 
 import hush
+from hush.accounting.sampling_error import planning_ceiling
 from hush.keys import DataKey
 from hush.plan import noise_without_forcing
 from hush.weights import choose, solve
@@ -150,7 +151,8 @@ def test_a_plan_names_the_secret_that_alone_forces_its_noise() -> None:
     plan = hush.make_plan(incidence, **arguments, secret_ids=["big", "small"])
     forcing = noise_without_forcing(plan)
     assert forcing is not None
-    alone = hush.calibrate(incidence.select(secrets=[1]), prior=1e-6, ceiling=1e-3, rates=0.1, rounds=50)
+    target = float(planning_ceiling(np.array(1e-6), np.array(1e-3)))
+    alone = hush.calibrate(incidence.select(secrets=[1]), prior=1e-6, ceiling=target, rates=0.1, rounds=50)
     assert forcing == ("big", alone.noise_multiplier)
     together = hush.make_plan(incidence.select(secrets=[0]), **arguments)
     assert plan.noise_multiplier == pytest.approx(together.noise_multiplier, rel=2e-3)

@@ -17,6 +17,7 @@ from hush.plan.make import held_out_examples, make_plan_holding_out
 from hush.train.fit import LOSS, Evaluation
 from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
+from hush.train.run_keeper import rounded_score
 
 ROUNDS = 6
 DATA = small_data()
@@ -82,7 +83,9 @@ def test_however_it_was_killed_each_due_round_has_one_score_and_it_is_of_the_rel
     private.finish()
     found = lines(folder / "release" / "evaluations.jsonl")
     assert [row["round"] for row in found] == [round for round in range(ROUNDS) if round % every == 0] + [ROUNDS]
-    assert {row["round"]: row[LOSS] for row in found} == {row["round"]: seen[row["round"]] for row in found}
+    assert {row["round"]: row[LOSS] for row in found} == {
+        row["round"]: rounded_score(seen[row["round"]]) for row in found
+    }
 
 
 def live(private: PrivateTraining, every: int, until: int, scored: bool, seen: dict[int, float]) -> None:

@@ -10,15 +10,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hush
 from hush.data import read_corpus
 from hush.errors import InvalidInput
 from hush.keys import DataKey
+from hush.plan.make import make_plan_holding_out
+from hush.run.sections import SmallModel
+from hush.run.stage_train import base_model
 from hush.train import fit
 from hush.train.fit import Batches, tokenised
 from hush.train.language_models import CausalCollator, MaskedCollator, TokenizedTexts
-from hush.train.pretrained import Pretrained, blocks_of
+from hush.train.pretrained import Pretrained, blocks_of, load_pretrained
+from hush.train.private_training import _test_draw_seed
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_recipe
-from hush.train.settings import Lora, PublicPart, Recipe
+from hush.train.sampler import Draws
+from hush.train.settings import Lora, PublicPart, Recipe, Runtime
 
 
 def shares(recipe: Recipe, rounds: int) -> list[float]:
@@ -147,9 +153,7 @@ LENGTHS = st.lists(st.integers(0, 300), min_size=1, max_size=12)
 def test_every_batch_has_one_of_a_few_lengths_and_cuts_nothing(lengths: list[int], data: st.DataObject) -> None:
     tokens = TokenizedTexts([list(range(1, length + 1)) for length in lengths])
     batches = Batches(tokens, CausalCollator(length=300, padding=0), torch.device("cpu"))
-    assert batches.buckets == sorted(set(batches.buckets))
-    assert batches.buckets[-1] == max(1, *lengths)
-    assert len(batches.buckets) <= 1 + 4  # 32, 64, 128, 256 and the longest
+    assert batches.buckets == [32, 64, 128, 256, 300]  # whatever the texts
     examples = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=4)))
     batch = batches.of(examples)
     width = batch["input_ids"].shape[1]
@@ -159,6 +163,46 @@ def test_every_batch_has_one_of_a_few_lengths_and_cuts_nothing(lengths: list[int
         assert batch["input_ids"][row, : lengths[example]].tolist() == list(range(1, lengths[example] + 1))
         assert batch["attention_mask"][row].sum() == lengths[example]
     assert batches.of(examples, batches.buckets[-1])["input_ids"].shape[1] == batches.buckets[-1]
+
+
+def test_released_scores_do_not_depend_on_the_length_of_a_private_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in any digit: shapes of public batches come from settings, and padding would move the last digits."""
+    texts = [f"text {number} of a few, {'and so on ' * (number % 3)}" for number in range(12)]
+    base = base_model(tmp_path / "models", SmallModel(layers=1, width=16, heads=2, length=128))
+    incidence = hush.Incidence.from_pairs([0], [0], num_examples=len(texts), num_secrets=1)
+    held_out = [10, 11]
+    settings: Any = {"prior": 1e-3, "ceiling": 0.2, "batch_size": 0.5, "rounds": 2}
+    plan = make_plan_holding_out(incidence, held_out, **settings)
+    draws = [Draws(plan.rates, seed=_test_draw_seed(seed)) for seed in range(50)]
+    never_drawn = [0 not in np.concatenate([draw.round(0), draw.round(1)]) for draw in draws].index(True)
+    shapes: list[set[tuple[int, ...]]] = []
+    scores: list[list[float]] = []
+    plain_loss = fit.Evaluation.loss
+
+    def exact_loss(evaluation: fit.Evaluation) -> float:
+        scores[-1].append(plain_loss(evaluation))
+        return scores[-1][-1]
+
+    monkeypatch.setattr(fit.Evaluation, "loss", exact_loss)
+    released: list[str] = []
+    for run, longest in enumerate(["short", "a secret that is longer than any other text " * 2]):
+        (tmp_path / "data.txt").write_text("".join(f"{text}\n" for text in [longest, *texts[1:]]))
+        scores.append([])
+        corpus = read_corpus(tmp_path / "data.txt")
+        output = tmp_path / f"run{run}"
+        recipe, runtime = Recipe(model=str(base)), Runtime(device="cpu", evaluate_every=1)
+        options: Any = {"key": None, "unchecked_data": True, "insecure_seed": never_drawn, "runtime": runtime}
+        fit.fit(plan, recipe, corpus, output=output, **options)
+        released.append((output / "release" / "evaluations.jsonl").read_text())
+        tokens, _ = tokenised(corpus, pretrained := load_pretrained(str(base)), None)
+        batches = Batches(tokens, pretrained.collator(pretrained.max_length), torch.device("cpu"))
+        shapes.append({tuple(batches.of(np.array(held_out))["input_ids"].shape), tuple(batches.buckets)})
+    assert shapes[0] == shapes[1]
+    assert scores[0] == scores[1]
+    assert released[0] == released[1]
+    assert len(scores[0]) == 3
 
 
 def test_what_is_masked_is_new_in_every_round() -> None:

@@ -31,6 +31,7 @@ SIGNATURES = {
     "training_step": "model inputs num_items_in_batch",
     "log": "logs start_time",
     "evaluate": "eval_dataset ignore_keys metric_key_prefix",
+    "evaluation_loop": "dataloader description prediction_loss_only ignore_keys metric_key_prefix",
     "predict": "test_dataset ignore_keys metric_key_prefix",
     "autocast_smart_context_manager": "cache_enabled",
     "hyperparameter_search": "hp_space compute_objective n_trials direction backend hp_name kwargs",

@@ -1,15 +1,20 @@
 """Couplings that can be read off a model, a batch or a scaler are refused by name; nothing harmless is."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from private_runs import DATA, private_training
+from reference import small_plan
 from torch import Tensor, nn
 
-from hush.errors import InvalidInput
-from hush.train.preconditions import refuse_batch, refuse_coupled, refuse_scaler
+import hush
+from hush.accounting.sampling_error import sampling_error
+from hush.errors import CannotCertify, InvalidInput
+from hush.train.preconditions import refuse_batch, refuse_coupled, refuse_passed_ceilings, refuse_scaler
 
 
 def inside(module: nn.Module) -> nn.Module:
@@ -230,3 +235,36 @@ def test_packing_is_seen_without_an_attention_mask() -> None:
     with pytest.raises(InvalidInput, match="starts again"):
         refuse_batch({"position_ids": ids([0, 1, 2, 0, 1])}, 1)
     refuse_batch({"position_ids": ids([0, 1, 2, 0, 0])}, 1)  # padded
+
+
+def test_a_ceiling_that_sampling_would_pass_is_refused_before_training() -> None:
+    """By however little: posterior plus the distance of computed draws and noise from ideal ones must stay below."""
+    plan = small_plan()
+    exact = replace(plan, ceiling=plan.posterior)
+    with pytest.raises(CannotCertify, match=r"above the ceiling, by up to .* make the plan again"):
+        private_training(plan=exact)
+    private_training().close()
+    refuse_passed_ceilings(plan, 10**9)
+    with pytest.raises(CannotCertify, match="2 secrets"):
+        refuse_passed_ceilings(plan, 10**18)
+    with pytest.raises(CannotCertify, match="2048 devices"):
+        refuse_passed_ceilings(plan, 10, streams=2048)
+
+
+def test_a_batch_whose_sum_is_not_proven_is_refused_before_training() -> None:
+    incidence = hush.Incidence.from_pairs([0], [0], num_examples=2**19, num_secrets=1)
+    plan = hush.make_plan(incidence, prior=1e-3, ceiling=0.5, batch_size=2**18 + 1, rounds=1, capacity="none")
+    with pytest.raises(CannotCertify, match="up to 262,144 examples"):
+        private_training(plan=plan)
+
+
+def test_the_certificate_of_a_run_states_what_sampling_adds() -> None:
+    private = private_training()
+    for round in private.rounds():
+        for part in round.micro_batches():
+            private.accumulate({name: rows[part.examples] for name, rows in DATA.items()}, part.real)
+        private.step()
+    certificate = private.finish()
+    trained = sum(parameter.numel() for parameter in private.model.parameters())
+    assert certificate.trained_parameters == trained
+    assert certificate.sampling_error == sampling_error(trained, batch_size=8.0, rounds=12)

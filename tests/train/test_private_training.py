@@ -12,7 +12,7 @@ from reference import EXAMPLES, clipped_sum, cross_entropy, rows, small_model, s
 from scipy.stats import chi2
 from torch import nn
 
-from hush.errors import InvalidInput
+from hush.errors import CannotCertify, InvalidInput
 from hush.train.clipping import MARGIN
 from hush.train.noise import Noise
 from hush.train.private_training import PrivateTraining
@@ -214,10 +214,10 @@ def test_the_certificate_repeats_the_data_fingerprint_only_if_somebody_looked() 
 
 
 def test_promises_finer_than_the_draws_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"draws are exact up to .* beside the ceiling 1e-18; raise that ceiling"):
+    with pytest.raises(CannotCertify, match=r"computed draws and noise of 1,000 rounds .* above the ceiling, by up to"):
         private_training(plan=small_plan(rounds=1000, prior=1e-30, ceiling=1e-18), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    lowest = 2.0**-58 * 1000 * (8.0 / 4 + 60) / 1e-4
-    private_training(plan=small_plan(rounds=1000, prior=1e-30, ceiling=1.01 * lowest))
-    with pytest.raises(InvalidInput, match="draws are exact"):
-        private_training(plan=small_plan(rounds=1000, prior=1e-30, ceiling=0.99 * lowest))
+    reserved = 2.0**-58 * 1000 * (8.0 / 4 + 60) / 1e-3
+    private_training(plan=small_plan(rounds=1000, prior=1e-30, ceiling=2 * reserved))
+    with pytest.raises(CannotCertify, match="computed draws"):
+        private_training(plan=small_plan(rounds=1000, prior=1e-30, ceiling=1e-4 * reserved))

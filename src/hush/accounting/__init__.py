@@ -2,7 +2,8 @@
 
 counts: draws of a secret in one round -> one_round: a table that dominates the round -> composition: T rounds ->
 blowup: upper bound and attack; divergences: the bounds by KL and Renyi divergence. accountant: one secret, or many at
-one noise. calibration: the least noise, and how often a secret may be drawn. arguments: checks of what callers pass.
+one noise. calibration: the least noise, and how often a secret may be drawn. sampling_error: what computed draws and
+noise add. arguments: checks of what callers pass.
 """
 
 from hush.accounting.accountant import posterior, posteriors

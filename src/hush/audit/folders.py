@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hush.accounting import posterior
+from hush.accounting.sampling_error import with_sampling_error
 from hush.audit.canaries import CanarySet
 from hush.certificate import Certificate
 from hush.errors import InvalidInput, Setting
@@ -87,7 +88,7 @@ class AuditedRun:
     def promised_point(self, secret: int, point: int) -> tuple[float, float | None, float]:
         """Prior, certified posterior (None where nothing is certified) and ceiling of a promised point."""
         plan = self.plan
-        certified = None if self.uncertified_reason else float(plan.posterior[secret, point])
+        certified = None if self.uncertified_reason else self._of_run(float(plan.posterior[secret, point]))
         return float(plan.prior[secret, point]), certified, float(plan.ceiling[secret, point])
 
     def certified_posterior(self, secret: int, prior: float) -> float | None:
@@ -99,7 +100,12 @@ class AuditedRun:
         plan = self.plan
         rates = plan.rates[plan.incidence.examples_of(secret)]
         noise = plan.noise_multiplier
-        return float(posterior(rates, noise_multiplier=noise, rounds=plan.rounds, prior=prior, bound=plan.bound))
+        after = posterior(rates, noise_multiplier=noise, rounds=plan.rounds, prior=prior, bound=plan.bound)
+        return self._of_run(float(after))
+
+    def _of_run(self, planned: float) -> float:
+        """A posterior of the plan plus what computed draws and noise add; a run of 0.1.0 does not state that."""
+        return float(with_sampling_error(planned, self.certificate.sampling_error or 0.0))
 
     def secret_index(self, secret_id: str) -> int:
         """The index in the plan of the secret with this id."""
@@ -116,7 +122,7 @@ def _check_certificate(certificate: Certificate, plan: Plan, model: Path, plan_f
     problem = model_problem(model, certificate.fingerprints.get("model"))
     if problem is not None:
         raise InvalidInput(f"{model} is not the model of its certificate: {problem}")
-    different = run_differences(plan.certificate, certificate, same_place=False)
+    different = run_differences(plan, plan.certificate, certificate, same_place=False)
     if different:
         raise InvalidInput(
             f"{plan_folder} is not the plan that the run's certificate is about: they differ in "

@@ -139,7 +139,7 @@ def train(
         ),
     ] = 32,
     bf16: Annotated[
-        bool, flag("--bf16", "Compute in bfloat16; sums and noise stay float32.", panel=SPEED_PANEL)
+        bool, flag("--bf16", "Compute in bfloat16; sums and noise stay float64.", panel=SPEED_PANEL)
     ] = False,
     compile: Annotated[
         bool, flag("--compile", "Compile the model: slow start, faster rounds.", panel=SPEED_PANEL)
@@ -194,6 +194,7 @@ def train(
     from hush.cli.checks import check_outside_data
     from hush.cli.messages import Milestones, call_both
     from hush.cli.results.accounting import print_json
+    from hush.cli.results.cautions import show_cautions
     from hush.cli.results.train import TrainingBar, fitted_record, show_fitted, show_start, stopped_at_once_message
     from hush.console import Heartbeat
     from hush.data import read_corpus
@@ -240,6 +241,7 @@ def train(
                 progress=call_both(bar, Milestones(console)),
                 reading=call_both(bar.reading, partial(Heartbeat(console), "Reading the data")),
                 stop=stop,
+                notice=lambda caution: show_cautions([caution], console),
             )
     if isinstance(result, Stopped):
         message = stopped_after_message(result.round, result.rounds)

@@ -114,6 +114,7 @@ def _verifiable_folder(folder: Path) -> Path:
 def _check_release(folder: Path) -> None:
     """Refuse to sign a release whose certificate does not match its plan and its model."""
     from hush.certificate import Certificate
+    from hush.plan import Plan
     from hush.plan.files import is_release, minor_version, read_record
     from hush.plan.verify import check_release, refuse_unknown_words
     from hush.storage import read_json
@@ -124,7 +125,7 @@ def _check_release(folder: Path) -> None:
     refuse_unknown_words(minor_version(read_record(plan)))
     with working("Comparing model and certificate"):
         planned = Certificate.from_dict(read_json(plan / "certificate.json"))
-        checks, _ = check_release(folder, planned)
+        checks, _ = check_release(folder, Plan.load(plan), planned)
     for check in checks:
         if not check.passed:
             raise InvalidInput(f"{folder} was not signed; {check.name}: {check.detail}")

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hush.accounting import posteriors
 from hush.accounting.arguments import Bound, checked_choice, checked_noise
+from hush.accounting.sampling_error import planning_ceiling
 from hush.arrays import Array, Progress, chosen_indices
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
@@ -72,8 +73,9 @@ def make_plan(
     than needed, never for less. data_fingerprint (from ``DataKey.fingerprint_rows``) ties the plan to its data:
     training then refuses any other.
 
-    Guarantee: the posteriors of the plan are upper bounds, proven for exactly its rates and noise, and none exceeds its
-    ceiling; otherwise InfeasiblePlan or CannotCertify is raised and says why.
+    Guarantee: the posteriors of the plan are upper bounds, proven for exactly its rates and noise. None exceeds its
+    ceiling, and a thousandth of the way from prior to ceiling is left to what training's computed draws and noise add.
+    Otherwise InfeasiblePlan or CannotCertify is raised and says why.
     """
     checked_choice("capacity", capacity, Capacity)
     if (strength is not None) != (capacity == "paper"):
@@ -137,7 +139,13 @@ def noise_without_forcing(plan: Plan) -> tuple[str, float] | None:
         return None
     secret = int(plan.binding[0])
     relaxed = noise_without(
-        secret, plan.incidence, plan.prior, plan.ceiling, rates=plan.rates, rounds=plan.rounds, bound=plan.bound
+        secret,
+        plan.incidence,
+        plan.prior,
+        planning_ceiling(plan.prior, plan.ceiling),
+        rates=plan.rates,
+        rounds=plan.rounds,
+        bound=plan.bound,
     )
     return (plan.secret_ids[secret], relaxed) if relaxed < BINDING_SHARE * plan.noise_multiplier else None
 
@@ -174,7 +182,7 @@ def _too_little_noise(noise: float, chooser: Chooser, choice: Choice, ids: tuple
     ]
     if len(binding) == 1:
         relaxed = noise_without(
-            binding[0], chooser.incidence, chooser.prior_SQ, chooser.ceiling_SQ,
+            binding[0], chooser.incidence, chooser.prior_SQ, chooser.target_SQ,
             rates=choice.rate_N, rounds=chooser.rounds, bound=chooser.bound,
         )  # fmt: skip
         parts.append(f". {names} alone forces it: without its promise a noise of {rounded_up(relaxed)} would be enough")

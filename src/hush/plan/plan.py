@@ -12,7 +12,7 @@ import platform
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from hush import __version__
 from hush.accounting import posterior
 from hush.accounting.arguments import Bound, checked_choice, checked_noise, checked_priors, checked_rounds
+from hush.accounting.sampling_error import sampling_error, with_sampling_error
 from hush.arrays import Array
 from hush.certificate import DATA_FINGERPRINT, NOT_COVERED, Certificate
 from hush.errors import CannotCertify, InvalidInput, Setting
@@ -174,6 +175,36 @@ class Plan:
             bound=self.bound,
         )
         return tuple(zip(CURVE_PRIORS.tolist(), np.asarray(after).tolist(), strict=True))
+
+    def posterior_of_run(self, trained_parameters: int) -> Array:
+        """Posteriors after a run that trains this many parameters: the sampling error is added.
+
+        A secret whose examples are never drawn keeps its posterior: the run does not depend on it at all.
+        """
+        error = sampling_error(trained_parameters, batch_size=self.batch_size, rounds=self.rounds)
+        drawn_before = np.concatenate([[0], np.cumsum(self.rates[self.incidence.example_of_entry] > 0)])
+        drawn_S = np.diff(drawn_before[self.incidence.offset_S]) > 0
+        return np.where(drawn_S[:, None], with_sampling_error(self.posterior, error), self.posterior)
+
+    def run_certificate(self, trained_parameters: int, *, planned: Certificate | None = None) -> Certificate:
+        """The certificate of a run that trains this many parameters: every number includes the sampling error.
+
+        planned: the certificate of this plan as it was stored, if not the one of this machine.
+        """
+        planned = self.certificate if planned is None else planned
+        error = sampling_error(trained_parameters, batch_size=self.batch_size, rounds=self.rounds)
+        share = float((self.posterior_of_run(trained_parameters) / self.ceiling).max(initial=0.0))
+        curve = {
+            name: tuple((prior, float(with_sampling_error(after, error))) for prior, after in points)
+            for name, points in planned.curve.items()
+        }
+        return replace(
+            planned,
+            strictest={**planned.strictest, "largest_share_of_ceiling": share},
+            curve=curve,
+            trained_parameters=trained_parameters,
+            sampling_error=error,
+        )
 
     def save(self, folder: str | Path) -> None:
         """Write the plan, its graph and its certificate as a folder, which appears complete or not at all."""

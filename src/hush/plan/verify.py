@@ -4,8 +4,9 @@ A plan: what its files state is compared with each other, and every posterior is
 from the graph, the weights and the noise that the folder states. Searching, pruning and grouping of calibration play no
 part here. A release (release/ of ``hush train``, share/ of ``hush run``): in addition, its certificate must say what
 the certificate of its plan says, and the files of its model must have the fingerprint that it names. A run adds to the
-certificate the version of PyTorch, the fingerprint of its model and marks; if training did not check the data, it
-leaves out their fingerprint. Other files of a release are listed as not checked.
+certificate the version of PyTorch, the fingerprint of its model, marks, the number of trained parameters, and what
+computed draws and noise add to every posterior, which is recomputed; if training did not check the data, it leaves out
+their fingerprint. Other files of a release are listed as not checked.
 
 Integrity is not authenticity: consistent files do not say who wrote them; a detached signature does. Nor do they say
 that graph and promises are the owner's: pass those, and they are compared.
@@ -26,11 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting import posterior
+from hush.accounting.sampling_error import sampling_error
 from hush.arrays import Array, Progress
 from hush.certificate import DATA_FINGERPRINT, Certificate
 from hush.errors import HushError, InvalidInput
 from hush.incidence import Incidence
-from hush.numbers import counted
+from hush.numbers import counted, rounded_up
 from hush.plan import Plan
 from hush.plan.files import (
     FILES,
@@ -155,7 +157,7 @@ def verify(
     checks.append(_check_plan_certificate(plan, certificate, path))
     checks.extend(check_posteriors(plan, progress))
     if released:
-        release_checks, certificate = check_release(root, certificate)
+        release_checks, certificate = check_release(root, plan, certificate)
         checks.extend(release_checks)
     others = unchecked(root, released=released)
     return Verification(checks=tuple(checks), certificate=certificate, unchecked=others)
@@ -286,12 +288,12 @@ def _check_plan_certificate(plan: Plan, stated: Certificate, folder: Path) -> Ch
     return _check_matches("certificate", different, _matches(stated))
 
 
-def _check_run_certificate(planned: Certificate, folder: Path) -> tuple[Check, Certificate | None]:
+def _check_run_certificate(plan: Plan, planned: Certificate, folder: Path) -> tuple[Check, Certificate | None]:
     """Both forms of a run's certificate say what that of its plan says, and what a run may add; and the certificate."""
     path = folder / "certificate.json"
     try:
         stated = Certificate.from_dict(read_json(path))
-        different = run_differences(planned, stated) or _forms_differ(stated, folder)
+        different = run_differences(plan, planned, stated) or _forms_differ(stated, folder)
     except (HushError, OSError, ValueError, TypeError, RecursionError) as error:
         problem = error if isinstance(error, HushError | OSError) else f"{path} is not JSON that hush wrote"
         return Check(name="run's certificate", passed=False, detail=f"cannot be read: {problem}"), None
@@ -312,15 +314,21 @@ def plan_differences(plan: Plan, stated: Certificate) -> list[str]:
     return different
 
 
-def run_differences(planned: Certificate, stated: Certificate, *, same_place: bool = True) -> list[str]:
+def run_differences(plan: Plan, planned: Certificate, stated: Certificate, *, same_place: bool = True) -> list[str]:
     """The fields in which a run's certificate differs from that of its plan, beyond what a run may add.
 
-    same_place: both were written by the training, and agree to the last digit and word. Otherwise the plan may have
-    been made by another version on another machine, and only its promises are compared.
+    planned: the certificate of the plan. same_place: both were written by the training, and agree to the last digit and
+    word. Otherwise the plan may have been made by another version on another machine, and only its promises are
+    compared. A run of 0.1.0 stated no sampling error; then the numbers of the plan are expected.
     """
+    trained = stated.trained_parameters
+    if trained is not None:
+        planned = plan.run_certificate(trained, planned=planned)
     actual, expected = stated.to_dict(), planned.to_dict()
     may_differ = () if same_place else ("curve", *WORDS)
     different = _differences(actual, expected, except_for=("versions", "fingerprints", "marks", *may_differ))
+    if trained is None and same_place:
+        different.append("trained_parameters (there are none, so what sampling adds is unknown)")
     if not same_place and not _curves_agree(actual["curve"], expected["curve"]):
         different.append("curve")
     run_versions, plan_versions = _without_torch(stated), _without_torch(planned)
@@ -347,11 +355,11 @@ def _check_matches(name: str, different: list[str], detail: str) -> Check:
 
 
 def _differences(actual: dict[str, Any], expected: dict[str, Any], *, except_for: tuple[str, ...]) -> list[str]:
-    compared = [name for name in expected if name not in except_for]
+    compared = [name for name in expected | actual if name not in except_for]
     return [
-        _described(name, actual[name], expected[name])
+        _described(name, actual.get(name), expected.get(name))
         for name in compared
-        if not _identical(actual[name], expected[name])
+        if not _identical(actual.get(name), expected.get(name))
     ]
 
 
@@ -412,13 +420,24 @@ def _curve_is_proven(plan: Plan, stated: Certificate, expected: Certificate) -> 
 # Releases.
 
 
-def check_release(folder: Path, planned: Certificate) -> tuple[tuple[Check, ...], Certificate | None]:
+def check_release(folder: Path, plan: Plan, planned: Certificate) -> tuple[tuple[Check, ...], Certificate | None]:
     """The checks of a release in addition to those of its plan, and its certificate.
 
     planned: the certificate of its plan as stored; ``refuse_unknown_words`` must have accepted its version.
     """
-    matches, certificate = _check_run_certificate(planned, folder)
-    return (matches, _check_model(folder, certificate), _check_names(folder)), certificate
+    matches, certificate = _check_run_certificate(plan, planned, folder)
+    trained = None if certificate is None else certificate.trained_parameters
+    sampling = () if trained is None else (_check_sampling_error(plan, trained),)
+    return (matches, *sampling, _check_model(folder, certificate), _check_names(folder)), certificate
+
+
+def _check_sampling_error(plan: Plan, trained: int) -> Check:
+    """Every posterior is at most its ceiling, also with what computed draws and noise of so many parameters may add."""
+    error = sampling_error(trained, batch_size=plan.batch_size, rounds=plan.rounds)
+    passed_S = (plan.posterior_of_run(trained) > plan.ceiling).any(axis=1)
+    added = f"computed draws and noise add at most {rounded_up(error, 3)} to a posterior"
+    problem = f"{added}, which lifts {counted(int(passed_S.sum()), 'posterior')} above the ceiling"
+    return _check("sampling error", not passed_S.any(), problem, f"{added}, and every one stays within its ceiling")
 
 
 def unchecked(folder: Path, *, released: bool) -> tuple[str, ...]:

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from hush.accounting import calibrate, posterior
 from hush.accounting.arguments import Bound
+from hush.accounting.sampling_error import with_sampling_error
 from hush.arrays import Array
+from hush.certificate import Certificate
 from hush.errors import CannotCertify, InfeasiblePlan
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
@@ -63,6 +65,7 @@ class SecretNumbers:
     """One entry a secret. prior, ceiling and posterior are those of the promised point closest to its ceiling.
 
     before_S: the number of its examples. after_S: the sum of their weights, that is, their number after weighting.
+    sampling_error: what a run's computed draws and noise add to posteriors; those here include it.
     """
 
     prior_S: Array
@@ -71,11 +74,14 @@ class SecretNumbers:
     before_S: NDArray[np.int64]
     after_S: Array
     binding_S: NDArray[np.bool_]
+    sampling_error: float
 
     @classmethod
-    def of(cls, plan: Plan) -> Self:
-        """From a plan."""
-        share_SQ = plan.posterior / plan.ceiling
+    def of(cls, plan: Plan, certificate: Certificate | None = None) -> Self:
+        """From a plan, and the certificate of a run under it if there is one."""
+        trained = None if certificate is None else certificate.trained_parameters
+        posterior_SQ = plan.posterior if trained is None else plan.posterior_of_run(trained)
+        share_SQ = posterior_SQ / plan.ceiling
         secrets = np.arange(len(plan.secret_ids))
         point_S = share_SQ.argmax(axis=1) if share_SQ.size else secrets
         binding_S = np.zeros(len(secrets), dtype=bool)
@@ -86,10 +92,11 @@ class SecretNumbers:
         return cls(
             prior_S=plan.prior[secrets, point_S],
             ceiling_S=plan.ceiling[secrets, point_S],
-            posterior_S=plan.posterior[secrets, point_S],
+            posterior_S=posterior_SQ[secrets, point_S],
             before_S=graph.examples_per_secret,
             after_S=after_S.astype(np.float64),  # without entries, bincount gives integers
             binding_S=binding_S,
+            sampling_error=(None if certificate is None else certificate.sampling_error) or 0.0,
         )
 
     @property
@@ -142,6 +149,8 @@ def secret_curve(plan: Plan, numbers: SecretNumbers, secret: int) -> SecretCurve
             bound=plan.bound,
         )
     )
+    if numbers.sampling_error:
+        posteriors = with_sampling_error(posteriors, numbers.sampling_error)
     by_prior = dict(zip(priors.tolist(), posteriors.tolist(), strict=True))
     return SecretCurve(
         name=plan.secret_ids[secret],

@@ -100,7 +100,7 @@ class Report:
                 Setting("scan"),
             )
         texts = _texts(scan, plan) if self.show_text else None
-        numbers = SecretNumbers.of(plan)
+        numbers = SecretNumbers.of(plan, certificate)
         rows = packed_rows(plan.secret_ids, numbers, texts) if plan.secret_ids else None
         audit = None if self.audit is None else AuditResult.of(_checked_audit(self.audit, plan, certificate))
         scores = checked_training(self.training)
@@ -267,7 +267,7 @@ def _plan_certificate(plan: Plan, folder: Path) -> Certificate:
 def _check_release(release: Path, plan: Plan, certificate: Certificate, plan_folder: Path) -> None:
     """Refuse a certificate that contradicts its plan, and a model that the certificate does not name."""
     inside = plan_folder == release / "plan"
-    different = run_differences(_plan_certificate(plan, plan_folder), certificate, same_place=inside)
+    different = run_differences(plan, _plan_certificate(plan, plan_folder), certificate, same_place=inside)
     if different:
         raise InvalidInput(
             f"{plan_folder} is not the plan that the run's certificate is about: they differ in "

@@ -132,9 +132,12 @@ def _train(job: RunJob, folder: Path) -> None:
             progress=job.watch.live,
             reading=lambda done, total: job.watch.work("Reading the data", done, total),
             stop=stop,
+            notice=job.watch.notice,
         )
     if isinstance(ended, Stopped):
         raise Interrupted(ended.round, ended.rounds)
+    for caution in (*ended.cautions, *ended.owner_cautions):
+        job.watch.notice(caution)
 
 
 # --- one training of the same data, unless the owner asks for another

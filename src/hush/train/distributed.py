@@ -66,6 +66,12 @@ class SummedOverRanks:
     noised_here: dict[str, Tensor]
     replicated: dict[str, Tensor]
 
+    def rounded(self) -> "SummedOverRanks":
+        """The same in float32."""
+        sums = {name: value.float() for name, value in self.sums.items()}
+        noised_here, replicated = ({name: sums[name] for name in part} for part in (self.noised_here, self.replicated))
+        return SummedOverRanks(sums=sums, noised_here=noised_here, replicated=replicated)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +175,7 @@ class Ranks:
 
     @torch.no_grad()
     def sum(self, sums: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> SummedOverRanks:
-        """Add up the ranks' sums, which are full float32 tensors on every rank and are overwritten."""
+        """Add up the ranks' sums, which are full tensors on every rank and are overwritten."""
         check_sharding(parameters, world=self.world)
         total = dict(sums)
         sharded = {name: value for name, value in parameters.items() if name in sums and isinstance(value, DTensor)}

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from hush.arrays import Progress
 from hush.certificate import Certificate
@@ -27,6 +28,7 @@ from hush.keys import DataKey, key_id_of
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.plan.plan import fingerprint
+from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabelled, release_cautions
 from hush.train.distributed import Ranks, reshard
 from hush.train.language_models import Collator, Loss, TokenizedTexts
 from hush.train.pretrained import Pretrained, choose_device, load_pretrained, unloaded
@@ -34,6 +36,7 @@ from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
 from hush.train.round import LiveNumbers
+from hush.train.run_folder import EVALUATIONS, RoundLines, RunLog
 from hush.train.settings import Recipe, Runtime, Task
 
 __all__ = [
@@ -69,14 +72,17 @@ Stop = Callable[[], bool]
 
 @final
 class Batches:
-    """Batches on the device by example number, each padded to one of a few lengths; ``round`` is the current round."""
+    """Batches on the device by example number, each padded to one of a few lengths; ``round`` is the current round.
+
+    Guarantee: the lengths are 32, 64, … and the collator's, to which texts are truncated, whatever the data: padding
+    moves the last digits of a score, so a length taken from the data would tell others how long its longest text is.
+    """
 
     def __init__(self, tokens: TokenizedTexts, collator: Collator, device: torch.device) -> None:
         self._tokens, self._collator, self._device = tokens, collator, device
         self.round = 0
-        longest = int(tokens.lengths.max(initial=1))
         doubled = [SHORTEST_BUCKET * 2**power for power in range(20)]
-        self.buckets = [length for length in doubled if length < longest] + [max(1, longest)]
+        self.buckets = [length for length in doubled if length < collator.length] + [collator.length]
 
     def of(
         self, examples: NDArray[np.int64], length: int | None = None, *, round: int | None = None
@@ -283,7 +289,10 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Fitted:
-    """A finished run. cut is how many texts were truncated to max_length tokens: for the owner only."""
+    """A finished run. cut is how many texts were truncated to max_length tokens: for the owner only.
+
+    cautions are warnings about what was released, and may be passed on with it; owner_cautions are for the owner only.
+    """
 
     certificate: Certificate
     folder: Path
@@ -293,6 +302,8 @@ class Fitted:
     trained_parameters: int
     max_length: int
     cut: int
+    cautions: tuple[str, ...] = ()
+    owner_cautions: tuple[str, ...] = ()
 
     @property
     def release(self) -> Path:
@@ -329,11 +340,13 @@ def fit(
     progress: Callable[[LiveNumbers], None] | None = None,
     reading: Progress | None = None,
     stop: Stop | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> Fitted | Stopped:
     """Fine-tune a language model on a corpus under a plan, in a folder; an unfinished run there is resumed.
 
     progress gets the numbers of each round, reading the number of texts tokenised and their total. stop is called after
-    each round; if it returns True, the state is saved and training ends for now. If torch's default process group is
+    each round; if it returns True, the state is saved and training ends for now. notice gets warnings before the first
+    round, such as that noise will drown all signal. If torch's default process group is
     initialised, all its processes call this together, and only the first one writes. If the plan holds examples out,
     the loss on them is released with the model, as evaluations.jsonl.
 
@@ -362,6 +375,7 @@ def fit(
             f"{corpus.source} is not the data that the plan was made for: its fingerprint under your key differs. Pass "
             "the same data (rows, order and column), or scan and plan again"
         )
+    refuse_unlabelled(tokens)
     if ranks.world > 1:
         check_alike(ranks, plan, tokens, settings=(recipe, runtime.shard, insecure_seed))
     if runtime.shard:
@@ -392,6 +406,9 @@ def fit(
         cut = int((tokens.lengths == pretrained.max_length).sum())
         ranks.run_on_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
         resumed_after = training.round
+        if notice is not None:
+            for caution in cautions_before(plan, training.num_trained):
+                notice(caution)
         evaluate = Evaluation(
             training,
             pretrained.loss,
@@ -414,6 +431,7 @@ def fit(
                 training.save()
                 return Stopped(folder=folder, round=training.round, rounds=plan.rounds)
         certificate = training.finish()
+        cautions = ranks.run_on_first(lambda: _cautions(folder, plan.clip_norm, pretrained.model))
     finally:
         training.close()
     return Fitted(
@@ -425,6 +443,19 @@ def fit(
         trained_parameters=sum(parameter.numel() for parameter in trainable),
         max_length=pretrained.max_length,
         cut=cut,
+        cautions=cautions[0],
+        owner_cautions=cautions[1],
+    )
+
+
+def _cautions(folder: Path, clip_norm: float, model: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Warnings about a finished run: those that may be passed on, and those for the owner only."""
+    released, log = folder / "release" / EVALUATIONS, folder / "owner" / "rounds.jsonl"
+    scores = RoundLines.read(released) if released.is_file() else []
+    local = (shard.to_local() if isinstance(shard, DTensor) else shard for shard in model.parameters())
+    return (
+        tuple(release_cautions(scores, local, name=LOSS)),
+        tuple(owner_cautions(RunLog.read(log), clip_norm=clip_norm)),
     )
 
 

@@ -10,6 +10,7 @@ HushTrainer overrides private methods of the Trainer, so the supported versions 
 checks the signatures of what is overridden or called.
 """
 
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,12 +32,16 @@ except ImportError as error:
 
 from hush.certificate import Certificate
 from hush.plan import Plan
+from hush.train.cautions import cautions_before, refuse_unlabelled
 from hush.train.hf_trainer_arguments import checked_settings, refuse_selection
 from hush.train.hf_trainer_releases import Releases, Scoring, owner_folder
 from hush.train.language_models import Collator, Loss, default_loss, rows_of
 from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
 from hush.train.round import LiveNumbers, MicroBatch, TrainingRound, check_lengths
+from hush.train.run_keeper import rounded_score
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["HushTrainer", "OwnerProgress", "PrivateOptimizer", "StoredSchedule", "check_data"]
 
@@ -128,6 +133,7 @@ def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> 
                 "hush.train.language_models.tokenise returns, and one of the collators of that module"
             )
         check_lengths(data.lengths, buckets)
+    refuse_unlabelled(data)
 
 
 @final
@@ -139,7 +145,8 @@ class HushTrainer(Trainer):
     and speed only. output_dir receives what may be released; folder (by default its sibling, output_dir-hush) keeps
     checkpoints and the run log in owner/, and the final model with its certificate in release/. Scores of evaluation
     data are logged, released as evaluations.jsonl, and may choose a model, only if eval_is_public says that these data
-    hold no secret. buckets are lengths to pad to, for :class:`~hush.train.language_models.TokenizedTexts`. For public,
+    hold no secret; they are rounded to four digits. buckets are lengths to pad to, for
+    :class:`~hush.train.language_models.TokenizedTexts`, chosen by settings or public texts alone. For public,
     data_fingerprint and insecure_seed see PrivateTraining.
 
     Guarantee: that of :class:`PrivateTraining`. Loggers, trainer_state.json and checkpoints depend on the draw only
@@ -266,6 +273,8 @@ class HushTrainer(Trainer):
             data_fingerprint=self._data_fingerprint,
             save_every=self.plan.rounds + 1,  # states are saved with the checkpoints of the Trainer instead
         )
+        for caution in cautions_before(self.plan, self.private.num_trained):
+            logger.warning(caution)
         self._open = True
         wrapped.optimizer = PrivateOptimizer(optimizer, self.private)
         self._rounds = self.private.rounds()
@@ -320,6 +329,14 @@ class HushTrainer(Trainer):
         """As in the Trainer; scores of data that may hold secrets go to the caller, not to loggers."""
         with self._evaluation():
             return super().predict(*args, **options)
+
+    def evaluation_loop(self, *args: Any, **options: Any) -> Any:
+        """As in the Trainer; scores that others may see are rounded before any logger or callback gets them."""
+        output = super().evaluation_loop(*args, **options)
+        metrics: dict[str, Any] = output.metrics or {}
+        if self._scores_may_be_seen:
+            metrics.update({name: rounded_score(n) for name, n in metrics.items() if isinstance(n, float)})
+        return output
 
     def _evaluation(self) -> AbstractContextManager[None]:
         training = self.private if self._open else None

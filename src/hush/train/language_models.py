@@ -169,6 +169,13 @@ class TokenizedTexts:
         if labels is not None and [len(row) for row in labels] != self.lengths.tolist():
             raise InvalidInput("labels and tokens differ in length; give each token a label, -100 if it is not learnt")
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether any token is to be learnt: without labels of their own, all but the first of a text."""
+        if self._labels is None:
+            return bool((self.lengths > 1).any())
+        return bool((self._labels != IGNORED).any())
+
     def __len__(self) -> int:
         return len(self.lengths)
 

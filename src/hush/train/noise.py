@@ -58,7 +58,7 @@ class Noise:
 
     @torch.no_grad()
     def add_(self, sums: Mapping[str, Tensor], *, scale: float, round: SupportsIndex, rank: SupportsIndex = 0) -> None:
-        """Add the noise of round ``round`` to float32 tensors in place, each on its device.
+        """Add the noise of round ``round`` to float32 or float64 tensors in place, each on its device.
 
         Plain tensors that several ranks reduce must get noise on one rank only. A sharded tensor (FSDP2) gets it on
         every rank, each on its own shard. Inputs are refused before any noise is added.
@@ -94,7 +94,7 @@ class Noise:
                         words = _words_on_device(key, number, begin, blocks, device, self.__double_round)
                     begin, normals = begin + blocks, _normals(words).mul_(scale)
                 part = flat[done : done + normals.numel()]
-                part.copy_(normals[: part.numel()].add_(part))
+                part.copy_(normals[: part.numel()].add_(part).float())  # float64 tensors, too, get values of float32
                 done, remaining, normals = done + part.numel(), remaining - part.numel(), normals[part.numel() :]
 
     @property
@@ -187,9 +187,9 @@ def _checked_local(name: str, tensor: Any) -> Tensor:
                     "its own; shard it, or reduce it and add noise on one rank"
                 )
         tensor = tensor.to_local()
-    if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32:
+    if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.float32, torch.float64):
         kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise InvalidInput(f"the sum of {name} is {kind}; noise is added to sums in torch.float32")
+        raise InvalidInput(f"the sum of {name} is {kind}; noise is added to sums in torch.float32 or torch.float64")
     return tensor
 
 

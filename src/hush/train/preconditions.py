@@ -30,7 +30,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.hooks import RemovableHandle
 
-from hush.errors import InvalidInput
+from hush.accounting.sampling_error import MAX_NOISE_STREAMS, sampling_error
+from hush.errors import CannotCertify, InvalidInput
+from hush.numbers import counted, rounded_up
+from hush.plan import Plan
 
 __all__ = [
     "StepGuard",
@@ -41,11 +44,15 @@ __all__ = [
     "positions_of",
     "refuse_batch",
     "refuse_coupled",
+    "refuse_large_batch",
     "refuse_longer",
+    "refuse_passed_ceilings",
     "refuse_scaler",
     "where",
 ]
 
+
+MAX_BATCH = 2**18  # (E35), expected number of examples in a round
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _CAPACITIES = ("expert_capacity", "capacity_factor", "moe_capacity_factor", "train_capacity_factor")
@@ -232,6 +239,41 @@ def _restarts(positions: Tensor, attended: Tensor | None) -> bool:
         seen = attended.bool()
         again &= seen[:, :-2] & seen[:, 1:-1] & seen[:, 2:]
     return bool(again.any())
+
+
+# ---- promises ----
+
+
+def refuse_passed_ceilings(plan: Plan, trained_parameters: int, *, streams: int = 1) -> None:
+    """Refuse a training whose computed draws and noise might lift a posterior above its ceiling.
+
+    streams: processes times devices that add noise.
+
+    Guarantee: returns only if every posterior plus the sampling error is at most its ceiling.
+    """
+    if streams > MAX_NOISE_STREAMS:
+        raise CannotCertify(f"noise would come from {streams} devices, and is proven for up to {MAX_NOISE_STREAMS}")
+    excess_SQ = plan.posterior_of_run(trained_parameters) - plan.ceiling
+    if not (excess_SQ > 0).any():
+        return
+    error = sampling_error(trained_parameters, batch_size=plan.batch_size, rounds=plan.rounds)
+    passed = counted(int((excess_SQ > 0).any(axis=1).sum()), "secret")
+    raise CannotCertify(
+        f"the computed draws and noise of {counted(plan.rounds, 'round')} and "
+        f"{counted(trained_parameters, 'trained parameter')} differ from ideal ones by up to {rounded_up(error, 2)}, "
+        f"which could lift the posterior of {passed} above the ceiling, by up to "
+        f"{rounded_up(float(excess_SQ.max()), 2)}; make the plan again (a plan leaves a thousandth of each ceiling to "
+        "this), train fewer parameters (adapters), plan fewer rounds, or raise the ceiling"
+    )
+
+
+def refuse_large_batch(plan: Plan) -> None:
+    """Refuse a plan with batches so large that the rounding of their sums is not proven to be small."""
+    if plan.batch_size > MAX_BATCH:
+        raise CannotCertify(
+            f"sums are proven for batches of up to {MAX_BATCH:,} examples, and the plan has {plan.batch_size:,.0f}; "
+            "plan a smaller batch and more rounds"
+        )
 
 
 # ---- rotary positions ----

@@ -46,14 +46,16 @@ from hush.train.preconditions import (
     most_positions,
     refuse_batch,
     refuse_coupled,
+    refuse_large_batch,
     refuse_longer,
+    refuse_passed_ceilings,
 )
 from hush.train.probes import FirstBatchProbes
 from hush.train.public_stream import PublicStream
 from hush.train.round import LiveNumbers, RoundMonitor, TrainingRound
 from hush.train.run_folder import Export, tensors_of
-from hush.train.run_keeper import RunKeeper
-from hush.train.sampler import Draws, refuse_finer_promises
+from hush.train.run_keeper import RunKeeper, rounded_score
+from hush.train.sampler import Draws
 
 __all__ = ["PrivateTraining", "noisy_sum"]
 
@@ -76,7 +78,8 @@ class PrivateTraining:
 
     Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all drawn examples,
     adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done or
-    released, across any number of crashes. Draws repeat after a crash, noise never does.
+    released, across any number of crashes. Draws repeat after a crash, noise never does. What computed draws and noise
+    add to the posteriors is part of the certificate; if a ceiling would be exceeded, training is refused.
     """
 
     def __init__(
@@ -111,11 +114,14 @@ class PrivateTraining:
         self._ranks, model = Ranks.current(), unwrap_ddp(model)
         refuse_coupled(model)
         self._ranks.broadcast_model_(model)
-        refuse_finer_promises(plan.ceiling, batch_size=plan.batch_size, rounds=plan.rounds)
         self.plan, self.model, self.optimizer, self.scheduler = plan, model, optimizer, scheduler
         self._loss, self._autocast, self._public = loss, autocast, public
         self._micro_batch, self._save_every = micro_batch, save_every
         self._trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._num_trained = sum(parameter.numel() for parameter in self._trainable.values())
+        refuse_large_batch(plan)
+        devices = {parameter.device for parameter in self._trainable.values()}
+        refuse_passed_ceilings(plan, self._num_trained, streams=self._ranks.world * len(devices))
         make_clipper = partial(Clipper, model, loss, clip_norm=plan.clip_norm, autocast=autocast)
         self._clipper = make_clipper(compile=compile)
         self._noise = Noise(insecure_seed=insecure_seed, compile=compile)
@@ -183,7 +189,7 @@ class PrivateTraining:
         index = self._check_complete()
         public = self._public_gradients(index)
         sums, norm = noisy_sum(
-            self._clipper.take(),
+            self._clipper.take(exact=True),
             self._trainable,
             ranks=self._ranks,
             noise=self._noise,
@@ -265,8 +271,7 @@ class PrivateTraining:
 
     def _record_round(self, norm: Tensor) -> None:
         """Add the round to the owner's run log, and save the state if it is due."""
-        dimensions = sum(parameter.numel() for parameter in self._trainable.values())
-        signal_to_noise = norm / (self._noise_scale * dimensions**0.5) if self._noise_scale else None
+        signal_to_noise = norm / (self._noise_scale * self._num_trained**0.5) if self._noise_scale else None
         record = self._monitor.end(self._rounds_done, signal_to_noise)
         if self._keeper is not None:
             self._keeper.log(record)
@@ -283,6 +288,11 @@ class PrivateTraining:
     def round(self) -> int:
         """How many rounds are done."""
         return self._rounds_done
+
+    @property
+    def num_trained(self) -> int:
+        """How many parameters are trained, and receive noise."""
+        return self._num_trained
 
     @property
     def live(self) -> LiveNumbers | None:
@@ -303,12 +313,12 @@ class PrivateTraining:
     def record_scores(self, scores: Mapping[str, float]) -> None:
         """Keep scores of the model after the last round **on data without secrets**, for release with the final model.
 
-        They appear in release/evaluations.jsonl, one line per round. Guarantee: all are of rounds that lead to the
-        released model. They depend on these models and on public data only, so the plan covers them; scores on data
-        that may hold secrets are not covered: do not record them here.
+        They appear in release/evaluations.jsonl, one line per round, rounded to four digits. Guarantee: all are of
+        rounds that lead to the released model. They depend on these models and on public data only, so the plan covers
+        them; scores on data that may hold secrets are not covered: do not record them here.
         """
         self._refuse_open_round("score")
-        finite = {name: float(score) for name, score in scores.items() if np.isfinite(score)}
+        finite = {name: rounded_score(score) for name, score in scores.items() if np.isfinite(score)}
         self._need_keeper().keep_scores(self._rounds_done, finite)
 
     def release(self) -> Path:
@@ -322,11 +332,12 @@ class PrivateTraining:
             left = self.plan.rounds - self._rounds_done
             raise InvalidInput(f"{left} of {self.plan.rounds} rounds are left; go through private.rounds() to the end")
         if self._certificate is None:
-            versions = {**self.plan.certificate.versions, "torch": torch.__version__}
-            fingerprints = dict(self.plan.certificate.fingerprints)
+            certificate = self.plan.run_certificate(self._num_trained)
+            versions = {**certificate.versions, "torch": torch.__version__}
+            fingerprints = dict(certificate.fingerprints)
             if not self._data_checked:
                 fingerprints.pop(DATA_FINGERPRINT, None)
-            certificate = replace(self.plan.certificate, versions=versions, fingerprints=fingerprints)
+            certificate = replace(certificate, versions=versions, fingerprints=fingerprints)
             if self._keeper is None:
                 refuse_moved_buffers(self.model, self._buffers)
                 self._certificate = replace(certificate, marks=(*certificate.marks, *self._marks))
@@ -367,16 +378,16 @@ def noisy_sum(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The ranks' clipped sums added up, plus N(0, scale²) once for each coordinate; sharded as the parameters are.
 
-    ``clipped_sums`` are full float32 tensors on every rank, and are overwritten. The second result is the norm of the
-    sum without noise, for the owner only.
+    ``clipped_sums`` are full tensors on every rank, float64 or float32, and are overwritten. The second result is the
+    norm of the sum without noise, for the owner only.
 
-    Guarantee: noise is added after the sum over ranks is complete, by exactly one rank for each coordinate, and all
-    ranks leave with the same values.
+    Guarantee: noise is added after the sum over ranks is complete, by exactly one rank for each coordinate; the sum is
+    rounded to float32 after that; and all ranks leave with the same values.
     """
     total = ranks.sum(clipped_sums, parameters)
     norm = ranks.norm(total.noised_here.values())
     noise.add_(total.noised_here, scale=scale, round=round, rank=ranks.rank)
-    return ranks.share(total), norm
+    return ranks.share(total.rounded()), norm
 
 
 def _test_draw_seed(insecure_seed: int) -> bytes:

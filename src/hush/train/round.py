@@ -79,7 +79,7 @@ class TrainingRound:
         batches = micro_batches(self._drawn, size=self._size, lengths=lengths, buckets=buckets)
         if self._pad is not None:
             no_examples = np.zeros(self._size, dtype=np.int64)
-            length = max(buckets) if buckets else None
+            length = min(buckets) if buckets else None  # the cheapest: nothing of it is used
             batches = self._pad(list(batches), MicroBatch(examples=no_examples, real=no_examples > 0, length=length))
         self._begun = True
         return self._hand_out(batches)
@@ -127,7 +127,8 @@ def micro_batches(
     """Cut a draw into micro-batches of ``size`` slots, the longest examples first; an empty draw gives none.
 
     With ``lengths`` (of every example of the data, by its number) and ``buckets``, each micro-batch has one of these
-    lengths, and no example goes into a shorter one than itself. The rest of a bucket joins the last micro-batch of a
+    lengths, and no example goes into a shorter one than itself. Take the buckets from settings or public texts, never
+    from the lengths of private texts. The rest of a bucket joins the last micro-batch of a
     longer bucket if it fits there, so that fewer slots are empty.
 
     Guarantee: every example of the draw is in exactly one micro-batch, once; no example and no text is truncated.

@@ -15,7 +15,21 @@ from hush.train.checkpoints import buffers_digest, capture, check_storable, froz
 from hush.train.distributed import Ranks, full_parameters
 from hush.train.run_folder import SCORES, Export, RoundLines, RoundRecord, RunFolder, RunLog
 
-__all__ = ["RunKeeper"]
+__all__ = ["RunKeeper", "rounded_score"]
+
+
+# Significant digits of a released score: its sampling error on the at most 1,000 examples that a plan holds out is
+# above 1e-3 of it, and what lies below 1e-4 is how a machine rounds, which may follow shapes of private batches.
+SCORE_DIGITS = 4
+
+
+def rounded_score(score: float) -> float:
+    """A score as it is released.
+
+    >>> rounded_score(5.4443219), rounded_score(0.00012345678)
+    (5.444, 0.0001235)
+    """
+    return float(f"{score:.{SCORE_DIGITS}g}")
 
 
 @final

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from hush.accounting.arguments import checked_rates
 from hush.errors import InvalidInput
 
-__all__ = ["Draws", "refuse_finer_promises"]
+__all__ = ["Draws"]
 
 
 Words = NDArray[np.uint64]
@@ -45,21 +45,8 @@ PLACE_BITS = 3  # a block of bucket k has 2^(k + 3) places
 HITS_PER_PLACE = 45 / 32  # times 2^-k; just above 2 log 2, what a rate of 1/2 needs
 ROUNDED_DOWN = 1 - 2.0**-49  # lowers the probability that a hit counts; see "Rounding" above
 CHUNK_RATES = 2**20  # that are sorted at a time
-MAX_EXCESS_SHARE = 1e-4  # of a ceiling, added by the rounding of draws, for which plans do not account
 MAX_ROUNDS = 2**40
 SLOT_BITS = 16
-
-
-def refuse_finer_promises(ceiling_SQ: NDArray[np.float64], *, batch_size: float, rounds: int) -> None:
-    """Refuse ceilings so low that the rounding of the draws is not negligible (docs/proofs, "Drawing")."""
-    excess = 2.0**-58 * rounds * (batch_size / 4 + 60)  # at most this many blocks in every round
-    lowest = float(ceiling_SQ.min(initial=1.0))
-    if excess > MAX_EXCESS_SHARE * lowest:
-        raise InvalidInput(
-            f"draws are exact up to a probability of {excess:.1g} in {rounds} rounds of {batch_size:g} examples, which "
-            f"is not negligible beside the ceiling {lowest:.3g}; raise that ceiling to "
-            f"{excess / MAX_EXCESS_SHARE:.1g} or more, or plan fewer rounds or a smaller batch"
-        )
 
 
 @final

@@ -27,6 +27,7 @@ from hush.accounting import Calibration, calibrate, capacity
 from hush.accounting.arguments import Bound, checked_choice, checked_rounds
 from hush.accounting.calibration import MAX_COUNT
 from hush.accounting.divergences import kl_target
+from hush.accounting.sampling_error import planning_ceiling
 from hush.arrays import Array, Progress
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
@@ -164,7 +165,11 @@ def make_chooser(
 
 @dataclass(frozen=True, kw_only=True)
 class Chooser:
-    """One data set with its promises, batch size and rounds; chooses weights under any capacity."""
+    """One data set with its promises, batch size and rounds; chooses weights under any capacity.
+
+    ceiling_SQ holds the promised ceilings. All posteriors are proven below target_SQ, which leaves room for what
+    computed draws and noise add.
+    """
 
     incidence: Incidence
     prior_SQ: Array
@@ -173,6 +178,11 @@ class Chooser:
     rounds: int
     bound: Bound
     tolerance: float
+
+    @cached_property
+    def target_SQ(self) -> Array:
+        """The posteriors to stay below: the ceilings without what is left to the sampling error."""
+        return planning_ceiling(self.prior_SQ, self.ceiling_SQ)
 
     @cached_property
     def program(self) -> Program:
@@ -285,7 +295,7 @@ class Chooser:
         """
         return capacity(
             self._rounded_prior_SQ,
-            self.ceiling_SQ,
+            self.target_SQ,
             noise_multiplier=noise_multiplier,
             rounds=self.rounds,
             bound=self.bound,
@@ -301,7 +311,7 @@ class Chooser:
         grid: Array = np.geomspace(float(distinct[0]), float(distinct[-1]), MAX_DISTINCT_PRIORS)
         grid[-1] = distinct[-1]
         rounded_SQ: Array = grid[np.searchsorted(grid, self.prior_SQ)]
-        return np.where(rounded_SQ < self.ceiling_SQ, rounded_SQ, self.prior_SQ)
+        return np.where(rounded_SQ < self.target_SQ, rounded_SQ, self.prior_SQ)
 
     def _solved(self, weights: Weights, setting: float) -> Choice:
         return self._choice(weights.values, weights.gap, setting, weights)
@@ -311,7 +321,7 @@ class Chooser:
         calibration = calibrate(
             self.incidence,
             prior=self.prior_SQ,
-            ceiling=self.ceiling_SQ,
+            ceiling=self.target_SQ,
             rates=rate_N,
             rounds=self.rounds,
             bound=self.bound,

@@ -18,7 +18,9 @@ from hush.plan.plan import are_canaries, unlisted_secrets
 __all__ = ["graph_cautions", "plan_cautions", "show_cautions"]
 
 
+MIN_EXAMPLES = 20  # below which a share of the examples says little
 WIDESPREAD_SHARE = 0.5  # of the examples; what is in more of them is rarely a secret
+MARKED_SHARE = 0.9  # of the examples: where more of them hold some secret, hardly anything is learnt without noise
 REVEALED_PROBABILITY = 0.99  # from which on a secret counts as known
 
 
@@ -34,13 +36,20 @@ def graph_cautions(incidence: Incidence, *, canaries: int = 0) -> list[str]:
         return [
             f"{none}, so nothing is protected. Check spelling, case and column against an example that has a secret."
         ]
+    cautions: list[str] = []
     widespread = int(np.count_nonzero(incidence.examples_per_secret >= WIDESPREAD_SHARE * incidence.num_examples))
-    if not widespread:
-        return []
-    return [
-        f"In at least half of the examples: {counted(widespread, 'secret')}. Protecting what is everywhere takes much "
-        "noise; check whether a rule matches too much."
-    ]
+    if widespread:
+        cautions.append(
+            f"In at least half of the examples: {counted(widespread, 'secret')}. Protecting what is everywhere takes "
+            "much noise; check whether a rule matches too much."
+        )
+    marked, examples = int(np.count_nonzero(incidence.secrets_per_example)), incidence.num_examples
+    if marked >= MARKED_SHARE * examples and examples >= MIN_EXAMPLES:
+        cautions.append(
+            f"Of {examples:,} examples {marked:,} hold some secret, so next to nothing can be learnt without noise, or "
+            "held out to evaluate on. Check whether a rule matches too much; if none does, plan large batches."
+        )
+    return cautions
 
 
 def plan_cautions(plan: Plan) -> list[str]:

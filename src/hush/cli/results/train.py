@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from hush.cli.results.accounting import Record
+from hush.cli.results.cautions import show_cautions
 from hush.console import counted, lasting, plain, rounded_up
 from hush.plan import Plan
 
@@ -156,6 +157,7 @@ def fitted_record(fitted: "Fitted") -> Record:
         "noise_multiplier": fitted.certificate.noise_multiplier,
         "certifies": fitted.certificate.is_real,
         "marks": list(fitted.certificate.marks),
+        "cautions": list(fitted.cautions),
         "fingerprints": dict(fitted.certificate.fingerprints),
         "model": str(fitted.release / "model"),
         "certificate": str(fitted.release / "certificate.md"),
@@ -183,6 +185,7 @@ def show_fitted(record: Record, console: Console, fitted: "Fitted") -> None:
         console.print(plain(line), soft_wrap=True)
     for mark in record["marks"]:
         console.print(Text(f"NOT A CERTIFICATE: {mark}", style="bold red"), soft_wrap=True)
+    show_cautions([*record["cautions"], *fitted.owner_cautions], console)
     if record["certifies"]:
         console.print(plain(f"Certificate: {record['certificate']}"), soft_wrap=True)
         console.print(plain(TRAIN_ONCE_NOTE), soft_wrap=True)

@@ -62,9 +62,10 @@ from hush.train.probes import without_side_effects
 __all__ = ["MARGIN", "Clipped", "Clipper", "ClippingPlan", "LayerRoute"]
 
 
-# Gradients are clipped to C (1 - MARGIN): half of it covers the rounding of norms, half that of the sum. An example
-# whose norm may be off by more (its `spread` says so) is scaled down further.
+# Gradients are clipped to C (1 - MARGIN): half of it covers the rounding of norms, half that of the sum (E33). An
+# example whose norm may be off by more (its `spread` says so) is scaled down further.
 MARGIN = 2.0**-10
+FLOAT64_DEVICES = ("cpu", "cuda")  # on which a round's sum is float64; elsewhere it is float32
 
 MAX_COMPILED_VARIANTS = 512  # of one function, in a process: a few for each length of text, in all its trainings
 MIN_CLIP_NORM = 1e-9  # squares of a smaller C would underflow in float32
@@ -84,9 +85,9 @@ class Clipper:
     """Accumulates clipped sums of per-example gradients of a model's trainable parameters.
 
     loss(model, batch) gives one loss per example, each from its own example alone. Every tensor of a batch has the
-    examples along its first dimension. autocast is the type to compute in (such as torch.bfloat16); norms and sums are
-    float32 in any case. compile may name a backend of torch.compile. ``print(clipper.plan_for(batch))`` shows by which
-    route the gradients of each layer are taken, and why.
+    examples along its first dimension. autocast is the type to compute in (such as torch.bfloat16); norms are float32
+    and sums float64 in any case. compile may name a backend of torch.compile. ``print(clipper.plan_for(batch))`` shows
+    by which route the gradients of each layer are taken, and why.
     """
 
     def __init__(
@@ -145,10 +146,14 @@ class Clipper:
         with torch.autocast(self._device.type, enabled=False):
             return self._accumulate(batch, real)
 
-    def take(self) -> dict[str, Tensor]:
-        """The sums since the last take, by parameter; the next sum starts from zero."""
+    def take(self, *, exact: bool = False) -> dict[str, Tensor]:
+        """The sums since the last take, by parameter, in float32; the next sum starts from zero.
+
+        exact: as they were accumulated, in float64, for the noise to be added before they are rounded.
+        """
         totals, self._totals = self._totals, {}
-        return totals or {name: self._zeros(name) for name in self._parameters}
+        totals = totals or {name: self._zeros(name) for name in self._parameters}
+        return totals if exact else {name: total.float() for name, total in totals.items()}
 
     def plan_for(self, batch: Mapping[str, Tensor]) -> ClippingPlan:
         """The plan for batches of this shape; made by a dry run, and kept, if this is the first one.
@@ -479,7 +484,8 @@ class Clipper:
 
     def _zeros(self, name: str) -> Tensor:
         parameter = self._parameters[name]
-        return torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
+        dtype = torch.float64 if parameter.device.type in FLOAT64_DEVICES else torch.float32
+        return torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
 
     @property
     def _device(self) -> torch.device:

@@ -1,10 +1,14 @@
 """Per-example gradients of parameters, dense or in factors: their norms, and their clipped sums.
 
-Norms and sums are float32 whatever the model computes in. Each squared norm comes with a `spread`: the square of what
+Norms are float32 whatever the model computes in. Each squared norm comes with a `spread`: the square of what
 an example will add to the sum, divided by its scale squared, is at most squared norm + spread. It covers all that
 rounding can do to the norm, in the standard model |fl(a op b) - (a op b)| <= u |a op b|, u = 2^-24, whatever the order
 of summation; what underflows, at most TINY per product; and the rounding of scaled factors to the type they are
 multiplied in.
+
+A sum over examples is rounded, too, and how depends on all of its terms: with and without one example it may differ by
+more than that example. So few gradients are added up in float32 at a time, and everything else in float64, where the
+totals of a round can take any number of examples (docs/proofs, "Sums").
 
 A model has hundreds of parameters, and a GPU finishes a small one before the next call reaches it, so many calls cost
 more than the arithmetic. Therefore small dense gradients are joined into one tensor, and large ones of equal shape are
@@ -16,6 +20,7 @@ Shapes: B examples, T positions, O × I the parameter.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Protocol, final
 
 import torch
@@ -45,8 +50,10 @@ UNIT = 2.0**-24
 TINY = 2.0**-126  # a product below this may be lost altogether
 STAGE = 1024  # terms that are summed at a time, so that rounding grows with the number of stages, not of terms
 JOINED_MAX_ENTRIES = 2**20  # of all examples: copying a larger gradient costs more than a call
+SUMMANDS_IN_FLOAT32 = 32  # (E33), dense gradients of as many examples: a sum is then off by at most 1e-4 of C
+SUMMED_POSITIONS = 2**28  # (E34), positions of all examples times examples that one product adds up
+FULL_RATE_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}  # CUDA capabilities: multiply as fast as in float32
 PARAMETERS_PER_KERNEL = 4  # large ones that one kernel adds: more would save calls but take long to compile
-MAX_UNROLLED_EXAMPLES = 32  # that one compiled kernel reads side by side
 
 
 @final
@@ -82,7 +89,7 @@ class DenseGrads:
         """
         several = several or add_several_
         for group, joined in self._joined:
-            sums = torch.zeros_like(joined[0], dtype=torch.float32)
+            sums = torch.zeros_like(joined[0], dtype=totals[group[0]].dtype)
             several([sums], [joined], scale_B)
             grouped = [totals[k] for k in group]
             pieces = sums.split([total.numel() for total in grouped])
@@ -93,21 +100,22 @@ class DenseGrads:
 
 
 def add_several_(totals: Sequence[Tensor], gradients: Sequence[Tensor], scale_B: Tensor) -> None:
-    """Each total += sum over examples of scale × its gradient."""
+    """Each total += sum over examples of scale × its gradient; the sums of a few examples are float32."""
     for total, gradient in zip(totals, gradients, strict=True):
-        if (
-            torch.compiler.is_compiling() and len(scale_B) <= MAX_UNROLLED_EXAMPLES
-        ):  # a kernel that reads every example once, in order
-            sum_so_far = total
-            for example, scale in zip(gradient.unbind(), scale_B.unbind(), strict=True):
-                sum_so_far = sum_so_far + torch.where(scale > 0, example.float() * scale, 0.0)
-            total.copy_(sum_so_far)
-        elif torch.compiler.is_compiling() or gradient.is_cuda:
-            total += scaled(gradient, scale_B).sum(0)
-        else:
-            keep = scale_B > 0
-            kept, scales = (gradient, scale_B) if keep.all() else (gradient[keep], scale_B[keep])
-            total.view(-1).addmv_(kept.float().flatten(1).t(), scales)
+        parts = zip(gradient.split(SUMMANDS_IN_FLOAT32), scale_B.split(SUMMANDS_IN_FLOAT32), strict=True)
+        for part, scales in parts:
+            total += _sum_in_float32(part, scales).view_as(total)
+
+
+def _sum_in_float32(gradient: Tensor, scale_B: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # a kernel that reads every example once, in order
+        pairs = zip(gradient.unbind(), scale_B.unbind(), strict=True)
+        return reduce(torch.add, [torch.where(scale > 0, example.float() * scale, 0.0) for example, scale in pairs])
+    if gradient.is_cuda:
+        return scaled(gradient, scale_B).sum(0)
+    keep = scale_B > 0
+    kept, scales = (gradient, scale_B) if keep.all() else (gradient[keep], scale_B[keep])
+    return torch.mv(kept.float().flatten(1).t(), scales)
 
 
 def scaled(x: Tensor, scale_B: Tensor) -> Tensor:
@@ -267,9 +275,12 @@ def add_clipped_sum_(
                 y, x = y if part.y_is_finite else kernels.kept(y, scale_B), kernels.rescaled(x, scale_B)
             else:
                 y, x = kernels.rescaled(y, scale_B), kernels.kept(x, scale_B)
-            total += _matmul32(y.flatten(0, 1).t(), x.flatten(0, 1))[: len(total)]
+            examples = max(1, math.isqrt(SUMMED_POSITIONS // max(y.shape[1], 1)))
+            for few_y, few_x in zip(y.split(examples), x.split(examples), strict=True):
+                total += _summed_product(few_y.flatten(0, 1), few_x.flatten(0, 1), total.dtype)[: len(total)]
         elif isinstance(part, Rows):
-            total.index_add_(0, part.ids.flatten().long(), kernels.scaled(part.y, scale_B).flatten(0, 1))
+            rows = kernels.scaled(part.y, scale_B).flatten(0, 1).to(total.dtype)
+            total.index_add_(0, part.ids.flatten().long(), rows)
         else:
             for examples, piece in part.pieces():
                 add_clipped_sum_(total, [piece], scale_B[examples], kernels)
@@ -396,6 +407,21 @@ def _positions_product(a: Tensor, b: Tensor) -> Tensor:
     left, right = (x.unflatten(0, (-1, group)).flatten(1, 2) for x in (a, b))
     tiles = _matmul32(left, right.transpose(1, 2)).view(-1, group, positions, group, b.shape[1])
     return tiles.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).reshape(size, positions, b.shape[1])
+
+
+def _summed_product(y: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """yᵀ x, a sum over all positions of all examples. In float64 where that is as fast as float32 or there is time.
+
+    A GPU multiplies bfloat16 many times faster than float64; there the sum of one micro-batch is float32, and that its
+    rounding does not add up is assumed.
+    """
+    if dtype == torch.float64 and (y.device.type == "cpu" or (x.dtype == torch.float32 and _multiplies_float64(y))):
+        return y.double().t() @ x.double()
+    return _matmul32(y.t(), x)
+
+
+def _multiplies_float64(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.get_device_capability(x.device) in FULL_RATE_FLOAT64
 
 
 def _matmul32(a: Tensor, b: Tensor) -> Tensor:
