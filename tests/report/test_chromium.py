@@ -185,6 +185,58 @@ def test_a_narrow_screen_never_scrolls_sideways(tab: Tab, pages: Path, page: str
     assert max(wide) <= 360
 
 
+CUT_HEADERS = """
+return [...document.querySelectorAll("thead th")].filter(head => {
+  const words = document.createRange(), box = head.getBoundingClientRect();
+  words.selectNodeContents(head.querySelector("button") || head);
+  const text = words.getBoundingClientRect();
+  const clipped = [head, ...head.children].some(each => each.scrollWidth > each.clientWidth);
+  return clipped || text.left < box.left || text.right > box.right || text.top < box.top || text.bottom > box.bottom;
+}).map(head => head.textContent)"""
+
+
+@pytest.mark.parametrize("width", [400, 1000, 1280])
+@pytest.mark.parametrize("page", ["full.html", "owner.html"])
+def test_no_table_header_is_cut(tab: Tab, pages: Path, page: str, width: int) -> None:
+    tab.open(pages / page, width=width)
+    tab.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    for column in ("share", "after"):  # the arrow of a sorted column needs room too
+        tab.click(f"th[data-column={column}] button")
+        assert tab.run(CUT_HEADERS) == []
+
+
+TORN_PLOTS = """
+const kept = each => ["breakAfter", "breakInside"].every(name => getComputedStyle(each)[name] === "avoid");
+const together = each => kept(each) || (each.matches("h2, h3") && getComputedStyle(each).breakAfter === "avoid");
+const torn = [];
+for (const plot of document.querySelectorAll(".plot")) {
+  const section = plot.closest("section"), heading = section.querySelector("h2");
+  const caption = plot.closest("figure").querySelector("figcaption");
+  const first = section.querySelector(".plot") === plot;
+  const start = first ? heading : plot.closest("figure").querySelector("h3") || plot;
+  for (let each = plot; each !== section; each = each.parentElement)
+    for (let before = each.previousElementSibling; before; before = before.previousElementSibling) {
+      if (before.matches("figure, .rows")) break;
+      if (!together(before)) torn.push(`${plot.id}: ${before.tagName}`);
+    }
+  if (!kept(plot)) torn.push(plot.id);
+  const height = caption.getBoundingClientRect().bottom - start.getBoundingClientRect().top;
+  if (height > arguments[0]) torn.push(`${plot.id}: ${height} px do not fit on a page`);
+}
+return torn"""
+
+
+@pytest.mark.parametrize("page", ["full.html", "large.html"])
+def test_on_paper_headings_stay_with_their_plots(tab: Tab, pages: Path, page: str) -> None:
+    """No break is allowed from the heading of a section to the caption of its first plot, and these fit on a page."""
+    tab.open(pages / page, width=720)  # A4 between margins of 1 cm, at 96 dots per inch
+    tab.run("dispatchEvent(new Event('beforeprint'))")
+    tab.emulate_paper()
+    assert tab.run(TORN_PLOTS, 1040) == []
+    assert tab.run(CUT_HEADERS) == []
+    assert tab.run("return document.documentElement.scrollWidth") <= 720
+
+
 def test_dark_and_light_follow_the_reader_even_while_the_page_is_open(tab: Tab, pages: Path) -> None:
     light = lightness(tab, pages, dark=False)
     dark = lightness(tab, pages, dark=True)
