@@ -159,8 +159,9 @@ def test_a_hundred_thousand_secrets_open_and_answer_at_once(
     tab.press("#secrets-rows", END)
     tab.until(f"return document.querySelector('#secrets-rows [aria-rowindex=\"{LARGE + 1}\"]') !== null")
     time.sleep(0.2)  # rows that come and go must not push the table away from where it was scrolled to
-    falling = np.argsort(-large_after(), kind="stable")
-    last = [large_plan().secret_ids[secret] for secret in falling[-5:]]
+    plan = large_plan()
+    falling = np.lexsort([-(plan.posterior / plan.ceiling).max(axis=1), -large_after()])  # equal ones as they were
+    last = [plan.secret_ids[secret] for secret in falling[-5:]]
     assert [row[0].removeprefix("◆ ") for row in tab.rows()[-5:]] == last
     size = (pages / "large.html").stat().st_size
     measured = (
@@ -169,6 +170,14 @@ def test_a_hundred_thousand_secrets_open_and_answer_at_once(
     with capsys.disabled():
         sys.stdout.write(f"\n{measured}\n")
     assert tab.complaints() == []
+
+
+def test_the_table_opens_with_the_secrets_closest_to_their_ceilings(tab: Tab, pages: Path) -> None:
+    tab.open(pages / "large.html")
+    plan = large_plan()
+    closest = np.argsort(-(plan.posterior / plan.ceiling).max(axis=1), kind="stable")[:20]
+    assert [row[0].removeprefix("◆ ") for row in tab.rows()[:20]] == [plan.secret_ids[secret] for secret in closest]
+    assert tab.find("th[data-column=share]").get_attribute("aria-sort") == "descending"
 
 
 def large_after() -> np.ndarray:
