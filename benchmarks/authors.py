@@ -5,8 +5,8 @@
 Two Parquet files with the same ids in the same order: the texts (column abstract), and the authors as a list of names
 (column authors). Every name is a secret, by a rule that finds fields; records without an author are left out. The
 stages are commands of hush, each a process of its own: scan, plan (batch 2,048, 2000 rounds), frontier (three noises),
-verify, report. For each the clock, the CPU time and the largest resident memory of any of its processes. The page is opened in
-Chromium, if selenium and a driver are installed: until it is drawn, in a new browser and again.
+verify, report. For each the clock, the CPU time and the largest resident memory of any of its processes. The page is
+opened in Chromium, if selenium and a driver are installed: until it is drawn, in a new browser and again.
 """
 
 import argparse
