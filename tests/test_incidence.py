@@ -280,3 +280,19 @@ def test_a_failed_write_leaves_the_old_file_whole(stored: Path, monkeypatch: pyt
         build(5, 5, []).to_parquet(stored)
     assert stored.read_bytes() == before
     assert list(stored.parent.iterdir()) == [stored]
+
+
+def test_a_stored_graph_is_read_without_sorting_and_pairs_in_another_order_are_sorted(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incidence = build(3, 2, [(0, 0), (2, 0), (1, 1), (2, 1)])
+    incidence.to_parquet(stored)
+    table = pq.read_table(stored)
+    pq.write_table(table.take([3, 0, 2, 1]), stored.with_name("shuffled.parquet"))
+    assert Incidence.from_parquet(stored.with_name("shuffled.parquet")) == incidence
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("sorted once more")
+
+    monkeypatch.setattr(Incidence, "from_pairs", refuse)
+    assert Incidence.from_parquet(stored) == incidence

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Incidence"]
 
 
+_BLOCK = 2**20  # entries that are hashed at once, to bound the memory
 MAX_UNLISTED = 10**7  # secrets in no example: a wrong number in a file must not use up the memory
 
 
@@ -53,7 +54,7 @@ class Incidence:
         offset_S = checked_indices("offset_S", self.offset_S, entries + 1)
         if len(offset_S) == 0 or offset_S[0] != 0 or offset_S[-1] != entries or (np.diff(offset_S) < 0).any():
             raise InvalidInput(f"offset_S must rise from 0 to the {entries} entries; build with Incidence.from_pairs")
-        falls = np.flatnonzero(np.diff(example_of_entry) <= 0) + 1
+        falls = np.flatnonzero(example_of_entry[1:] <= example_of_entry[:-1]) + 1
         if not np.isin(falls, offset_S).all():  # an entry may be below the one before it only where a secret begins
             raise InvalidInput("the examples of a secret must be sorted and distinct; build with Incidence.from_pairs")
         for name, array, dtype in (
@@ -139,13 +140,33 @@ class Incidence:
         except (KeyError, ValueError) as error:
             raise InvalidInput(f"{path} does not state its sizes; write it again with Incidence.to_parquet") from error
         example, secret = (table.column(name).to_numpy() for name in ("example", "secret"))
-        incidence = cls.from_pairs(example, secret, **sizes)
+        del table
+        incidence = cls._from_sorted(example, secret, **sizes) or cls.from_pairs(example, secret, **sizes)
         if incidence.fingerprint != labels.get("fingerprint"):
             raise InvalidInput(
                 f"{path} has fingerprint {incidence.fingerprint} but says {labels.get('fingerprint')}: it was changed "
                 "after it was written; write it again with Incidence.to_parquet"
             )
         return incidence
+
+    @classmethod
+    def _from_sorted(
+        cls, example: NDArray[Any], secret: NDArray[Any], *, num_examples: int, num_secrets: int
+    ) -> Self | None:
+        """The graph of pairs in the order of ``to_parquet``, without sorting, which takes most of the memory; or None.
+
+        None is also the answer to what ``from_pairs`` would refuse.
+        """
+        integers = example.dtype.kind in "iu" and secret.dtype.kind in "iu" and len(example) == len(secret)
+        if not integers or not len(secret) or not 0 <= num_secrets <= len(secret):
+            return None
+        if secret[0] < 0 or secret[-1] >= num_secrets or (secret[1:] < secret[:-1]).any():
+            return None
+        offset_S = np.searchsorted(secret, np.arange(num_secrets, dtype=secret.dtype))
+        try:
+            return cls(num_examples, np.append(offset_S, len(secret)), example)
+        except InvalidInput:
+            return None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -155,8 +176,11 @@ class Incidence:
         (HMAC): against a plain one, anybody could test guesses of a secret.
         """
         digest = hashlib.sha256(b"hush incidence 1\n")
-        for array in ([self.num_examples, self.num_secrets, self.num_entries], self.offset_S, self.example_of_entry):
-            digest.update(np.ascontiguousarray(array, dtype="<i8").data)  # the same bytes on every machine
+        sizes = np.array([self.num_examples, self.num_secrets, self.num_entries])
+        for array in (sizes, self.offset_S, self.example_of_entry):
+            for begin in range(0, len(array), _BLOCK):
+                block = np.ascontiguousarray(array[begin : begin + _BLOCK], dtype="<i8")
+                digest.update(block.data)  # the same bytes on every machine
         return digest.hexdigest()
 
     @property

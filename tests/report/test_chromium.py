@@ -159,8 +159,9 @@ def test_a_hundred_thousand_secrets_open_and_answer_at_once(
     tab.press("#secrets-rows", END)
     tab.until(f"return document.querySelector('#secrets-rows [aria-rowindex=\"{LARGE + 1}\"]') !== null")
     time.sleep(0.2)  # rows that come and go must not push the table away from where it was scrolled to
-    falling = np.argsort(-large_after(), kind="stable")
-    last = [large_plan().secret_ids[secret] for secret in falling[-5:]]
+    plan = large_plan()
+    falling = np.lexsort([-(plan.posterior / plan.ceiling).max(axis=1), -large_after()])  # equal ones as they were
+    last = [plan.secret_ids[secret] for secret in falling[-5:]]
     assert [row[0].removeprefix("◆ ") for row in tab.rows()[-5:]] == last
     size = (pages / "large.html").stat().st_size
     measured = (
@@ -169,6 +170,14 @@ def test_a_hundred_thousand_secrets_open_and_answer_at_once(
     with capsys.disabled():
         sys.stdout.write(f"\n{measured}\n")
     assert tab.complaints() == []
+
+
+def test_the_table_opens_with_the_secrets_closest_to_their_ceilings(tab: Tab, pages: Path) -> None:
+    tab.open(pages / "large.html")
+    plan = large_plan()
+    closest = np.argsort(-(plan.posterior / plan.ceiling).max(axis=1), kind="stable")[:20]
+    assert [row[0].removeprefix("◆ ") for row in tab.rows()[:20]] == [plan.secret_ids[secret] for secret in closest]
+    assert tab.find("th[data-column=share]").get_attribute("aria-sort") == "descending"
 
 
 def large_after() -> np.ndarray:
@@ -183,6 +192,58 @@ def test_a_narrow_screen_never_scrolls_sideways(tab: Tab, pages: Path, page: str
     assert tab.run("return document.documentElement.scrollWidth") <= 360
     wide = tab.run("return [...document.querySelectorAll('.main-svg')].map(each => each.getBoundingClientRect().right)")
     assert max(wide) <= 360
+
+
+CUT_HEADERS = """
+return [...document.querySelectorAll("thead th")].filter(head => {
+  const words = document.createRange(), box = head.getBoundingClientRect();
+  words.selectNodeContents(head.querySelector("button") || head);
+  const text = words.getBoundingClientRect();
+  const clipped = [head, ...head.children].some(each => each.scrollWidth > each.clientWidth);
+  return clipped || text.left < box.left || text.right > box.right || text.top < box.top || text.bottom > box.bottom;
+}).map(head => head.textContent)"""
+
+
+@pytest.mark.parametrize("width", [400, 1000, 1280])
+@pytest.mark.parametrize("page", ["full.html", "owner.html"])
+def test_no_table_header_is_cut(tab: Tab, pages: Path, page: str, width: int) -> None:
+    tab.open(pages / page, width=width)
+    tab.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    for column in ("share", "after"):  # the arrow of a sorted column needs room too
+        tab.click(f"th[data-column={column}] button")
+        assert tab.run(CUT_HEADERS) == []
+
+
+TORN_PLOTS = """
+const kept = each => ["breakAfter", "breakInside"].every(name => getComputedStyle(each)[name] === "avoid");
+const together = each => kept(each) || (each.matches("h2, h3") && getComputedStyle(each).breakAfter === "avoid");
+const torn = [];
+for (const plot of document.querySelectorAll(".plot")) {
+  const section = plot.closest("section"), heading = section.querySelector("h2");
+  const caption = plot.closest("figure").querySelector("figcaption");
+  const first = section.querySelector(".plot") === plot;
+  const start = first ? heading : plot.closest("figure").querySelector("h3") || plot;
+  for (let each = plot; each !== section; each = each.parentElement)
+    for (let before = each.previousElementSibling; before; before = before.previousElementSibling) {
+      if (before.matches("figure, .rows")) break;
+      if (!together(before)) torn.push(`${plot.id}: ${before.tagName}`);
+    }
+  if (!kept(plot)) torn.push(plot.id);
+  const height = caption.getBoundingClientRect().bottom - start.getBoundingClientRect().top;
+  if (height > arguments[0]) torn.push(`${plot.id}: ${height} px do not fit on a page`);
+}
+return torn"""
+
+
+@pytest.mark.parametrize("page", ["full.html", "large.html"])
+def test_on_paper_headings_stay_with_their_plots(tab: Tab, pages: Path, page: str) -> None:
+    """No break is allowed from the heading of a section to the caption of its first plot, and these fit on a page."""
+    tab.open(pages / page, width=720)  # A4 between margins of 1 cm, at 96 dots per inch
+    tab.run("dispatchEvent(new Event('beforeprint'))")
+    tab.emulate_paper()
+    assert tab.run(TORN_PLOTS, 1040) == []
+    assert tab.run(CUT_HEADERS) == []
+    assert tab.run("return document.documentElement.scrollWidth") <= 720
 
 
 def test_dark_and_light_follow_the_reader_even_while_the_page_is_open(tab: Tab, pages: Path) -> None:

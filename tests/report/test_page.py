@@ -191,6 +191,14 @@ def test_what_is_not_given_is_left_out_and_the_page_says_how_to_get_it() -> None
     whole = Report(plan=plan, **{key: value for given_ in parts.values() for key, value in given_.items()}).page()
     assert '<section id="missing"' not in whole
     assert "hush verify PLAN\n" in whole
+    titles = re.findall(r'<h2 id="[a-z]+-title">(.+?)</h2>', whole)
+    missing = re.findall(r"<li>([^:<]+): ", bare[bare.index('<section id="missing"') :])
+    assert missing == [title for title in titles if f">{title}</h2>" not in bare]
+    docs = Path(__file__).parents[2] / "docs"
+    listed = (docs / "running.md").read_text().partition("### report, output")[2]
+    assert re.findall(r"^\| \*(.+?)\* \|", listed, re.MULTILINE) == titles
+    first_look = (docs / "quickstart.md").read_text().partition("**The report.**")[2].partition("\n\n")[0]
+    assert set(re.findall(r"\*([^*]+)\*", " ".join(first_look.split()))) <= set(titles)
 
 
 @pytest.mark.usefixtures("without_plotly")

@@ -81,6 +81,7 @@ def test_the_block_of_rows_reads_back_as_it_was(counts: list[int], most: int) ->
         np.testing.assert_array_equal(read[name], getattr(found, f"{name}_S")[rows])
     others = np.setdiff1d(np.arange(len(counts)), rows)
     assert found.share_S[others].max(initial=0.0) <= found.share_S[rows].min()  # the closest stay
+    assert (np.diff(found.share_S[rows]) <= 0).all()  # the page shows them in this order
 
 
 def test_curves_are_those_of_the_certificate_and_rise_with_the_prior() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weights_instances import optimum, problems
+from weights_instances import assert_exactly_certified, optimum, problems
 
 import hush
 from hush.weights import Program, solve_weights
@@ -28,6 +28,16 @@ def test_any_two_candidates_give_a_feasible_point_and_a_valid_bound(problem, dat
     assert proof.objective <= best + 1e-5
     assert proof.bound >= best - 1e-5
     assert proof.bound >= proof.objective
+
+
+@given(problems(), st.data())
+def test_capacities_bound_and_gap_hold_in_exact_arithmetic(problem, data: st.DataObject) -> None:
+    incidence, capacity, upper = problem
+    near_one = st.one_of(st.floats(0.0, 1.0), st.sampled_from([1 / 3, 0.1, 1 - 2**-53, 1e-300]))
+    primal = data.draw(st.lists(near_one, min_size=incidence.num_examples, max_size=incidence.num_examples))
+    dual = data.draw(st.lists(near_one, min_size=incidence.num_secrets, max_size=incidence.num_secrets))
+    proof = certify(Program.of(incidence, capacity, upper=upper), np.multiply(upper, primal), dual)
+    assert_exactly_certified(proof, incidence, capacity)
 
 
 @given(problems())

@@ -1,5 +1,7 @@
 """Random programs, small and awkward, and the independent route to their optimum."""
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -77,3 +79,51 @@ def assert_certified(weights: Weights, incidence: hush.Incidence, capacity: np.n
     assert (matrix @ weights.values <= capacity * (1 + 1e-12)).all()
     assert weights.objective == pytest.approx(weights.values.sum(), rel=1e-12)
     assert weights.objective <= weights.bound
+
+
+CODE_BASE_EXAMPLES = 68_671  # files and chunks of one large code base
+CODE_BASE_LARGEST = 66_660  # of which one secret is in nearly all
+
+
+def code_base_like(seed: int, num_small: int) -> tuple[hush.Incidence, Array]:
+    """Nested, duplicated and very large secrets as in a code base, and random shares of their sizes as capacities.
+
+    Two chains of nested sets of examples, with repeated members, and small secrets in neighbouring or scattered
+    examples, some of which are repeated or have a part that is a secret too.
+    """
+    rng = np.random.default_rng(seed)
+    n, rows = CODE_BASE_EXAMPLES, list[NDArray[np.integer]]()
+    for largest in (CODE_BASE_LARGEST, int(rng.integers(1000, n))):
+        order = rng.permutation(n)
+        sizes = [largest, *(largest * np.cumprod(rng.uniform(0.1, 1.0, 4))).astype(int)]
+        rows += [order[: max(size, 1)] for size in sizes for _ in range(1 + (rng.random() < 0.4))]
+    for _ in range(num_small):
+        size = min(int(np.exp(rng.normal(3.5, 1.8))) + 1, n)
+        first = int(rng.integers(0, n - size + 1))
+        whole = np.arange(first, first + size) if rng.random() < 0.7 else rng.choice(n, size, replace=False)
+        rows.append(whole)
+        rows += [whole] * (rng.random() < 0.2) + [whole[: size // 2 + 1]] * (rng.random() < 0.2)
+    size_S = np.array([len(row) for row in rows])
+    secret = np.repeat(np.arange(len(rows)), size_S)
+    incidence = hush.Incidence.from_pairs(np.concatenate(rows), secret, num_examples=n, num_secrets=len(rows))
+    return incidence, size_S * np.exp(rng.uniform(np.log(1e-4), np.log(1.2), len(rows)))
+
+
+def assert_exactly_certified(weights: Weights, incidence: hush.Incidence, capacity: Array) -> None:
+    """Every capacity, the bound and the gap hold in exact arithmetic; the objective is off by a rounding."""
+    for secret in range(incidence.num_secrets):
+        values = weights.values[incidence.examples_of(secret)]
+        assert math.fsum([*values.tolist(), -float(capacity[secret])]) <= 0  # fsum rounds once, at the end
+    total = sum(map(Fraction, weights.values.tolist()), Fraction(0))
+    price = [Fraction(0)] * incidence.num_examples
+    bound = Fraction(0)
+    for secret, dual in enumerate(map(Fraction, weights.dual.tolist())):
+        if dual:
+            bound += dual * Fraction(float(capacity[secret]))
+            for example in incidence.examples_of(secret).tolist():
+                price[example] += dual
+    bound += Fraction(weights.upper) * sum(max(Fraction(0), 1 - cost) for cost in price)
+    assert abs(Fraction(weights.objective) - total) <= total * Fraction(2) ** -52
+    assert total <= bound <= Fraction(weights.bound)
+    assert weights.objective <= weights.bound
+    assert Fraction(weights.gap) * bound >= bound - total

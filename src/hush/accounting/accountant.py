@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import SupportsIndex, overload
 
 import numpy as np
@@ -36,6 +37,7 @@ from hush.incidence import Incidence
 Indices = NDArray[np.int64]
 
 ACCURACY = 1e-3  # default of the relative excess to aim for; tightness only
+BLOCK_ENTRIES = 2**20  # of the graph that are summed at once, to bound the memory
 COUNT_TAIL_SHARE = 1e-9  # of the prior, over all rounds: mass of the count's tail that is conceded; tightness only
 MIN_COUNT_TAIL = 1e-310  # tightness only
 MAX_ALLOWANCE = 0.05  # share of round-off in a bound above which the Renyi bound is computed too; tightness only
@@ -174,20 +176,19 @@ class Crowd:
     """The sampling rates of the examples of every secret, and groups of secrets that are drawn about equally often."""
 
     def __init__(self, incidence: Incidence, rate_N: Array, *, tail: float) -> None:
-        self._offset_S = incidence.offset_S
-        self._rate_of_entry = rate_N[incidence.example_of_entry]
-        self._tail = tail
-        secret = np.repeat(np.arange(incidence.num_secrets), incidence.examples_per_secret)
-        rate = self._rate_of_entry
-
-        def total(values: Array) -> Array:
-            return np.bincount(secret, values, minlength=incidence.num_secrets).astype(np.float64)
-
-        self.mean_S = total(rate)
-        self._square_S = total(rate * rate)  # mean less variance
-        with np.errstate(divide="ignore"):
-            # Terms of one sign, added one after another: each costs at most EPS of their sum (E5).
-            self.log_idle_S = total(np.log1p(-rate)) * (1 + EPS * incidence.examples_per_secret)
+        self._incidence, self._rate_N, self._tail = incidence, rate_N, tail
+        offset_S, size_S = incidence.offset_S, incidence.examples_per_secret
+        self.mean_S, self._square_S, log_idle_S = (np.zeros(incidence.num_secrets) for _ in range(3))
+        edges = np.searchsorted(offset_S, np.arange(0, incidence.num_entries, BLOCK_ENTRIES))
+        for first, last in pairwise([*edges.tolist(), incidence.num_secrets]):
+            secret = np.repeat(np.arange(last - first), size_S[first:last])
+            rate = rate_N[incidence.example_of_entry[offset_S[first] : offset_S[last]]]
+            self.mean_S[first:last] = np.bincount(secret, rate, minlength=last - first)
+            self._square_S[first:last] = np.bincount(secret, rate * rate, minlength=last - first)  # mean less variance
+            with np.errstate(divide="ignore"):
+                log_idle_S[first:last] = np.bincount(secret, np.log1p(-rate), minlength=last - first)
+        # Terms of one sign, added one after another: each costs at most EPS of their sum (E5).
+        self.log_idle_S = log_idle_S * (1 + EPS * size_S)
 
     def coarse_width(self, member: Indices, max_groups: int) -> float:
         """The narrowest width, FINEST_WIDTH times a power of 2, that gives at most this many groups."""
@@ -210,7 +211,8 @@ class Crowd:
         return mean * (1 << 20) + spread
 
     def _rates(self, secret: int) -> Array:
-        return self._rate_of_entry[self._offset_S[secret] : self._offset_S[secret + 1]]
+        graph = self._incidence
+        return self._rate_N[graph.example_of_entry[graph.offset_S[secret] : graph.offset_S[secret + 1]]]
 
 
 def posteriors(

@@ -250,11 +250,10 @@ def make_plan_holding_out(incidence: Incidence, examples: ArrayLike, *, batch_si
     proven = make_plan(incidence.select(examples=used_N), batch_size=batch_size, **arguments)
     weight_N = np.zeros(incidence.num_examples)
     weight_N[used_N] = proven.weights
-    best = proven.total_weight / (1 - proven.weights_gap)  # no weights for the other examples have a larger sum
     bearing_N = incidence.secrets_per_example > 0
     for margin in RATE_MARGINS:
         lowered_N = np.where(bearing_N, weight_N * (1 - margin), weight_N)
-        gap = max(0.0, 1 - float(lowered_N.sum()) / best)
+        gap = proven.weights_gap + 1.01 * margin  # 1 - (1 - margin)(1 - gap) is less, and rounding below 1e-3 margin
         plan = replace(proven, incidence=incidence, weights=lowered_N, weights_gap=gap)
         # The same weights among zeros may have a slightly smaller sum, and the proof holds for lower rates only.
         if np.all(plan.rates[used_N & bearing_N] <= proven.rates[bearing_N[used_N]]):

@@ -26,6 +26,8 @@ __all__ = [
 
 def printable(text: str) -> str:
     """Text without control characters: line breaks, terminal codes, marks that reverse the writing direction."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 

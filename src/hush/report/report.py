@@ -126,7 +126,7 @@ class Report:
         return (scan if self.is_owners else replace(scan, owner=None)).summary()
 
     def _missing(self, *, has_scores: bool) -> list[tuple[str, str]]:
-        """What is left out of the page, and how to get it; commands are named without options."""
+        """The titles of sections that the page lacks, and how to get them; commands are named without options."""
         has_noise = bool(self.noise) or not self.plan.secret_ids
         parts_of_page = [
             (
@@ -137,18 +137,18 @@ class Report:
             (has_noise, "Noise by method", "let hush report compare the methods"),
             (
                 has_scores,
-                "Training curves",
+                "Training",
                 "let hush plan hold out examples without secrets; hush train then writes their scores to "
                 f"{EVALUATIONS}",
             ),
             (
                 self.audit is not None,
-                "The audit",
+                "Audit",
                 "run hush audit, and pass the folder that it writes to hush report as the audit",
             ),
             (
                 self.scan is not None,
-                "What the scan found",
+                "What was found",
                 "pass the folder that hush scan wrote to hush report as the scan",
             ),
         ]

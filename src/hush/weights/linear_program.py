@@ -8,7 +8,8 @@ since solvers walk it by column and certificates by row.
 Nothing that a solver returns is believed. Weak duality: for every y >= 0 and every feasible w, sum w <= c.y + sum of
 u_i max(0, 1 - price_i), where price_i is the sum of y over the secrets of example i. So ``certify`` makes the proposed
 values feasible and the proposed duals non-negative, and computes the distance between the two sums itself. A solver's
-status is never read. Rounding: the objective is exact to its last digit, the bound is rounded up.
+status is never read. Rounding: capacities hold for the exact sums of the values, the objective is off by its last digit
+at most, and the bound is rounded up by more than that, so it is never below the objective.
 
 Shapes: N columns, S rows.
 """
@@ -29,7 +30,6 @@ from hush.incidence import Incidence
 from hush.numbers import checked_number
 
 __all__ = [
-    "FEASIBILITY_TOLERANCE",
     "Arrangement",
     "Candidate",
     "Indices",
@@ -48,7 +48,7 @@ __all__ = [
 Indices = NDArray[np.integer]
 
 SMALLEST_POSITIVE = 1e-290  # below it products are subnormal, and their relative rounding error is no longer small
-FEASIBILITY_TOLERANCE = 1e-12  # relative excess over a capacity that the rounding of a sum may leave
+SMALLEST_DUAL = 1e-17  # smaller ones count as 0: no product with a positive capacity is subnormal then
 _EPS = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -239,8 +239,8 @@ class Weights:
     """The answer to a linear program: weights that respect every capacity, with a proof of how good they are.
 
     Invariant: 0 <= values <= upper, objective = sum of values <= best possible sum <= bound, and gap = (bound -
-    objective) / bound. dual has one entry per secret: how much one more unit of its capacity would add to the sum.
-    start holds the duals from which a warm-started solve begins; nothing is proven about them.
+    objective) / bound, rounded up. dual has one entry per secret: how much one more unit of its capacity would add to
+    the sum. start holds the duals from which a warm-started solve begins; nothing is proven about them.
     """
 
     values: Array
@@ -254,7 +254,7 @@ class Weights:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.gap <= 1 and self.objective <= self.bound * (1 + 1e-12)):  # NaN fails
+        if not (0 <= self.gap <= 1 and self.objective <= self.bound):  # NaN fails
             raise CannotCertify(
                 f"objective {self.objective} and bound {self.bound} contradict each other or are not finite"
             )
@@ -271,10 +271,10 @@ class Weights:
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """(bound - objective) / bound, never negative, 0 where both are 0; infinite where either is not finite."""
+    """(bound - objective) / bound, rounded up, from 0 to 1; 0 where both are 0, infinite where either is not finite."""
     if not (math.isfinite(objective) and math.isfinite(bound)):
         return math.inf  # nothing is proven, and NaN would count as small in a comparison
-    return max(bound - objective, 0.0) / max(bound, _TINY)
+    return min(max(bound - objective, 0.0) / max(bound, _TINY) * (1 + 2 * _EPS), 1.0)
 
 
 def certify(
@@ -284,17 +284,17 @@ def certify(
 
     The dual is polished by coordinate minimisation only where the gap without that is above ``tolerance``.
 
-    Guarantee: the values are feasible up to FEASIBILITY_TOLERANCE, and no feasible values have a sum above the bound.
-    CannotCertify where rounding or overflow leaves no such answer.
+    Guarantee: the exact sum of the values of each row is at most its capacity, and no feasible values have a sum above
+    the bound. CannotCertify where overflow leaves no such answer.
     """
-    from hush.weights.sparse_kernels import exact_sum
+    from hush.weights.sparse_kernels import compensated_sum
 
     dual = clipped(dual_S, program.num_rows, 1.0)  # at 1 a row covers all its columns: more would only cost
-    dual[np.isinf(program.capacity_S)] = 0.0  # any other value would make the bound infinite
+    dual[np.isinf(program.capacity_S) | (dual < SMALLEST_DUAL)] = 0.0  # where infinite, more would make the bound so
     price_N = program.prices(dual)
     bound = dual_bound(program, dual, price_N)
     value_N = feasible(program, clipped(primal_N, program.num_columns, program.upper_N), price_N)
-    objective = exact_sum(value_N)
+    objective = compensated_sum(value_N)
     if relative_gap(objective, bound) > tolerance:
         dual, bound = _polished(program, dual, price_N, bound)
     return Weights(
@@ -309,23 +309,28 @@ def certify(
 
 
 def dual_bound(program: Program, dual_S: Array, price_N: Array) -> float:
-    """The dual objective, rounded up: no feasible point has a larger objective.
+    """The dual objective, rounded up: no feasible point has a larger objective, nor a larger computed objective.
 
-    Each term is rounded up; the sums carry their own rounding errors, and the last factor covers the rest.
+    Prices are rounded down. The last factor covers all other roundings, each EPS / 2: two in a term of a sum, one in
+    the sum, in the sum of both, in the objective, in the factor and in the product make 7, and there is room for 16.
+    The second-order errors of compensated sums come on top.
     """
-    from hush.weights.sparse_kernels import exact_sum, uncovered_sum
+    from hush.weights.sparse_kernels import compensated_sum, uncovered_sum
 
     finite = np.isfinite(program.capacity_S)
-    rows = exact_sum(program.capacity_S[finite] * dual_S[finite])
+    rows = compensated_sum(program.capacity_S[finite] * dual_S[finite])
     columns = uncovered_sum(program.offset_N, price_N, program.upper_N, _EPS)
-    return (rows + columns) * (1 + 8 * _EPS)
+    second_order = (max(program.num_rows, program.num_columns) * _EPS) ** 2
+    return (rows + columns) * (1 + (8 * _EPS + second_order))
 
 
 def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
     """A feasible point near ``value_N`` (which lies in the box), without slack that some column could use.
 
     Overfull rows are shrunk, then the columns that are worth their price are raised, then all others. A column without
-    room in its turn has none later, so each column has one turn.
+    room in its turn has none later, so each column has one turn. What rounding leaves too much is scaled away at last.
+
+    Guarantee: the exact sum of each row is at most its capacity.
     """
     from hush.weights.sparse_kernels import fill_slack, scale_rows, shrink_rows
 
@@ -339,17 +344,7 @@ def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
     load_S = program.loads(value_N)
     for lowest, highest in pairwise((-np.inf, 1.0, 1.0 + 1e-3, np.inf)):
         fill_slack(*by_column, capacity_S, upper_N, price_N, lowest, highest, 16 * _EPS, load_S, value_N)
-    for _ in range(8):  # running loads drift by rounding; loads that are summed again decide
-        load_S = program.loads(value_N)
-        if scale_rows(*by_row, capacity_S, load_S, _EPS, value_N) == 0:
-            return value_N
-    load_S = program.loads(value_N)
-    excess = float(np.max(load_S / np.maximum(capacity_S, _TINY)))
-    if excess > 1 + FEASIBILITY_TOLERANCE:
-        raise CannotCertify(
-            f"the weights of a secret exceed its capacity by {excess - 1:.3g} of it after repair; raise capacities "
-            f"below {_TINY:.3g} or set them to 0"
-        )
+    scale_rows(*by_row, capacity_S, program.loads(value_N), _EPS, value_N)  # running loads drift by rounding
     return value_N
 
 
@@ -362,6 +357,7 @@ def _polished(program: Program, dual_S: Array, price_N: Array, bound: float) -> 
     # Inflated slightly, it covers columns whose price is 1 up to rounding, so that their error terms vanish. These
     # terms grow with the number of a column's rows.
     dual *= 1 + 4 * (int(np.diff(program.offset_N).max(initial=0)) + 16) * _EPS
+    dual[dual < SMALLEST_DUAL] = 0.0
     value = dual_bound(program, dual, program.prices(dual))
     return (dual, value) if value < bound else (dual_S, bound)
 

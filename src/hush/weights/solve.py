@@ -52,8 +52,8 @@ def solve_weights(
     program, such as the same graph under other capacities. solver: None chooses by size. progress is called with
     (done, total) now and then.
 
-    Guarantee: every capacity holds (up to 1e-12 of itself, the rounding of a sum), and no weights with these
-    capacities have a sum above ``bound``, whatever the solver did. CannotCertify where the gap is above tolerance.
+    Guarantee: every capacity holds for the exact sum of the weights, and no weights with these capacities have a sum
+    above ``bound``, whatever the solver did. CannotCertify where the gap is above tolerance.
 
     >>> incidence = Incidence.from_pairs([0, 1, 1], [0, 0, 1], num_examples=3, num_secrets=2)
     >>> weights = solve_weights(incidence, [0.5, 2.0])

@@ -1,14 +1,18 @@
 """The fields rule: the values of a column name the secrets."""
 
 import datetime
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from finder_cases import block_of, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 import hush
+import hush.scan
+from hush.data import read_corpus
 from hush.scan.finders import Fields
 
 names = st.text(st.characters(exclude_categories=("Cs",)), max_size=5)
@@ -64,3 +68,14 @@ def test_a_column_that_cannot_name_secrets_is_refused_without_its_values() -> No
     for column, separator in (("", None), ("team", "")):
         with pytest.raises(hush.InvalidInput, match="is empty"):
             Fields(column=column, separator=separator)
+
+
+def test_a_list_column_of_a_parquet_file_names_several_secrets_in_one_row(tmp_path: Path) -> None:
+    authors = [["Ana", "Bo"], ["Bo"], [], None, ["Cy", "Ana", " Bo "]]
+    table = pa.table({"abstract": [f"text {row}" for row in range(5)], "authors": pa.array(authors)})
+    pq.write_table(table, tmp_path / "papers.parquet", row_group_size=2)
+    rule = {"name": "author", "find": "fields", "column": "authors", "public_names": True}
+    rules = {"version": 1, "defaults": {"prior": 1e-6, "ceiling": 1e-2}, "rules": [rule]}
+    found = hush.scan.scan(read_corpus(tmp_path / "papers.parquet", column="abstract"), rules)
+    examples = {name: found.incidence.examples_of(secret).tolist() for secret, name in enumerate(found.secrets.ids)}
+    assert examples == {"author:Ana": [0, 4], "author:Bo": [0, 1, 4], "author:Cy": [4]}

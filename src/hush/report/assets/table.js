@@ -26,9 +26,12 @@ const secretTable = (() => {
     const find = document.getElementById("find"), only = document.getElementById("only-binding");
     const found = document.getElementById("found"), body = box.querySelector("tbody");
     const heads = [...box.querySelectorAll("th[data-column]")], keys = heads.map(head => head.dataset.column);
-    const lower = columns.id.map((id, row) => (columns.text ? `${id}\n${columns.text[row]}` : id).toLowerCase());
     let order = Uint32Array.from({ length: layout.rows }, (_, row) => row);  // all rows, as sorted
-    let view = order, printing = false;
+    let view = order, printing = false, lowered = null;
+    const lower = row => {  // what a search looks through, made when it is needed first: a page may hold a million rows
+      lowered ??= columns.id.map((id, row) => (columns.text ? `${id}\n${columns.text[row]}` : id).toLowerCase());
+      return lowered[row];
+    };
 
     const written = {
       prior: value => numbers.atLeast(value), posterior: value => numbers.atMost(value, 4, false),
@@ -82,7 +85,7 @@ const secretTable = (() => {
     function filter() {
       const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
       view = !words.length && !only.checked ? order : order.filter(row =>
-        (!only.checked || columns.binding[row]) && words.every(word => lower[row].includes(word)));
+        (!only.checked || columns.binding[row]) && words.every(word => lower(row).includes(word)));
       found.textContent = `${numbers.grouped(view.length)} of ${numbers.grouped(layout.rows)} secret${layout.rows === 1 ? "" : "s"}`;
       box.firstElementChild.setAttribute("aria-rowcount", view.length + 1);
       box.scrollTop = 0;
@@ -130,7 +133,8 @@ const secretTable = (() => {
     addEventListener("afterprint", () => { printing = false; note.textContent = original; render(); });
 
     box.classList.toggle("texts", Boolean(columns.text));
-    sort(heads.find(head => head.dataset.column === "share"));
+    heads.find(head => head.dataset.column === "share").setAttribute("aria-sort", "descending");  // as rows come
+    filter();
     return id => {
       find.value = id;
       only.checked = false;
