@@ -23,6 +23,7 @@ __all__ = ["Imported", "Python", "PythonModules", "imported_names", "tolerantly_
 
 SOURCE_FOLDERS = ("src", "lib", "python")
 ENDINGS = (".py", ".pyi")  # if both exist, the first is the module
+_BLOCKS = ("cases", "finalbody", "orelse", "handlers", "body")  # last in the file first
 
 
 @final
@@ -44,11 +45,18 @@ def imported_names(text: str) -> list[Imported]:
         except (RecursionError, MemoryError, ValueError):  # too deep, or with null characters
             raise SyntaxError("Python cannot parse this file") from None
     imports: list[Imported] = []
-    for node in ast.walk(tree):
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Import):
             imports += [Imported(0, alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             imports += [Imported(node.level, node.module or "", alias.name) for alias in node.names]
+        else:  # imports are statements, and only these fields hold statements: expressions need not be visited
+            for name in _BLOCKS:
+                block = getattr(node, name, None)
+                if isinstance(block, list):  # of a lambda, the body is an expression
+                    waiting += reversed(block)
     return imports
 
 
