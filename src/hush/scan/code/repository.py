@@ -268,9 +268,9 @@ def text_or_problem(root: Path, path: str) -> tuple[str | None, Kind | None]:
 
 def content_or_problem(root: Path, path: str, max_bytes: int | None) -> tuple[bytes | None, Kind | None]:
     """A file's bytes if they are text, otherwise why not. No link is followed, not even one in place of a folder."""
-    place = os.path.join(root, path)  # strings: path objects would take half of the time to read a repository
+    place = f"{root}/{path}"  # a string: path objects would take half of the time to read a repository
     try:
-        if any(map(os.path.islink, _folders_between(place, len(os.path.join(root, ""))))):
+        if any(map(os.path.islink, _folders_of(place, len(str(root))))):
             return None, "link"
         status = os.lstat(place)
         if stat.S_ISLNK(status.st_mode):
@@ -279,8 +279,7 @@ def content_or_problem(root: Path, path: str, max_bytes: int | None) -> tuple[by
             return None, "unreadable"
         if max_bytes is not None and status.st_size > max_bytes:
             return None, "too large"
-        with open(place, "rb") as file:
-            content = file.read()
+        content = Path(place).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None, "missing"
     except OSError:
@@ -294,12 +293,11 @@ def content_or_problem(root: Path, path: str, max_bytes: int | None) -> tuple[by
     return content, None
 
 
-def _folders_between(place: str, root_length: int) -> Iterator[str]:
-    """The folders of a file below the root, and the root itself, whose path with its slash has this length."""
-    yield place[: root_length - 1] or place[:root_length]
-    end = place.find("/", root_length)
+def _folders_of(place: str, root_length: int) -> Iterator[str]:
+    """The root of a file, whose path has this length, and the folders from there to the file."""
+    end = root_length
     while end >= 0:
-        yield place[:end]
+        yield place[:end] or "/"
         end = place.find("/", end + 1)
 
 

@@ -33,7 +33,7 @@ class Language(Protocol):
         ...
 
     def edges(self, repository: Repository, references: Mapping[str, Any]) -> Iterator[tuple[str, set[str]]]:
-        """Each file with the files that it imports."""
+        """Each file with the files that it imports; one that defines nothing need not be among them."""
         ...
 
 
