@@ -169,6 +169,7 @@ class Member:
     root: str
     name: str | None
     requires: tuple[str, ...] | None  # None: cannot be read
+    optional: tuple[str, ...] = ()
     modules: dict[str, str] = field(default_factory=dict)  # paths below the root, with texts
 
 
@@ -193,7 +194,9 @@ def members(draw: st.DrawFn) -> list[Member]:
             modules["helper/__init__.py"] = draw(st.sampled_from(["", DEFINES]))
             modules["helper/tool.py"] = DEFINES
         others = [f"dist{other}" for other in range(len(FOLDERS)) if other != number]
-        requires = tuple(draw(st.lists(st.sampled_from(others), unique=True, max_size=2)))
+        requires, optional = (
+            tuple(draw(st.lists(st.sampled_from(others), unique=True, max_size=most))) for most in (2, 1)
+        )
         kind = draw(st.sampled_from(["project", "project", "dynamic", "none"]))
         chosen.append(
             Member(
@@ -201,6 +204,7 @@ def members(draw: st.DrawFn) -> list[Member]:
                 root=root,
                 name=None if kind == "none" else f"dist{number}",
                 requires=None if kind == "dynamic" else requires,
+                optional=optional,
                 modules=modules,
             )
         )
@@ -287,10 +291,11 @@ def connected(one: Member, other: Member, everybody: list[Member]) -> bool:
     def needs(member: Member) -> set[str] | None:
         reached, waiting = {member.name}, [member]
         while waiting:
-            requires = waiting.pop().requires
-            if requires is None:
+            member = waiting.pop()
+            if member.requires is None:
                 return None
-            new = [each for each in everybody if each.name in requires and each.name not in reached]
+            names = {*member.requires, *member.optional}
+            new = [each for each in everybody if each.name in names and each.name not in reached]
             reached |= {each.name for each in new}
             waiting += new
         return {name for name in reached if name is not None}
@@ -302,21 +307,25 @@ def connected(one: Member, other: Member, everybody: list[Member]) -> bool:
 
 
 def environment(own: Member, everybody: list[Member], rng: random.Random) -> list[Member]:
-    """The own member and others, of which no two define the same module unless they are connected."""
+    """The own member with all that it always needs, and others, of which no two define the same module unless they are
+    connected."""
 
     def defined(member: Member) -> set[str]:
         return {path for path, text in member.modules.items() if "NAME" in text}
 
     chosen = [own]
-    for member in rng.sample(everybody, len(everybody)):
-        if member is not own and all(
+    for member in chosen:  # which grows
+        needed = () if own.name is None else member.requires or ()
+        chosen += [other for other in everybody if other.name in needed and other not in chosen]
+    for member in rng.sample(everybody, rng.randint(0, len(everybody))):
+        if member not in chosen and all(
             connected(member, other, everybody) or not defined(member) & defined(other) for other in chosen
         ):
             chosen.append(member)
     return rng.sample(chosen, len(chosen))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(members(), st.randoms(use_true_random=False), st.sampled_from(["inside", "tests"]))
 def test_every_file_that_python_imports_is_in_the_graph(
     tmp_path_factory: pytest.TempPathFactory,
@@ -333,10 +342,10 @@ def test_every_file_that_python_imports_is_in_the_graph(
     files = {f"{member.root}/{path}": text for member in everybody for path, text in member.modules.items()}
     for member in everybody:
         if member.name is not None:
-            requires = "dynamic = ['dependencies']" if member.requires is None else ""
-            text = (
-                f"[project]\nname = {member.name!r}\n{requires or f'dependencies = {list(member.requires or ())!r}'}\n"
-            )
+            text = f"[project]\nname = {member.name!r}\ndynamic = ['dependencies']\n"
+            if member.requires is not None:
+                text = project(member.name, *member.requires)
+                text += f"[project.optional-dependencies]\nmore = {list(member.optional)!r}\n"
             files[f"{member.folder}/pyproject.toml"] = text
     folder = tmp_path_factory.mktemp("layout")
     repository = plain_folder(folder, files | {user: "\n".join(statements) + "\n"})

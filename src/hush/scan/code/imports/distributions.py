@@ -10,7 +10,7 @@ import configparser
 import posixpath
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, final
@@ -31,12 +31,13 @@ class Distribution:
     """A distribution by its folder ("" for the top).
 
     name: normalised, None if unknown. requires: the normalised names that it depends on, also optionally or for
-    development; None if they cannot be read.
+    development; None if they cannot be read. always: those of them without which it is never installed.
     """
 
     folder: str
     name: str | None
     requires: frozenset[str] | None
+    always: frozenset[str] = frozenset()
 
 
 @final
@@ -52,21 +53,30 @@ class Distributions:
 
     def may_need(self, number: int) -> frozenset[int] | None:
         """Itself and the distributions that it depends on, also indirectly; None if that is unknown."""
+        if number not in self._may_need:
+            waiting = reached = {number, *self._unnamed}  # one without a name may be any that is required
+            while waiting:
+                required = [self.all[index].requires for index in waiting]
+                if any(names is None for names in required):
+                    reached = None
+                    break
+                waiting = self._named(name for names in required for name in names or ()) - reached
+                reached = reached | waiting
+            self._may_need[number] = None if reached is None else frozenset(reached)
+        return self._may_need[number]
+
+    def needs(self, number: int) -> frozenset[int]:
+        """Itself and distributions without which it is never installed, as far as that can be read."""
         if number not in self._needs:
-            self._needs[number] = self._reached(number)
+            waiting = reached = {number}
+            while waiting:
+                waiting = self._named(name for index in waiting for name in self.all[index].always) - reached
+                reached = reached | waiting
+            self._needs[number] = frozenset(reached)
         return self._needs[number]
 
-    def _reached(self, number: int) -> frozenset[int] | None:
-        reached = {number, *self._unnamed}  # a distribution without a name may be any that is required
-        waiting = [*reached]
-        while waiting:
-            requires = self.all[waiting.pop()].requires
-            if requires is None:
-                return None
-            new = {index for name in requires for index in self._by_name.get(name, ())} - reached
-            reached |= new
-            waiting += new
-        return frozenset(reached)
+    def _named(self, names: Iterable[str]) -> set[int]:
+        return {index for name in names for index in self._by_name.get(name, ())}
 
     def of_folder(self, folder: str) -> int | None:
         """As ``of``, for the files of a folder."""
@@ -79,7 +89,11 @@ class Distributions:
         return {distribution.folder: index for index, distribution in enumerate(self.all)}
 
     @cached_property
-    def _needs(self) -> dict[int, frozenset[int] | None]:
+    def _may_need(self) -> dict[int, frozenset[int] | None]:
+        return {}
+
+    @cached_property
+    def _needs(self) -> dict[int, frozenset[int]]:
         return {}
 
     @cached_property
@@ -114,6 +128,7 @@ class _Stated:
     known: bool = False
     unreadable: bool = False
     names: list[str] = field(default_factory=list)
+    always: list[str] = field(default_factory=list)
     requires: list[str] = field(default_factory=list)
 
 
@@ -128,12 +143,14 @@ def _distribution(repository: Repository, folder: str, names: set[str]) -> Distr
             stated.is_distribution = stated.unreadable = True
     if not stated.is_distribution:
         return None
-    parsed = [_NAME.match(requirement) for requirement in stated.requires]
+    parsed = [_NAME.match(requirement) for requirement in stated.always + stated.requires]
+    always = [_NAME.match(requirement) for requirement in stated.always if ";" not in requirement]
     known = stated.known and not stated.unreadable and all(parsed)
     return Distribution(
         folder=folder,
         name=_normalised(stated.names[0]) if stated.names else None,
         requires=frozenset(_normalised(match[1]) for match in parsed if match) if known else None,
+        always=frozenset(_normalised(match[1]) for match in always if match),
     )
 
 
@@ -157,10 +174,13 @@ def _read_pyproject(text: str, stated: _Stated) -> None:
     stated.unreadable |= "dependencies" in dynamic or "optional-dependencies" in dynamic
     stated.known |= bool(project) or bool(poetry)
     groups = [_table(poetry.get("group")).values(), [poetry]]
+    entries = _table(poetry.get("dependencies")).items()
+    stated.always += [name for name, entry in entries if isinstance(entry, str)]  # a table may state conditions
     for group in (_table(group) for several in groups for group in several):
         stated.requires += [*_table(group.get("dependencies")), *_table(group.get("dev-dependencies"))]
     uv, pdm = _table(tool.get("uv")), _table(tool.get("pdm"))
-    listed = [project.get("dependencies"), uv.get("dev-dependencies")]
+    stated.always += [entry for entry in _list(project.get("dependencies")) if isinstance(entry, str)]
+    listed = [uv.get("dev-dependencies")]
     tables = (project.get("optional-dependencies"), content.get("dependency-groups"), pdm.get("dev-dependencies"))
     listed += [entries for table in tables for entries in _table(table).values()]
     stated.requires += [entry for entries in listed for entry in _list(entries) if isinstance(entry, str)]
@@ -187,17 +207,17 @@ def _read_setup_cfg(text: str, stated: _Stated) -> None:
     if name := parser.get("metadata", "name", fallback=""):
         stated.names.append(name)
     stated.known |= parser.has_option("options", "install_requires")
-    values = [parser.get("options", key, fallback="") for key in ("install_requires", "tests_require")]
-    if parser.has_section("options.extras_require"):
-        values += parser["options.extras_require"].values()
-    for value in values:
-        stated.unreadable |= value.lstrip().startswith(("file:", "attr:"))
-        stated.requires += _requirement_lines(value.replace(";", "\n;").splitlines())
+    extras = parser["options.extras_require"].values() if parser.has_section("options.extras_require") else ()
+    installed = parser.get("options", "install_requires", fallback="")
+    optional = [parser.get("options", "tests_require", fallback=""), *extras]
+    stated.unreadable |= any(value.lstrip().startswith(("file:", "attr:")) for value in (installed, *optional))
+    stated.always += _requirement_lines(installed)
+    stated.requires += [line for value in optional for line in _requirement_lines(value)]
 
 
-def _requirement_lines(lines: Iterable[str]) -> Iterator[str]:
-    """The requirements in lines; comments, markers and options are left out."""
-    return (line for line in map(str.strip, lines) if line and not line.startswith(("#", ";", "-", "%")))
+def _requirement_lines(text: str) -> list[str]:
+    """The requirements in lines; comments and references to other values are left out."""
+    return [line for line in map(str.strip, text.splitlines()) if line and not line.startswith(("#", "%"))]
 
 
 def _read_setup_py(text: str, stated: _Stated) -> None:
@@ -212,7 +232,7 @@ def _read_setup_py(text: str, stated: _Stated) -> None:
         if keyword.arg in (None, "pbr", *_REQUIRES_KEYWORDS):
             try:
                 value = ast.literal_eval(keyword.value) if keyword.arg in _REQUIRES_KEYWORDS else None
-                stated.requires += _flat(value)
+                (stated.always if keyword.arg == "install_requires" else stated.requires).extend(_flat(value))
             except (ValueError, TypeError, RecursionError, MemoryError):
                 stated.unreadable = True
             stated.known |= keyword.arg == "install_requires"
@@ -227,7 +247,7 @@ def _called(call: ast.Call) -> str:
 def _flat(value: object) -> list[str]:
     """The requirements of a literal: a text with lines, a list of them, or a dictionary of lists."""
     if isinstance(value, str):
-        return list(_requirement_lines(value.splitlines()))
+        return _requirement_lines(value)
     if isinstance(value, dict):
         return [entry for entries in value.values() for entry in _flat(entries)]
     if isinstance(value, list | tuple | set):

@@ -6,10 +6,11 @@ module decides. That list is not part of a repository, so a name may lead to sev
 1. A file that defines nothing (empty, comments, a docstring, an extension of ``__path__``) is never a target: there is
    nothing in it that the importing file could use. It does not hide other files of the same name either, so the stubs
    of a namespace package never stand for the file that defines something.
-2. If a root above the importing file, a file of its own distribution, or one of a distribution that this one depends on
-   (also indirectly) has the module, distributions that are not connected with these by a dependency are left out. This
-   assumes that no environment holds two distributions that define the same module, unless one depends on the other:
-   they would overwrite each other. If dependencies cannot be read, every distribution may be one.
+2. If the nearest root above the importing file, its own distribution, or one without which that is never installed has
+   the module, then only these count: roots above the file, its own distribution and all that this may depend on, files
+   outside of distributions, and distributions that depend on one of those that have the module. This assumes that no
+   environment holds two distributions that define the same module, unless one depends on the other: they would
+   overwrite each other. If dependencies cannot be read, a distribution may depend on any other.
 3. Names of the standard library lead only to roots above the importing file, since its folder precedes those of
    installed distributions.
 
@@ -99,12 +100,21 @@ class PythonModules:
             inside = [] if whole else inside
         whole = [hit for hit in whole if hit[1] not in self.empty]
         hits = whole + [hit for hit in inside if hit[1] not in self.empty]
+        certain = whole or hits
+        if not any(self._is_certain(folder, hit) for hit in certain):
+            yield from (file for _, file in hits)
+            return
         near = self._near(folder, hits)
-        if whole and not any(hit in near for hit in whole):
-            near = []  # what is near knows the outer module alone, so the name may come from anywhere
-        yield from (file for _, file in near or hits)
-        if near:
-            yield from self._connected(folder, near, hits)
+        yield from (file for _, file in near)
+        yield from self._connected(folder, near, hits)
+
+    def _is_certain(self, folder: str, hit: Hit) -> bool:
+        """Whether a file is on the search path whenever a file of this folder is."""
+        root, file = hit
+        own, other = self.distributions.of_folder(folder), self.distributions.of(file)
+        return root == next(self._roots_above(folder)) or (
+            own is not None and other is not None and other in self.distributions.needs(own)
+        )
 
     def _places(self, folder: str, dotted: str) -> list[Hit]:
         """The files of a module in all roots from which this folder can import it, also those that define nothing."""
