@@ -2,7 +2,7 @@
 
 A file that imports a secret module reveals something of its content, so containment spreads along these edges
 (spread.py). parsing.py gives syntax trees; python.py, javascript.py, rust.py and c_go_java.py read one language each or
-several.
+several. distributions.py and python_modules.py say which files a Python import may mean.
 """
 
 from collections import Counter
