@@ -63,6 +63,22 @@ def test_a_repository_is_scanned_in_chunks_that_inherit_from_their_files(reposit
     assert {name for name, said in content.items() if TOKEN in said} == {"owner/texts.parquet", "owner/data.parquet"}
 
 
+def test_the_causes_of_most_pairs_are_said(repository: Path) -> None:
+    for number in range(3):
+        (repository / f"shop/user{number}.py").write_text(f"import billing.core\n\n\nx = {number}\n")
+    subprocess.run(["git", "-C", str(repository), "add", "."], check=True)
+    causes = [
+        {"secret": "projects:billing", "cause": "imports billing/core.py of billing", "pairs": 8, "of": 11},
+        {"secret": "projects:billing", "cause": "is under paths of billing", "pairs": 3, "of": 11},
+    ]
+    assert run_json(*CODE)["causes"] == causes  # the key's pair has one cause, which says nothing
+    assert run_json("explain", "found", "projects:billing")["causes"] == causes
+    assert run_json("explain", "found", "keys-000000")["causes"] == []
+    line = "8 of 11 pairs of projects:billing: imports billing/core.py of billing"
+    assert line in run(*CODE, "--force").stdout
+    assert line in run("explain", "found", "projects:billing").stdout
+
+
 def test_what_means_nothing_or_is_no_example_is_noted(repository: Path) -> None:
     (repository / "logo.png").write_bytes(bytes(20))
     (repository / "broken.py").write_text("def (:\nimport billing.core\n")

@@ -14,6 +14,7 @@ from small_repositories import BO, CAI, commit, new_repository, plain_folder
 
 from hush.errors import InvalidInput
 from hush.protection import Protection
+from hush.scan.causes import cause_of
 from hush.scan.code import (
     Chunks,
     CodeSecret,
@@ -135,6 +136,19 @@ def test_paths_and_imports_give_reasons_with_the_way(shop: Repository) -> None:
     }
     assert contained.num_own_files == (1,)
     assert "web/site.py" in containment(shop, settings(BILLING, imports=Imports(depth=None))).reasons
+
+
+def test_reasons_that_differ_in_the_file_alone_have_one_cause(shop: Repository) -> None:
+    secret = CodeSecret(name="s", paths=("billing/**",), owners=("@acme/billing",), authors=("bo@acme.com",))
+    contained = containment(shop, settings(secret, imports=Imports(depth=None), contributors=Contributors()))
+    sentences = {sentence for pairs in contained.reasons.values() for _, sentence in pairs}
+    assert {cause_of(sentence) for sentence in sentences} == {
+        "is under paths of s",
+        "is owned by @acme/billing, owner of s",
+        "is by authors of s",
+        "is by contributors of s",
+        "imports billing/core.py of s",
+    }
 
 
 def test_owners_are_those_of_codeowners_by_name_or_by_group(shop: Repository) -> None:

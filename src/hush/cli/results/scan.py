@@ -1,7 +1,7 @@
 """Output of ``hush scan`` and ``hush explain``: one record per result, printed as JSON or as tables."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from hush.cli.results.accounting import Record
 from hush.cli.results.cautions import graph_cautions, show_cautions
 from hush.console import counted, plain, rounded_down, rounded_up, show_rows
 from hush.plan.plan import unlisted_secrets
+from hush.scan.causes import causes
 from hush.scan.result import Histogram, Scan, histogram_of
 
 __all__ = ["explain_record", "scan_record", "show_explanation", "show_scan"]
 
 
 BAR_WIDTH = 40  # characters of the longest bar
+MAX_LISTED_CAUSES = 3  # of a secret
 MAX_LISTED_FILES = 5  # files with skipped rows that are listed
 SUGGESTED_BATCH_SIZE, SUGGESTED_ROUNDS = 256, 1000  # in the command for the next step
 
@@ -46,9 +48,28 @@ def scan_record(scan: Scan, folder: Path, source: str, options: Mapping[str, obj
         "data": data,
         "review": str(folder / "owner" / "review.html") if (folder / "owner" / "review.html").is_file() else None,
         "next": _plan_command(scan, folder, data, options),
+        "causes": _causes(scan, [row["secret"] for row in summary["most_widespread"]]),
         "unlisted": unlisted_secrets(scan.incidence),
         "cautions": graph_cautions(scan.incidence),
     }
+
+
+def _causes(scan: Scan, secret_ids: Sequence[str]) -> list[Record]:
+    """The causes of most pairs of each secret; none of a secret whose pairs all have the same."""
+    if scan.owner is None:
+        return []
+    number = {scan.secrets.ids.index(name): name for name in secret_ids}
+    return [
+        {
+            "secret": number[secret],
+            "cause": cause.cause,
+            "pairs": cause.pairs,
+            "of": len(scan.incidence.examples_of(secret)),
+        }
+        for secret, found in causes(scan.owner, number).items()
+        if len(found) > 1
+        for cause in found[:MAX_LISTED_CAUSES]
+    ]
 
 
 def _plan_command(scan: Scan, folder: Path, data: str, options: Mapping[str, object]) -> str:
@@ -113,11 +134,21 @@ def _show_largest(record: Record, console: Console) -> None:
         rows = [[row["secret"], f"{row['examples']:,}", *(row[name] for name in texts)] for row in widespread]
         console.print(Text("Most widespread secrets", style="bold"))
         show_rows(console, ["secret", "examples", *texts], rows)
+    _show_causes(record["causes"], console)
     crowded: list[Record] = record["most_secrets"]
     if crowded:
         rows = [[str(row["example"]), f"{row['secrets']:,}"] for row in crowded]
         console.print(Text("Examples with the most secrets", style="bold"))
         show_rows(console, ["example", "secrets"], rows)
+
+
+def _show_causes(rows: Sequence[Record], console: Console) -> None:
+    if rows:
+        console.print(Text("Why most of their pairs were found", style="bold"))
+        for row in rows:
+            line = f"  {row['pairs']:,} of {counted(row['of'], 'pair')} of {row['secret']}: {row['cause']}"
+            console.print(plain(line), soft_wrap=True)
+        console.print()
 
 
 def _show_histogram(console: Console, title: str, bins: Histogram) -> None:
@@ -151,6 +182,7 @@ def explain_record(scan: Scan, *, example: int | None, secret: int | None, show_
             "points": [list(point) for point in scan.secrets.protections[secret].points],
             "examples": len(scan.incidence.examples_of(secret)),
         } | ({} if texts is None else {"text": texts[secret]})
+        target["causes"] = _causes(scan, [scan.secrets.ids[secret]])
     return target | {"reasons": reasons}
 
 
@@ -171,6 +203,7 @@ def show_explanation(record: Record, console: Console, *, top: int) -> None:
         line = f"Secret {about['id']} (number {about['number']}) is in {counted(about['examples'], 'example')}"
         text = f" Its text: {about['text']}" if "text" in about else ""
         console.print(plain(f"{line}; promised: {', '.join(points)}.{text}"), soft_wrap=True)
+        _show_causes(record["causes"], console)
     if not reasons:
         return
     texts = ["text"] if other == "secret_id" and "text" in reasons[0] else []

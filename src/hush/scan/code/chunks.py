@@ -22,6 +22,7 @@ __all__ = ["Chunk", "CodePart", "chunks_of", "code_corpus"]
 
 COLUMNS = ("text", "path", "id")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+_LINE_END = re.compile(r"\n")
 
 
 @final
@@ -37,7 +38,7 @@ class Chunk:
 @final
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A unit that is never cut: a line, or a part of a long one. weight: 1 for lines, otherwise its tokens."""
+    """A unit that is never cut: a line, or a part of a long one. weight: its number of tokens."""
 
     begin: int
     end: int
@@ -54,6 +55,9 @@ def chunks_of(text: str, settings: Chunks) -> Iterator[Chunk]:
     >>> [chunk.place for chunk in chunks_of("a = 1\\nb = [2, 3]\\n", Chunks(tokens=4))]
     ['L1-L1', 'L2C1-L2C6', 'L2C7-L2C11']
     """
+    if settings.unit == "lines":
+        yield from _chunks_of_lines(text, settings)
+        return
     pieces = list(_pieces(text, settings))
     weight_before = [0, *accumulate(piece.weight for piece in pieces)]
     begin = end = 0  # pieces of the current chunk; all pieces before ``end`` are in some chunk
@@ -68,6 +72,19 @@ def chunks_of(text: str, settings: Chunks) -> Iterator[Chunk]:
         begin = _repeated_from(weight_before, begin, end, settings.overlap)
 
 
+def _chunks_of_lines(text: str, settings: Chunks) -> Iterator[Chunk]:
+    """The chunks of a text whose unit is the line: all lines weigh the same, so chunks begin at equal distances."""
+    starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+    if starts[-1] < len(text):
+        starts.append(len(text))
+    num_lines = len(starts) - 1
+    first = 0
+    while first < num_lines:
+        last = min(first + settings.size, num_lines)
+        yield Chunk(begin=starts[first], end=starts[last], place=f"L{first + 1}-L{last}")
+        first = last - settings.overlap if last < num_lines else num_lines
+
+
 def _repeated_from(weight_before: Sequence[int], begin: int, end: int, overlap: int) -> int:
     """The first piece of the next chunk: it repeats as much as the overlap allows, but not the whole chunk."""
     start = end
@@ -80,14 +97,11 @@ def _pieces(text: str, settings: Chunks) -> Iterator[_Piece]:
     begin, line = 0, 1
     while begin < len(text):
         end = text.find("\n", begin) + 1 or len(text)
-        if settings.unit == "lines":
-            yield _Piece(begin, end, 1, line, begin)
-        else:
-            starts = [match.start() for match in _TOKEN.finditer(text, begin, end)]
-            cuts = [begin, *starts[settings.size :: settings.size], end]
-            for number, (left, right) in enumerate(pairwise(cuts)):
-                tokens = min(settings.size, len(starts) - number * settings.size)
-                yield _Piece(left, right, tokens, line, begin)
+        starts = [match.start() for match in _TOKEN.finditer(text, begin, end)]
+        cuts = [begin, *starts[settings.size :: settings.size], end]
+        for number, (left, right) in enumerate(pairwise(cuts)):
+            tokens = min(settings.size, len(starts) - number * settings.size)
+            yield _Piece(left, right, tokens, line, begin)
         begin, line = end, line + 1
 
 

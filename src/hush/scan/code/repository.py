@@ -268,18 +268,18 @@ def text_or_problem(root: Path, path: str) -> tuple[str | None, Kind | None]:
 
 def content_or_problem(root: Path, path: str, max_bytes: int | None) -> tuple[bytes | None, Kind | None]:
     """A file's bytes if they are text, otherwise why not. No link is followed, not even one in place of a folder."""
-    place = root / path
+    place = f"{root}/{path}"  # a string: path objects would take half of the time to read a repository
     try:
-        if any((root / parent).is_symlink() for parent in Path(path).parents):
+        if any(map(os.path.islink, _folders_of(place, len(str(root))))):
             return None, "link"
-        status = place.lstat()
+        status = os.lstat(place)
         if stat.S_ISLNK(status.st_mode):
             return None, "link"
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would block
             return None, "unreadable"
         if max_bytes is not None and status.st_size > max_bytes:
             return None, "too large"
-        content = place.read_bytes()
+        content = Path(place).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None, "missing"
     except OSError:
@@ -291,6 +291,14 @@ def content_or_problem(root: Path, path: str, max_bytes: int | None) -> tuple[by
     except UnicodeDecodeError:
         return None, "not UTF-8"
     return content, None
+
+
+def _folders_of(place: str, root_length: int) -> Iterator[str]:
+    """The root of a file, whose path has this length, and the folders from there to the file."""
+    end = root_length
+    while end >= 0:
+        yield place[:end] or "/"
+        end = place.find("/", end + 1)
 
 
 def is_utf8(path: str) -> bool:

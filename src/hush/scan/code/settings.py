@@ -95,6 +95,11 @@ class CodeSettings:
             if names.count(name) > 1:
                 raise InvalidInput(f"two secrets are called {name}; give each its own name, or combine their paths")
 
+    @property
+    def needs_history(self) -> bool:
+        """Whether a secret has authors or spreads by contributors, which only git's history tells."""
+        return self.contributors is not None or any(secret.authors for secret in self.secrets)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ code rule: a chunk contains the secrets of its file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self, final
@@ -47,6 +48,10 @@ class Evidence:
     def owners(self) -> Owners:
         return Owners.read(self.repository.root)
 
+    @cached_property
+    def _owners_of_paths(self) -> dict[str, tuple[str, ...]]:
+        return {path: self.owners.of(path) for path in self.repository.paths}
+
     def shares(self, rule: Contributors) -> Shares:
         """Each author's share of the changes of the repository's present files, as the rule counts them."""
         if rule not in self._shares:
@@ -67,8 +72,8 @@ class Evidence:
                 reasons.setdefault(path, []).append(f"file {path} is under paths of {secret.name}")
         if secret.owners:
             wanted = _entries(secret.owners, self.settings.groups)
-            for path in self.repository.paths:
-                owning = [owner for owner in self.owners.of(path) if owner.casefold() in wanted]
+            for path, owners in self._owners_of_paths.items():
+                owning = [owner for owner in owners if owner.casefold() in wanted]
                 if owning:
                     sentence = f"file {path} is owned by {', '.join(owning)}, owner of {secret.name}"
                     reasons.setdefault(path, []).append(sentence)
@@ -177,7 +182,11 @@ def containment(repository: Repository, settings: CodeSettings, graph: ImportGra
     """Which files of a repository contain which secrets. graph: its import graph, if it has been read already."""
     evidence = Evidence(repository, settings)
     if settings.imports.depth != 0 and graph is None:
-        graph = import_graph(repository)
+        with ThreadPoolExecutor(max_workers=1) as background:  # git works in a process of its own meanwhile
+            history = background.submit(lambda: evidence.history) if settings.needs_history else None
+            graph = import_graph(repository)
+        if history is not None:
+            history.result()
     importers = {} if graph is None or settings.imports.depth == 0 else graph.importers()
     reasons_of_file: dict[str, list[tuple[int, str]]] = {}
     num_own_files: list[int] = []

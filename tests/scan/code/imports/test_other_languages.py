@@ -258,7 +258,7 @@ def test_a_missing_grammar_says_what_to_install_only_where_it_is_needed(
     monkeypatch.setattr(parsing, "_GRAMMARS", dict.fromkeys(parsing._GRAMMARS, ("no_such_grammar", "language")))
     parsing._language.cache_clear()
     try:
-        repository = plain_folder(tmp_path / "python", {"a.py": "import b", "b.py": ""})
+        repository = plain_folder(tmp_path / "python", {"a.py": "import b", "b.py": "X = 1"})
         assert list(import_graph(repository).edges) == [("a.py", "b.py")]
         with pytest.raises(InvalidInput, match=r'pip install "hush\[code\]"'):
             import_graph(plain_folder(tmp_path / "go", {"a.go": "package a"}))

@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 from small_repositories import plain_folder
 
 from hush.scan.code.imports import import_graph
-from hush.scan.code.imports.python import (
-    Imported,
-    PythonModules,
-    imported_names,
-    tolerantly_imported_names,
-)
+from hush.scan.code.imports.python import imported_names, syntax_tree, tolerantly_imported_names
+from hush.scan.code.imports.python_modules import Imported, PythonModules
 from hush.scan.code.repository import Repository
 
 
@@ -41,7 +37,7 @@ def test_edge_for_edge_the_graph_is_that_of_grimp(package: str) -> None:
     modules = PythonModules(tuple(files))
     edges: set[tuple[str, str]] = set()
     for file, path in files.items():
-        names = imported_names(path.read_text("utf-8"))
+        names = imported_names(syntax_tree(path.read_text("utf-8")))
         edges |= {(module_name(file), module_name(target)) for target in modules.imports_of(file, names)}
     inside = {edge for edge in edges if known.issuperset(edge)}
     assert inside == {(one, other) for one, other in expected if one != other}
@@ -53,13 +49,13 @@ def test_edge_for_edge_the_graph_is_that_of_grimp(package: str) -> None:
 def test_the_tolerant_parser_sees_what_python_sees(package: str) -> None:
     for path in sorted(installed(package).rglob("*.py")):
         text = path.read_text("utf-8")
-        strict = {name for name in imported_names(text) if name.module != "__future__"}
+        strict = {name for name in imported_names(syntax_tree(text)) if name.module != "__future__"}
         assert set(tolerantly_imported_names(text)) == strict
 
 
 LAYOUT = {
-    "src/shop/__init__.py": "",
-    "src/shop/core.py": "",
+    "src/shop/__init__.py": "X = 1",
+    "src/shop/core.py": "X = 1",
     "src/shop/db/__init__.py": "NAME = 1",
     "src/shop/db/table.py": "from ..core import thing",
     "src/shop/all_forms.py": """
@@ -74,10 +70,10 @@ if TYPE_CHECKING:
 def late():
     import shop.late
 """,
-    "src/shop/lazy.py": "",
+    "src/shop/lazy.py": "X = 1",
     "src/shop/late.py": "from . import missing",
     "tests/test_shop.py": "import helper\nfrom shop.core import x\nimport json",
-    "tests/helper.py": "",
+    "tests/helper.py": "X = 1",
     "scripts/json.py": "import tools.run",
     "tools/run.py": "from tools import other",  # a namespace: no __init__
     "tools/other.py": "from .... import beyond\nfrom .run import x",
@@ -107,8 +103,8 @@ def test_of_two_packages_of_one_name_the_nearer_is_meant(tmp_path: Path) -> None
 
 def test_a_module_beside_a_script_does_not_hide_one_of_the_whole_name(tmp_path: Path) -> None:
     files = {
-        "billing/core.py": "",
-        "shop/billing.py": "",  # which is meant by scripts of the folder, if they ask for a name inside
+        "billing/core.py": "X = 1",
+        "shop/billing.py": "X = 1",  # which is meant by scripts of the folder, if they ask for a name inside
         "shop/one.py": "import billing.core",
         "shop/two.py": "from billing import core",
         "shop/three.py": "from billing import rate",
@@ -121,8 +117,8 @@ def test_a_module_beside_a_script_does_not_hide_one_of_the_whole_name(tmp_path: 
 
 def test_a_common_name_far_away_is_not_meant(tmp_path: Path) -> None:
     files = {
-        "scripts/helper.py": "",  # a script's folder is for files there
-        "old/queue/__init__.py": "",  # a package with a name of the standard library
+        "scripts/helper.py": "X = 1",  # a script's folder is for files there
+        "old/queue/__init__.py": "X = 1",  # a package with a name of the standard library
         "app/main.py": "import helper, queue",
         "scripts/run.py": "import helper",
         "old/run.py": "import queue",
@@ -143,7 +139,7 @@ def test_a_common_name_far_away_is_not_meant(tmp_path: Path) -> None:
     ids=["signature", "python 2", "open string", "too deep", "null"],
 )
 def test_a_file_with_errors_is_named_and_its_imports_still_count(tmp_path: Path, broken: str) -> None:
-    graph = import_graph(plain_folder(tmp_path, {"a.py": "", "b.py": "", "c.py": "#" * 8000 + "\n" + broken}))
+    graph = import_graph(plain_folder(tmp_path, {"a.py": "X = 1", "b.py": "X = 1", "c.py": "#" * 8000 + "\n" + broken}))
     assert graph.with_errors == ("c.py",)
     assert graph.imports["c.py"] == ("a.py", "b.py")
 
@@ -165,12 +161,12 @@ def test_both_parsers_read_what_was_written(level: int, module: str, name: str, 
     form = "{}" if name == "*" else form
     text = f"from {'.' * level}{module} import {form.format(name)}\nimport {module or 'a'} as z"
     expected = [Imported(level, module, name), Imported(0, module or "a", None)]
-    assert imported_names(text) == expected
+    assert imported_names(syntax_tree(text)) == expected
     assert tolerantly_imported_names(text) == expected
 
 
 def test_a_folder_of_a_repository_still_sees_the_imports_of_the_whole(tmp_path: Path) -> None:
-    repository = plain_folder(tmp_path, {"a/x.py": "import b.y", "b/y.py": ""})
+    repository = plain_folder(tmp_path, {"a/x.py": "import b.y", "b/y.py": "X = 1"})
     inside = Repository(
         root=repository.root, files=repository.files, sizes=repository.sizes, below="a/", passed_over={}, tracked=False
     )
@@ -178,7 +174,7 @@ def test_a_folder_of_a_repository_still_sees_the_imports_of_the_whole(tmp_path: 
 
 
 def test_a_name_that_several_folders_know_equally_well_leads_to_all_of_them(tmp_path: Path) -> None:
-    files = {f"{service}/utils/{name}.py": "" for service in ("one", "two") for name in ("__init__", "core")}
+    files = {f"{service}/utils/{name}.py": "X = 1" for service in ("one", "two") for name in ("__init__", "core")}
     scripts = {"one/main.py": "import utils.core\n", "tools/run.py": "from utils import core\n"}
     graph = import_graph(plain_folder(tmp_path, files | scripts))
     assert graph.imports["one/main.py"] == ("one/utils/core.py",)

@@ -2,7 +2,7 @@
 
 A file that imports a secret module reveals something of its content, so containment spreads along these edges
 (spread.py). parsing.py gives syntax trees; python.py, javascript.py, rust.py and c_go_java.py read one language each or
-several.
+several. distributions.py and python_modules.py say which files a Python import may mean.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class Language(Protocol):
         ...
 
     def edges(self, repository: Repository, references: Mapping[str, Any]) -> Iterator[tuple[str, set[str]]]:
-        """Each file with the files that it imports."""
+        """Each file with the files that it imports; one that defines nothing need not be among them."""
         ...
 
 

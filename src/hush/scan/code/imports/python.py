@@ -1,4 +1,4 @@
-"""Imports between Python files.
+"""Imports of Python files, and whether a file defines anything; python_modules.py says where the imports lead.
 
 An import counts anywhere: inside functions, under TYPE_CHECKING, in a try. ``import a.b`` leads to a.b alone, not to
 its parent packages; ``from a import b`` to the module a.b if it exists, otherwise to a. Files that Python cannot parse
@@ -6,50 +6,121 @@ are read by a tolerant parser instead.
 """
 
 import ast
-import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import takewhile
-from pathlib import PurePosixPath
 from typing import final
 
+from hush.scan.code.imports.distributions import read_distributions
 from hush.scan.code.imports.parsing import nodes_of, text_of
+from hush.scan.code.imports.python_modules import ENDINGS, Imported, PythonModules
 from hush.scan.code.repository import Repository
 
-__all__ = ["Imported", "Python", "PythonModules", "imported_names", "tolerantly_imported_names"]
+__all__ = [
+    "Python",
+    "PythonReferences",
+    "defines_nothing",
+    "imported_names",
+    "syntax_tree",
+    "tolerantly_imported_names",
+]
 
 
-SOURCE_FOLDERS = ("src", "lib", "python")
-ENDINGS = (".py", ".pyi")  # if both exist, the first is the module
+_NAMESPACE_MODULES = ("pkgutil", "pkg_resources")
+_NAMESPACE_FUNCTIONS = {"extend_path": ["__path__", "__name__"], "declare_namespace": ["__name__"]}  # their arguments
+_BLOCKS = ("cases", "finalbody", "orelse", "handlers", "body")  # last in the file first
 
 
 @final
-@dataclass(frozen=True, slots=True, order=True)
-class Imported:
-    """One imported name: ``import module`` if name is None, else ``from ..module import name`` with ``level`` dots."""
+@dataclass(frozen=True, slots=True)
+class PythonReferences:
+    """The imports of a file, and whether it defines nothing that another file could use."""
 
-    level: int
-    module: str
-    name: str | None
+    imports: tuple[Imported, ...]
+    defines_nothing: bool = False
 
 
-def imported_names(text: str) -> list[Imported]:
-    """All imports of a file; SyntaxError if it is not valid Python."""
+def syntax_tree(text: str) -> ast.Module:
+    """The tree of a file; SyntaxError if it is not valid Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated escapes
         try:
-            tree = ast.parse(text)
+            return ast.parse(text)
         except (RecursionError, MemoryError, ValueError):  # too deep, or with null characters
             raise SyntaxError("Python cannot parse this file") from None
+
+
+def imported_names(tree: ast.Module) -> list[Imported]:
+    """All imports of a file."""
     imports: list[Imported] = []
-    for node in ast.walk(tree):
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Import):
             imports += [Imported(0, alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             imports += [Imported(node.level, node.module or "", alias.name) for alias in node.names]
+        else:  # imports are statements, and only these fields hold statements: expressions need not be visited
+            for name in _BLOCKS:
+                block = getattr(node, name, None)
+                if isinstance(block, list):  # of a lambda, the body is an expression
+                    waiting += reversed(block)
     return imports
+
+
+def defines_nothing(body: Sequence[ast.stmt]) -> bool:
+    """Whether statements define nothing: docstrings, ``pass``, and the ways to make a namespace package.
+
+    >>> path = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)"
+    >>> [defines_nothing(ast.parse(text).body) for text in ("'Docs.'", path, "__version__ = '1'", "import os")]
+    [True, True, False, False]
+    """
+    return all(map(_defines_nothing, body))
+
+
+def _defines_nothing(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Pass() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Import(names=names):
+            return all(alias.name in _NAMESPACE_MODULES and alias.asname is None for alias in names)
+        case ast.ImportFrom(module="__future__", level=0):
+            return True
+        case ast.ImportFrom(module=("pkgutil" | "pkg_resources"), names=names, level=0):
+            return all(alias.name in _NAMESPACE_FUNCTIONS and alias.asname is None for alias in names)
+        case ast.Assign(targets=[ast.Name(id="__path__")], value=value):
+            return _makes_namespace(value)
+        case ast.Expr(value=value):
+            return _makes_namespace(value)
+        case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
+            blocks = [body, orelse, final, *(handler.body for handler in handlers)]
+            return all(map(defines_nothing, blocks)) and all(_is_import_error(handler) for handler in handlers)
+    return False
+
+
+def _makes_namespace(value: ast.expr) -> bool:
+    """Whether an expression is extend_path(__path__, __name__) or declare_namespace(__name__), however it is named."""
+    match value:
+        case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
+            pass
+        case ast.Call(func=ast.Attribute(attr=function, value=module), args=arguments, keywords=[]):
+            match module:
+                case (
+                    ast.Name(id=name)
+                    | ast.Call(func=ast.Name(id="__import__"), args=[ast.Constant(value=name)], keywords=[])
+                ) if name in _NAMESPACE_MODULES:
+                    pass
+                case _:
+                    return False
+        case _:
+            return False
+    given = [argument.id if isinstance(argument, ast.Name) else "" for argument in arguments]
+    return _NAMESPACE_FUNCTIONS.get(function) == given
+
+
+def _is_import_error(handler: ast.ExceptHandler) -> bool:
+    names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return all(name is None or isinstance(name, ast.Name) for name in names)
 
 
 _PLAIN, _FROM = "import_statement", "import_from_statement"
@@ -76,123 +147,30 @@ def tolerantly_imported_names(text: str) -> list[Imported]:
 
 @final
 @dataclass(frozen=True)
-class PythonModules:
-    """The Python files of a repository, found by the names under which they can be imported.
-
-    A root is a folder at which dotted names begin: the top, folders called src, lib or python, and folders that contain
-    a package (a folder with an __init__ whose parent has none). For files next to or below a file outside of packages,
-    the folder of that file is a root, too, as for scripts. If several roots know a name, the root that shares the
-    longest path with the importing file is chosen, or all that share equally much. A nearer root that knows only the
-    module in which the last part could be a name is used in addition, not instead. Names of the standard library lead
-    only to roots above the importing file.
-    """
-
-    files: tuple[str, ...]
-
-    @cached_property
-    def _known(self) -> frozenset[str]:
-        return frozenset(self.files)
-
-    @cached_property
-    def _packages(self) -> frozenset[PurePosixPath]:
-        return frozenset(PurePosixPath(file).parent for file in self.files if PurePosixPath(file).stem == "__init__")
-
-    @cached_property
-    def _roots(self) -> dict[str, list[tuple[str, ...]]]:
-        """For each first name the roots that know it, as parts of their paths; roots of scripts are in ``_scripts``."""
-        roots = {PurePosixPath(), *self._scripts}
-        for file in self.files:
-            folder = PurePosixPath(file).parent
-            roots |= {above for above in (folder, *folder.parents) if above.name in SOURCE_FOLDERS}
-            while folder in self._packages and folder.parts:
-                folder = folder.parent
-            roots.add(folder)
-        known: dict[str, set[tuple[str, ...]]] = {}
-        for file in self.files:
-            path = PurePosixPath(file)
-            for root in {path.parent, *path.parent.parents} & roots:
-                first = path.relative_to(root).parts[0]
-                known.setdefault(PurePosixPath(first).stem, set()).add(root.parts)
-        return {first: sorted(places) for first, places in known.items()}
-
-    @cached_property
-    def _scripts(self) -> frozenset[PurePosixPath]:
-        """Folders that are roots only because they contain a file outside of packages."""
-        folders = {PurePosixPath(file).parent for file in self.files} - self._packages
-        holders = {package.parent for package in self._packages}
-        return frozenset(folder for folder in folders - holders if folder.name not in SOURCE_FOLDERS and folder.parts)
-
-    def imports_of(self, file: str, names: Iterable[Imported]) -> set[str]:
-        """The files of the repository that these imports of a file lead to."""
-        targets = {target for imported in names for target in self._targets(file, imported)}
-        return targets - {file}
-
-    def _targets(self, file: str, imported: Imported) -> Iterator[str]:
-        parts = tuple(imported.module.split(".")) if imported.module else ()
-        name = () if imported.name is None else (imported.name,)
-        full: tuple[str, ...] = (*parts, *name)
-        # The last part may be a name inside a module; only a relative import can mean the folder itself.
-        readings: list[tuple[str, ...]] = [full, full[:-1]] if len(full) > 1 or imported.level else [full]
-        starts = self._starts(file, imported.level, full)
-        nearest_full = -1  # path parts that the nearest root with the whole name shares with the file
-        for reading in readings:
-            nearest = None
-            for shared, root in starts:
-                if shared <= nearest_full or nearest not in (None, shared):
-                    break
-                target = self._file(root, reading)
-                if target is not None:
-                    nearest = shared
-                    yield target
-            if nearest is not None:
-                if imported.name is None:
-                    return  # ``import a.b`` names a module, which was found
-                nearest_full = nearest
-
-    def _starts(self, file: str, level: int, full: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
-        """The folders at which a name may begin, best first, each with the path parts it shares with the file."""
-        here = PurePosixPath(file).parent.parts
-        if level:
-            return [(0, here[: len(here) - level + 1])] if level <= len(here) + 1 else []
-        first = full[0] if full else ""
-        roots = [
-            root
-            for root in self._roots.get(first, ())
-            if here[: len(root)] == root
-            or (PurePosixPath(*root) not in self._scripts and first not in sys.stdlib_module_names)
-        ]
-        return sorted(((_shared(root, here), root) for root in roots), key=lambda start: (-start[0], start[1]))
-
-    def _file(self, root: Sequence[str], dotted: Sequence[str]) -> str | None:
-        place = "/".join([*root, *dotted])
-        inside = f"{place}/__init__" if place else "__init__"
-        candidates = [stem + ending for stem in (inside, place) for ending in ENDINGS]
-        return next((candidate for candidate in candidates if candidate in self._known), None)
-
-
-def _shared(first: Sequence[str], second: Sequence[str]) -> int:
-    """The number of leading parts that two paths have in common."""
-    pairs = zip(first, second, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-@final
-@dataclass(frozen=True)
 class Python:
     """Python, for the table ``LANGUAGES``."""
 
     name: str = "Python"
     endings: tuple[str, ...] = ENDINGS
 
-    def references(self, path: str, text: str) -> tuple[list[Imported], bool]:
+    def references(self, path: str, text: str) -> tuple[PythonReferences, bool]:
         """The imports of a file, and whether it has syntax errors."""
         try:
-            return imported_names(text.removeprefix("\ufeff")), False
+            tree = syntax_tree(text.removeprefix("\ufeff"))
         except SyntaxError:
-            return tolerantly_imported_names(text), True
+            return PythonReferences(tuple(tolerantly_imported_names(text))), True
+        return PythonReferences(tuple(imported_names(tree)), defines_nothing(tree.body)), False
 
-    def edges(self, repository: Repository, references: Mapping[str, list[Imported]]) -> Iterator[tuple[str, set[str]]]:
-        """Each file with the files that it imports."""
-        modules = PythonModules(tuple(path for path in repository.paths if path.endswith(ENDINGS)))
-        for path, names in references.items():
-            yield path, modules.imports_of(path, names)
+    def edges(
+        self, repository: Repository, references: Mapping[str, PythonReferences]
+    ) -> Iterator[tuple[str, set[str]]]:
+        """Each file with the files that it imports, without those that define nothing."""
+        files = tuple(path for path in repository.paths if path.endswith(ENDINGS))
+        distributions = read_distributions(repository)
+        empty = frozenset(path for path, file in references.items() if file.defines_nothing)
+        every = PythonModules(files, distributions)
+        # A file that defines nothing but imports one of the repository, perhaps called pkgutil, passes that on.
+        empty = frozenset(path for path in empty if not every.imports_of(path, references[path].imports))
+        modules = PythonModules(files, distributions, empty)
+        for path, file in references.items():
+            yield path, modules.imports_of(path, file.imports)
