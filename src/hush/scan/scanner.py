@@ -216,14 +216,22 @@ def _patterns(rule: PatternsRule, rules: Rules, _: "Repository | None") -> Prepa
     )
 
 
-def _credentials(rule: CredentialsRule, rules: Rules, _: "Repository | None") -> PreparedRule:
+def _credentials(rule: CredentialsRule, rules: Rules, repository: "Repository | None") -> PreparedRule:
     from hush.scan.finders.credentials import Credentials
+    from hush.scan.finders.plausibility import is_distinctive
 
+    protection = rules.protection(rule)
     return PreparedRule(
         name=rule.name,
-        finder=Credentials(detectors=rule.detectors),
-        protection=rules.protection(rule),
-        literal_pass="text" if rule.everywhere else None,
+        finder=Credentials(
+            detectors=rule.detectors,
+            prior=min(protection.priors),
+            accept=rule.accept,
+            path_column=None if repository is None else "path",
+        ),
+        protection=protection,
+        literal_pass="words" if rule.everywhere else None,
+        distinctive=is_distinctive,
     )
 
 

@@ -146,7 +146,8 @@ class CredentialsRule(Model):
     name: Name
     find: Literal["credentials"]
     detectors: Texts | None = Field(default=None, description="a list of names of detectors")
-    everywhere: bool = True  # search all examples for the texts that were found in one
+    accept: Literal["plausible", "all"] = "plausible"
+    everywhere: bool = True  # search all examples for the distinctive texts that were found in one
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 
