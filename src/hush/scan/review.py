@@ -1,8 +1,9 @@
 """The review of a scan: one HTML page in owner/ that the owner looks through before planning.
 
 It shows the secrets in most examples, what was found and set aside, and the first pairs; all pairs are in
-reasons.parquet. It shows texts only if the owner asks for them. All content is escaped, the page loads nothing, and its content security policy forbids
-the browser to fetch anything. It works without scripts, which only add sorting and filtering.
+reasons.parquet. It shows texts only if the owner asks for them. All content is escaped, the page loads nothing, and its
+content security policy forbids the browser to fetch anything. It works without scripts, which only add sorting and
+filtering.
 """
 
 import os
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hush.protection import Protection
     from hush.scan.result import Scan
 
-__all__ = ["Table", "page", "review_html", "write_review"]
+__all__ = ["Table", "example_ids", "page", "review_html", "write_review"]
 
 
 MAX_SECRETS_SHOWN = 2000  # the secrets in most examples
@@ -93,7 +94,7 @@ def _tables(scan: "Scan", *, show_text: bool) -> Iterator[Table]:
     yield _secrets(scan, show_text=show_text)
     yield from _set_aside(scan, show_text=show_text)
     fullest = [int(index) for index in np.argsort(-by_example, kind="stable")[:MAX_EXAMPLES_SHOWN] if by_example[index]]
-    ids = _ids(scan, fullest)
+    ids = example_ids(scan, fullest)
     yield Table(
         title="Examples with most secrets",
         columns=("example", "id", "secrets"),
@@ -124,7 +125,7 @@ def _set_aside(scan: "Scan", *, show_text: bool) -> Iterator[Table]:
     if not entries:
         return
     shown = entries[:MAX_SET_ASIDE_SHOWN]
-    ids = _ids(scan, [entry.examples[0] for entry in shown])
+    ids = example_ids(scan, [entry.examples[0] for entry in shown])
     part = _part(len(shown), len(entries), "the most widespread", "owner/set_aside.parquet")
     yield Table(
         title="Found but set aside",
@@ -140,7 +141,7 @@ def _set_aside(scan: "Scan", *, show_text: bool) -> Iterator[Table]:
 
 def _pairs(scan: "Scan", *, show_text: bool) -> Table:
     reasons = list(islice(scan.why(), MAX_PAIRS_SHOWN + 1))
-    ids = _ids(scan, [reason.example for reason in reasons])
+    ids = example_ids(scan, [reason.example for reason in reasons])
     rows: list[tuple[Cell, ...]] = []
     for reason in reasons[:MAX_PAIRS_SHOWN]:
         span = f"{reason.begin} to {reason.end}" if reason.has_span else ""
@@ -160,7 +161,7 @@ def _notes(notices: Sequence[str]) -> Iterator[Table]:
         yield Table(title="Notes", columns=("note",), rows=[(notice,) for notice in notices])
 
 
-def _ids(scan: "Scan", examples: Sequence[int]) -> dict[int, str]:
+def example_ids(scan: "Scan", examples: Sequence[int]) -> dict[int, str]:
     """The ids of these examples, in one pass over the index."""
     wanted, ids, before = np.unique(examples), dict[int, str](), 0
     for batch in () if scan.owner is None or not len(wanted) else scan.owner.examples("id"):

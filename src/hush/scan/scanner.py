@@ -263,8 +263,35 @@ def _code(rule: CodeRule, rules: Rules, repository: "Repository | None") -> Prep
         raise InvalidInput("it is about code; scan the folder of a repository, or drop the rule")
     from hush.scan.code.spread import CodeSecrets
 
-    finder = CodeSecrets.of(repository, code_settings(rule, rules))
+    settings = code_settings(rule, rules)
+    finder = CodeSecrets.of(repository, settings)
+    _check_matched(finder.contained.unmatched, rule, settings, repository)
     return PreparedRule(name=rule.name, finder=finder, protection=rules.protection(rule, rule.secrets[0].promise))
+
+
+def _check_matched(
+    unmatched: Sequence[str], rule: CodeRule, settings: "CodeSettings", repository: "Repository"
+) -> None:
+    """Refuses paths, owners and authors that match nothing, unless their secret or the whole rule is optional.
+
+    A typing error there would leave a project unprotected.
+    """
+    if rule.optional or not unmatched:
+        return
+    from hush.scan.code.spread import Evidence
+
+    optional = {secret.name for secret in rule.secrets if secret.optional}
+    evidence = Evidence(repository, settings)
+    allowed = {
+        sentence for secret in settings.secrets if secret.name in optional for sentence in evidence.unmatched(secret)
+    }
+    # Invalid lines of CODEOWNERS are reported, too; whoever wrote the rules cannot always mend that file.
+    wrong = [sentence for sentence in unmatched if sentence not in allowed and not sentence.startswith("line ")]
+    if wrong:
+        raise InvalidInput(
+            f"{'; '.join(wrong)}. What matches nothing protects nothing: correct it, or mark the secret with "
+            "optional: true"
+        )
 
 
 FINDERS: Mapping[str, Callable[[Any, Rules, "Repository | None"], PreparedRule]] = {
