@@ -1,5 +1,6 @@
 """Output of ``hush scan`` and ``hush explain``: one record per result, printed as JSON or as tables."""
 
+import itertools
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -57,10 +58,18 @@ def scan_record(scan: Scan, folder: Path, source: str, options: Mapping[str, obj
         "folder": str(folder),
         "data": data,
         "review": str(folder / "owner" / "review.html") if (folder / "owner" / "review.html").is_file() else None,
+        "explain": _explain_command(summary, folder),
         "next": _plan_command(scan, folder, data, options),
         "unlisted": unlisted_secrets(scan.incidence),
         "cautions": [*graph_cautions(scan.incidence), *scan_cautions(scan)],
     }
+
+
+def _explain_command(summary: Record, folder: Path) -> str:
+    """The command that explains the secret in most examples, or the first example if there is no secret."""
+    widespread: list[Record] = summary["most_widespread"]
+    target = widespread[0]["secret"] if widespread else "0"
+    return " ".join(shlex.quote(str(word)) for word in ("hush", "explain", folder, target))
 
 
 def _plan_command(scan: Scan, folder: Path, data: str, options: Mapping[str, object]) -> str:
@@ -72,7 +81,9 @@ def _plan_command(scan: Scan, folder: Path, data: str, options: Mapping[str, obj
         for name, value in options.items():
             words += [] if value is None else [name, value]
     batch = max(1, min(SUGGESTED_BATCH_SIZE, scan.incidence.num_examples // 10))
-    words += ["--batch-size", batch, "--rounds", SUGGESTED_ROUNDS, "--output", "my-plan"]
+    names = (f"my-plan-{number}" if number > 1 else "my-plan" for number in itertools.count(1))
+    output = next(name for name in names if not Path(name).exists())
+    words += ["--batch-size", batch, "--rounds", SUGGESTED_ROUNDS, "--output", output]
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
@@ -114,7 +125,7 @@ def show_scan(record: Record, console: Console) -> None:
     if record["review"] is not None:
         line = f"Review what was found, most widespread first, before you plan: {record['review']}"
         console.print(Text(line), soft_wrap=True)
-    console.print(Text(f"Reasons: hush explain {shlex.quote(record['folder'])} EXAMPLE or SECRET"), soft_wrap=True)
+    console.print(Text(f"Reasons: {record['explain']}"), soft_wrap=True)
     console.print(Text(f"Next: {record['next']}"), soft_wrap=True)
     show_cautions(record["cautions"], console)
     console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")
