@@ -134,3 +134,15 @@ def test_a_web_token_is_found_with_its_signature() -> None:
     hits = Credentials(detectors=["JwtTokenDetector"], prior=1e-10).find(block_of([f"Bearer {token} x"]))
     assert hits.keys == (token,)
     assert not hits.doubtful
+
+
+@pytest.mark.parametrize(
+    "value", ["a" * 50_000 + "!", "a-" * 50_000 + "!", "aB3/" * 50_000, "1" * 50_000, "x." * 50_000]
+)
+def test_long_texts_and_lines_take_no_longer_than_short_ones(value: str) -> None:
+    """Generated files have lines of millions of characters; patterns that backtrack over them would take hours."""
+    for detector in (KEYWORD, HEX, "TwilioKeyDetector"):
+        doubt(value, detector=detector, line=f'password_{value} = "{value}"', path=value)
+        assert most_values(value, detector=detector) > 0
+    line = f"password_{value}={value}"
+    assert len(Credentials(detectors=[KEYWORD]).find(block_of([line]))) == 0

@@ -43,6 +43,7 @@ CREDENTIAL_IN_MATCH = {
     "NpmDetector": re.compile(r"_authToken=\s*([\w-]+)"),
 }
 WEB_TOKEN = re.compile(r"eyJ[\w=-]+\.[\w=-]+(?:\.[\w=-]*)?")  # that library's pattern leaves out the signature
+MAX_UNQUOTED_LINE = 1000  # characters
 # A name and a text that are a line of their own, mostly without quotes; the text must look random, or like a password.
 UNQUOTED = re.compile(
     r"""\s*(?:(?:export|set|env|arg)\s+|-\s+|[-+]\s*)?(?P<name>[\w.-]*(?:pass(?:word|wd|phrase)?|pwd|secret|token|credential"""
@@ -142,7 +143,8 @@ class Credentials:
             detector = type(plugin).__name__
             values = dict.fromkeys(filter(None, _matched(plugin, line)))
             yield from ((detector, plugin.secret_type, value) for value in values)
-            unquoted = UNQUOTED.fullmatch(line) if detector == KEYWORDS and not values else None
+            is_short = len(line) <= MAX_UNQUOTED_LINE and not values
+            unquoted = UNQUOTED.fullmatch(line) if detector == KEYWORDS and is_short else None
             if unquoted is not None and _is_unquoted_credential(unquoted["name"], unquoted["value"]):
                 yield detector, plugin.secret_type, unquoted["value"]
 

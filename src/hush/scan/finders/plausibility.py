@@ -28,6 +28,10 @@ MIN_CHANGES = 0.2
 MIN_ENTROPY_SHARE = 0.75  # of the largest possible Shannon entropy; random texts of 12 or more characters have 0.9
 MIN_LENGTH_IN_TESTS = 12  # of a text that counts as random in a test; shorter ones are made up as often as not
 MIN_DISTINCTIVE_LENGTH = 8
+# Lines of generated files have millions of characters: only so much of a text, and of what precedes it, is looked at.
+MAX_EXAMINED_CHARACTERS = 400
+MAX_NAME_CHARACTERS = 100
+MAX_COUNTED_CHARACTERS = 1100  # 2 ** 1100 values are beyond every prior
 MIN_KEY_BODY = 64  # characters of base64 that a piece of a private key has at least
 
 # Detectors whose matches have a format that little else has, by class. The others go by context alone.
@@ -73,7 +77,7 @@ TEMPLATE = re.compile(
 EXPRESSION = re.compile(r"[()\[\]]|^[A-Za-z_]+[=:]$|^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+$|::|->|=>|&&|\|\|")
 REFERENCE_ON_LINE = re.compile(r"(?:[:=]|[!=]=)\s*[\w.-]+[\[(]")
 LOCATION = re.compile(r"^\w+://|^(?:[.~]{0,2}/)?[\w.-]*[A-Za-z]{3}[\w.-]*(?:/[\w.*-]+)+/?$|^[A-Za-z]:\\|^arn:")
-IDENTIFIER = re.compile(r"[A-Za-z]+(?:[-_.:/ ]*[A-Za-z]+)*[-_.:]?\d?")
+IDENTIFIER = re.compile(r"[A-Za-z]+(?:[-_.:/ ]+[A-Za-z]+)*[-_.:]?\d?")
 MIME_OR_VERSION = re.compile(r"v?\d+(?:\.\d+)+\S*|\d{4}-\d\d-\d\d\S*")
 UUID = re.compile(r"[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}", re.IGNORECASE)
 DIGEST_NAME = re.compile(
@@ -114,9 +118,11 @@ def doubt(value: str, *, detector: str, line: str = "", path: str = "") -> str |
     """
     if detector == "PrivateKeyDetector":
         return None if sum(map(len, KEY_BODY.findall(value))) >= MIN_KEY_BODY else "a private key without content"
+    at = line.find(value)
+    name, value = line[max(0, at - MAX_NAME_CHARACTERS) : max(0, at)], value[:MAX_EXAMINED_CHARACTERS]
     if detector in FORMAT_DETECTORS:
         return _doubt_about_format(value, detector)
-    return _doubt_about_form(value, line) or _doubt_about_content(value, detector, line, path)
+    return _doubt_about_form(value, line) or _doubt_about_content(value, detector, name, path)
 
 
 def _doubt_about_format(value: str, detector: str) -> str | None:
@@ -154,15 +160,14 @@ def _doubt_about_form(value: str, line: str) -> str | None:
     return "a version or a date" if MIME_OR_VERSION.fullmatch(value) else None
 
 
-def _doubt_about_content(value: str, detector: str, line: str, path: str) -> str | None:
-    """Words, identifiers and digests, and what tests guess with."""
-    before = line.partition(value)[0]
+def _doubt_about_content(value: str, detector: str, name: str, path: str) -> str | None:
+    """Words, identifiers and digests, and what tests guess with. name: what precedes the text in its line."""
     if detector in ENTROPY_DETECTORS:
-        if LOCK_FILE.search(path) or DIGEST_NAME.search(before):
+        if LOCK_FILE.search(path) or DIGEST_NAME.search(name):
             return "a digest or an identifier by its name"
         if not looks_random(value):
             return "a word or an identifier"
-        return "in a test, without a name" if is_test_file(path) and not CREDENTIAL_NAME.search(before) else None
+        return "in a test, without a name" if is_test_file(path) and not CREDENTIAL_NAME.search(name) else None
     if looks_random(value) and not (is_test_file(path) and len(value) < MIN_LENGTH_IN_TESTS):
         return None
     if SELF_NAMED.search(value) or IDENTIFIER.fullmatch(value):
@@ -170,7 +175,7 @@ def _doubt_about_content(value: str, detector: str, line: str, path: str) -> str
     if is_test_file(path):
         return "in a test, not random"
     # Letters with digits: chosen by a person if the name says password, otherwise the name of something.
-    is_password = PASSWORD_NAME.search(before) or detector == "BasicAuthDetector"
+    is_password = PASSWORD_NAME.search(name) or detector == "BasicAuthDetector"
     return None if is_password or re.search(r"[^\w.:/-]", value) else "a word or an identifier"
 
 
@@ -206,13 +211,14 @@ def most_values(value: str, *, detector: str) -> int:
     if detector == "PrivateKeyDetector":  # at least 128 bits in every kind of key in use; a piece may have fewer
         return 2 ** min(128, sum(map(len, KEY_BODY.findall(value))))
     if detector not in FORMAT_DETECTORS:
+        value = value[:MAX_COUNTED_CHARACTERS]
         return _alphabet_size(value) ** len(value)
     if detector == "AWSKeyDetector" and len(value) == 20:
         return 2**40  # the other half of an access key's 80 bits is the number of the account
     if detector == "JwtTokenDetector":  # header and claims are no secret
-        value = value.split(".")[2] if value.count(".") == 2 else ""
+        value = value.split(".")[2][:MAX_COUNTED_CHARACTERS] if value.count(".") == 2 else ""
         return _alphabet_size(value) ** len(value)
-    variable = max(re.findall(r"[A-Za-z0-9+/]+", value), key=len, default="")
+    variable = max(re.findall(r"[A-Za-z0-9+/]+", value), key=len, default="")[:MAX_COUNTED_CHARACTERS]
     return _alphabet_size(variable) ** max(0, len(variable) - 9)  # prefixes and checksums have at most 9 characters
 
 
