@@ -172,7 +172,7 @@ def _show_histogram(console: Console, title: str, bins: Histogram) -> None:
 
 def explain_record(scan: Scan, *, example: int | None, secret: int | None, show_text: bool) -> Record:
     """An example or a secret, and the reason of each of its pairs."""
-    reasons = [
+    reasons: list[Record] = [
         {name: getattr(reason, name) for name in ("example", "secret_id", "rule", "reason", "begin", "end")}
         for reason in scan.why(example=example, secret=secret)
     ]
