@@ -14,6 +14,10 @@ from hypothesis import settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Several test processes share the cores; OpenMP threads that wait for each other by spinning would take them all. Set
+# before torch is imported, and inherited by every process that a test starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 # No deadline: a first call may pay for a lazy import.

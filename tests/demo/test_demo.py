@@ -178,7 +178,7 @@ def test_ctrl_c_leaves_no_report_and_no_process(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert said.decode().strip() == "Stopped; there is no report. The same command begins anew."
+    assert said.decode().strip() == "Stopped; no result was written. Run the same command again to start over."
     assert not (tmp_path / "demo" / "report.html").exists()
     end = time.monotonic() + 20  # Python's own tracker of shared memory follows a moment later
     while _is_alive(process.pid):
