@@ -51,9 +51,10 @@ NOT_COVERED = (
 class Certificate:
     """The promise of one plan. `marks` is empty for a valid one; a simulation or a fixed seed is marked there.
 
-    binding names the first of num_binding secrets; curve holds, for a few of them, posteriors from other priors. The
-    certificate of a run states how many parameters were trained and what computed draws and noise add to any posterior;
-    its numbers include that. That of a plan states neither.
+    num_found counts the secrets in some example, num_secrets all that are listed. binding names the first of
+    num_binding secrets; curve holds, for a few of them, posteriors from other priors. The certificate of a run states
+    how many parameters were trained and what computed draws and noise add to any posterior; its numbers include that.
+    That of a plan states neither.
     """
 
     noise_multiplier: float
@@ -65,6 +66,7 @@ class Certificate:
     weights_gap: float
     num_examples: int
     num_secrets: int
+    num_found: int
     kept_fraction: float
     strictest: Mapping[str, float]
     num_binding: int
@@ -126,7 +128,9 @@ class Certificate:
         if not self.num_secrets:
             promise = "There are no secrets, so nothing is promised."
         else:
-            each = "the one secret" if self.num_secrets == 1 else f"each of {self.num_secrets:,} secrets"
+            each = "the one secret" if self.num_found == 1 else f"each of {self.num_found:,} secrets"
+            if self.num_found < self.num_secrets:
+                each += f" found in the data, and trivially for the other {self.num_secrets - self.num_found:,} listed"
             strict = {name: float(value) for name, value in self.strictest.items()}
             promise = (
                 f"For {each}: nobody who gives no candidate for it more than its prior, "
@@ -202,7 +206,7 @@ def _are_curves(value: object) -> bool:
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {  # the check of each field as read from JSON
     **dict.fromkeys(("noise_multiplier", "batch_size", "clip_norm", "weights_gap", "kept_fraction"), is_number),
     "sampling_error": is_number,
-    **dict.fromkeys(("rounds", "num_examples", "num_secrets", "num_binding"), _is_whole),
+    **dict.fromkeys(("rounds", "num_examples", "num_secrets", "num_found", "num_binding"), _is_whole),
     "trained_parameters": lambda value: _is_whole(value) and 0 < value < 2**63,
     **dict.fromkeys(("bound", "capacity", "created"), _is_text),
     **dict.fromkeys(("binding", "marks", "assumptions", "not_covered"), _are_texts),

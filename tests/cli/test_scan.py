@@ -4,6 +4,8 @@ import json
 import os
 import shlex
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,7 @@ def test_the_summary_tells_what_the_record_tells(mail: Path) -> None:
         "team:sales",
         "0  █",
         "Next: hush plan found/public/incidence.parquet",
-        "hush explain found",
+        "Reasons: hush explain found ",
     ):
         assert said in result.stdout
 
@@ -94,6 +96,99 @@ def test_a_scan_goes_on_into_a_plan_by_the_command_that_it_prints(mail: Path, ke
     assert plan.data_fingerprint == Scan.load("found").data_fingerprint
     assert plan.prior[1].tolist() == [0.01]
     assert hush.verify("my-plan").passed
+
+
+def test_the_printed_commands_work_when_pasted_each_time(mail: Path) -> None:
+    for attempt in ("", "-2"):
+        lines = run(*SCAN, "--force").stdout.splitlines()
+        for label in ("Reasons: ", "Next: "):
+            (command,) = (line.removeprefix(label) for line in lines if line.startswith(label))
+            result = run(*shlex.split(command)[1:])
+            assert result.exit_code == 0, result.output
+        assert Path(f"my-plan{attempt}").is_dir()
+
+
+def test_literals_that_are_in_no_example_are_told_loudly(mail: Path) -> None:
+    names = ", ".join(["Acme", "GLOBEX", "LUNCH", "nowhere", "at-all"])
+    rule = f"{{name: customers, find: literals, values: [{names}]}}"
+    Path("rules.yaml").write_text(f"defaults: {{prior: 1e-10, ceiling: 1e-3}}\nrules:\n  - {rule}\n")
+    record = run_json(*SCAN)
+    (told,) = record["unfound_literals"]
+    assert told == {"rule": "customers", "listed": 5, "in_no_example": 4, "in_another_case": 2}
+    sentence = (
+        "4 of the 5 literals of rule customers are in no example; with ignore_case: true, 2 of them would be found"
+    )
+    assert any(caution.startswith(sentence) for caution in record["cautions"])
+    assert f"WARNING: {sentence}" in run(*SCAN, "--force").stdout
+    assert sentence in Path("found/owner/review.html").read_text()
+    assert Scan.load("found").summary()["unfound_literals"] == [told]
+    assert "unfound_literals" not in json.loads(Path("found/public/summary.json").read_text())
+    Path("rules.yaml").write_text(Path("rules.yaml").read_text().replace("]}", "], ignore_case: true}"))
+    (told,) = run_json(*SCAN, "--force")["unfound_literals"]
+    assert (told["in_no_example"], told["in_another_case"]) == (2, 0)
+
+
+def test_a_few_literals_in_no_example_are_noted(mail: Path) -> None:
+    record = run_json(*SCAN)
+    assert "1 of the 3 literals of rule customers are in no example, in upper or lower case." in record["notices"]
+    assert not any("literals" in caution for caution in record["cautions"])
+
+
+def test_what_is_set_aside_is_listed_with_reasons_and_without_text(mail: Path) -> None:
+    pytest.importorskip("detect_secrets")
+    passwords = ["hunter2-kQ9x", "changeme", "4821", "airflow"]
+    rows = [{"id": f"p-{number}", "text": f'password = "{value}"'} for number, value in enumerate(passwords)]
+    rows += [{"id": "other", "text": "changeme, airflow or hunter2-kQ9x"}]
+    Path("mail.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("rules.yaml").write_text(
+        "defaults: {prior: 1e-10, ceiling: 1e-3}\nrules:\n  - {name: keys, find: credentials}\n"
+    )
+    record = run_json(*SCAN)
+    assert record["secrets"] == 1
+    found = Scan.load("found")
+    assert (found.secrets.texts, found.incidence.examples_of(0).tolist()) == (("hunter2-kQ9x",), [0, 4])
+    assert {entry.text: (entry.why.split(": ")[1], entry.examples) for entry in found.set_aside()} == {
+        "changeme": ("a placeholder", (1,)),
+        "4821": ("too short for its promise", (2,)),
+        "airflow": ("a word or an identifier", (3,)),
+    }
+    assert [row["texts"] for row in record["set_aside"]] == [1, 1, 1]
+    assert any("NOT protected" in caution for caution in record["cautions"])
+    shown, page = run(*SCAN, "--force").stdout, Path("found/owner/review.html").read_text()
+    assert "Found but set aside, so not protected" in shown
+    assert "Found but set aside" in page
+    assert not any(value in shown + page for value in passwords)
+    page = run(*SCAN, "--force", "--show-text") and Path("found/owner/review.html").read_text()
+    assert "4821" in page
+    explained = run("explain", "found", "2").stdout
+    assert "Found but set aside, so not protected: rule keys, detector Secret Keyword: too short" in explained
+    assert "4821" not in explained
+    assert "found this text and set it aside" in run("explain", "found", "changeme", "--show-text").stdout
+    assert run_json("explain", "found", "hunter2-kQ9x", "--show-text")["secret"]["number"] == 0
+
+
+def test_a_config_given_as_rules_is_called_so(mail: Path) -> None:
+    Path("rules.yaml").write_text(f"data: {{source: mail.jsonl}}\nplan: {{batch_size: 8}}\n{RULES}")
+    said = refused(2, *SCAN)
+    assert "rules.yaml is a config of a run, not a rules file: it has the section data and plan" in said
+
+
+def test_an_option_given_twice_is_refused(mail: Path) -> None:
+    said = refused(2, *SCAN, "--key", "a.key", "--key", "b.key")
+    assert "--key is given twice; give it once" in said
+    assert "--rules is given twice" in refused(2, *SCAN, "--rules=other.yaml")
+
+
+def test_a_reader_that_leaves_does_not_change_how_a_command_ends(mail: Path) -> None:
+    """As with ``| head``: nothing on standard error, and the exit code of the command itself."""
+    command = [sys.executable, "-m", "hush", *SCAN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, b"")
+    assert Path("found/public/summary.json").is_file()
 
 
 def test_rows_that_cannot_be_read_stop_the_scan_or_are_counted(mail: Path) -> None:
@@ -190,7 +285,8 @@ def test_what_is_there_already_is_kept(mail: Path) -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused(mail: Path, arguments: tuple[str, ...], said: str) -> None:
-    assert said in refused(2, *SCAN, *arguments)
+    at = SCAN.index(arguments[0]) if arguments[0] in SCAN else len(SCAN)
+    assert said in refused(2, *SCAN[:at], *SCAN[at + 2 :], *arguments)
     assert not Path("found").exists()
 
 

@@ -79,12 +79,17 @@ def test_the_causes_of_most_pairs_are_said(repository: Path) -> None:
     assert line in run("explain", "found", "projects:billing").stdout
 
 
-def test_what_means_nothing_or_is_no_example_is_noted(repository: Path) -> None:
+def test_what_means_nothing_is_refused_unless_it_is_optional_and_what_is_no_example_is_noted(repository: Path) -> None:
     (repository / "logo.png").write_bytes(bytes(20))
     (repository / "broken.py").write_text("def (:\nimport billing.core\n")
     subprocess.run(["git", "-C", str(repository), "add", "."], check=True)
     rules = Path("code.yaml").read_text()
     Path("code.yaml").write_text(rules.replace("'billing/**'", "'billing/**', 'biling/**'"))
+    said = refused(2, *CODE)
+    assert "rule projects: pattern 2 of the paths of billing matches no file" in said
+    assert "mark the secret with optional: true" in said
+    optional = "'billing/**', 'biling/**'], optional: true"
+    Path("code.yaml").write_text(rules.replace("'billing/**']", optional))
     notes = [
         "1 file passed over (binary): logo.png",
         "rule projects: pattern 2 of the paths of billing matches no file",

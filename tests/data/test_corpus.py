@@ -342,3 +342,14 @@ def test_a_time_that_no_calendar_has_is_refused_by_its_column(tmp_path: Path) ->
     pq.write_table(pa.table({"text": ["a", "b"], "when": times}), path)
     with pytest.raises(hush.InvalidInput, match=r"a date out of range in one of the columns \['text', 'when'\]"):
         list(read_corpus(path).rows("text", "when"))
+
+
+def test_a_header_that_is_clearly_one_is_shown(tmp_path: Path) -> None:
+    """Identifiers with two usual names among them are a header; a first row of data stays hidden."""
+    path = tmp_path / "data.csv"
+    path.write_text("id,customer_ref,text\n1,a,b\n")
+    assert "it has id, customer_ref, text" in refused(path, column="nothing")
+    path.write_text("bluefalcon,redfox\nb,c\n")
+    assert "bluefalcon" not in refused(path, column="nothing")
+    path.write_text("id,text,met bluefalcon today\nb,c,d\n")
+    assert "bluefalcon" not in refused(path, column="nothing")

@@ -25,7 +25,10 @@ def test_anything_else_is_no_certificate(data: object) -> None:
 def test_the_page_states_the_promise_the_assumptions_and_what_is_not_covered(plan: hush.Plan) -> None:
     page = plan.certificate.to_markdown()
     assert all(line in page for line in (*ASSUMPTIONS, *NOT_COVERED))
-    assert f"For each of {len(plan.secret_ids)} secrets" in page
+    assert (
+        f"For each of {plan.certificate.num_found} secrets found in the data, and trivially for the other 1 listed"
+        in page
+    )
     assert repr(plan.noise_multiplier) in page
     assert plan.incidence.fingerprint in page
     assert "NOT A CERTIFICATE" not in page

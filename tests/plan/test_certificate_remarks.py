@@ -56,6 +56,15 @@ def test_a_plan_for_secrets_that_are_nowhere_says_so(secrets: int) -> None:
     plan = hush.make_plan(nowhere, prior=1e-6, ceiling=1e-3, batch_size=3, rounds=5)
     some = "The one secret is" if secrets == 1 else "Of the 3 secrets 3 are"
     assert [line.startswith(f"{some} in no listed example") for line in remarks_of(plan)] == [True]
+    assert "For each of 0 secrets found in the data" in plan.certificate.to_markdown()
+
+
+def test_the_headline_counts_the_secrets_that_were_found() -> None:
+    graph = hush.Incidence.from_pairs([0, 1], [2, 2], num_examples=20, num_secrets=80)
+    certificate = hush.make_plan(graph, prior=1e-6, ceiling=1e-3, batch_size=3, rounds=5).certificate
+    assert (certificate.num_found, certificate.num_secrets) == (1, 80)
+    page = certificate.to_markdown()
+    assert "For the one secret found in the data, and trivially for the other 79 listed: nobody" in page
 
 
 def test_canaries_are_told_from_secrets_by_their_ids() -> None:
@@ -87,7 +96,7 @@ def test_what_is_said_of_one_plan_cannot_be_left_out_whatever_format_is_stated(p
     silent = dataclasses.replace(plan.certificate, not_covered=NOT_COVERED)
     (folder / "certificate.json").write_text(json.dumps(stated | {"not_covered": list(NOT_COVERED)}))
     (folder / "certificate.md").write_text(silent.to_markdown())
-    for written in ("1.3", "1.2"):  # the second did not say it
+    for written in ("1.4", "1.2"):  # the second did not say it
         record = json.loads((folder / "plan.json").read_text()) | {"format": written}
         record["digests"] = {name: file_digest(folder / name) for name in FILES}
         record["digest"] = record_digest(record)

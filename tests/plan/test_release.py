@@ -163,6 +163,7 @@ SETTINGS: dict[str, Callable[[Certificate], Any]] = {
     "rounds": lambda it: it.rounds - 1,
     "kept_fraction": lambda it: 1.0 - it.kept_fraction / 2,
     "num_secrets": lambda it: it.num_secrets + 1,
+    "num_found": lambda it: it.num_found + 1,
     "strictest": lambda it: {**it.strictest, "largest_ceiling": 1e-9},
     "binding": lambda _: (),
     "curve": lambda it: {name: tuple((p, min(r, 2 * p)) for p, r in points) for name, points in it.curve.items()},

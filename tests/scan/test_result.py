@@ -83,7 +83,7 @@ def test_the_public_side_holds_no_text_and_the_owners_side_is_the_owners(tmp_pat
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     names = {path.name for path in (tmp_path / "scan").rglob("*") if path.is_file()}
     assert names == {"incidence.parquet", "secrets.parquet", "summary.json", "reasons.parquet", "examples.parquet",
-                     "counts.json", "texts.parquet", "review.html"}  # fmt: skip
+                     "counts.json", "texts.parquet", "review.html", "set_aside.parquet"}  # fmt: skip
 
 
 def test_the_public_side_alone_can_be_loaded_and_says_what_it_lacks(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_public_side_alone_can_be_loaded_and_says_what_it_lacks(tmp_path: Pa
     loaded = Scan.load(tmp_path / "scan")
     assert loaded.incidence == scan.incidence
     assert loaded.secrets.texts is None
-    own = {"pairs_from_copies", "skipped", "skipped_by_file"}
+    own = {"pairs_from_copies", "skipped", "skipped_by_file", "set_aside", "unfound_literals"}
     assert loaded.summary() == {name: value for name, value in scan.summary().items() if name not in own}
     with pytest.raises(hush.InvalidInput, match="the reasons are in owner/ of a scan"):
         list(loaded.why(example=0))
@@ -235,7 +235,8 @@ def test_the_temporary_side_goes_away_with_the_scan() -> None:
     assert scan.owner is not None
     folder = scan.owner.folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert {path.name for path in folder.iterdir()} == {"reasons.parquet", "examples.parquet", "counts.json"}
+    names = {"reasons.parquet", "examples.parquet", "set_aside.parquet", "counts.json"}
+    assert {path.name for path in folder.iterdir()} == names
     del scan
     assert not folder.exists()
 

@@ -13,6 +13,7 @@ from hush import __version__
 from hush.cli.accounting import calibrate, posterior
 from hush.cli.audit import audit, canaries
 from hush.cli.messages import DebugOption, QuietOption, VerboseOption, command, set_verbosity
+from hush.cli.options import OnceCommand
 from hush.cli.plan import frontier, plan
 from hush.cli.run import demo, init, run
 from hush.cli.scan import explain, scan
@@ -65,4 +66,4 @@ for _panel, _commands in {  # in the order of the help: what a new user needs co
     "Single numbers": (posterior, calibrate),
 }.items():
     for _command in _commands:
-        app.command(rich_help_panel=_panel)(command(_command))
+        app.command(cls=OnceCommand, rich_help_panel=_panel)(command(_command))

@@ -8,6 +8,7 @@ times nor losses: those depend on the secret draw.
 """
 
 import inspect
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -117,7 +118,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         set_verbosity(**verbosity)
         _escape_undecodable_names()
         try:
-            with _errors_shown(flags_of(function)):
+            with _closed_output_ignored(), _errors_shown(flags_of(function)):
                 if verbosity["quiet"] and verbosity["verbose"]:
                     raise InvalidInput("--quiet and --verbose contradict each other; pass one of them")
                 function(**arguments)
@@ -138,6 +139,47 @@ def _escape_undecodable_names() -> None:
     """Show file names that are not valid Unicode with escapes on standard output, as Python does on standard error."""
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # these escapes are valid in JSON, too
+
+
+@final
+class _ClosableOutput:
+    """Standard output that discards what nobody reads: after ``| head`` a command still ends with its own exit code."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._discard()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._discard()
+
+    def _discard(self) -> None:
+        """Sends everything from now on, also what is still buffered, to the null device."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _closed_output_ignored() -> Iterator[None]:
+    stream = sys.stdout
+    sys.stdout = _ClosableOutput(stream)
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        sys.stdout = stream
 
 
 @contextmanager

@@ -9,9 +9,10 @@ import inspect
 from collections.abc import Callable, Container, Mapping
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, final
 
 import typer
+from typer.core import TyperCommand, TyperOption
 from typer.models import ArgumentInfo, OptionInfo
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "ForceOption",
     "IncidenceArgument",
     "JsonOption",
+    "OnceCommand",
     "OneBound",
     "OneBoundOption",
     "PlanArgument",
@@ -94,6 +96,18 @@ def settings_from(model: "type[StageSettings]", options: Mapping[str, Any], **mo
         if value is not None or field.is_required():
             values[setting] = value
     return model(**values)
+
+
+@final
+class OnceCommand(TyperCommand):
+    """A command that refuses an option that is given twice, of which the first value would be lost."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in given:
+            if isinstance(parameter, TyperOption) and not parameter.multiple and given.count(parameter) > 1:
+                ctx.fail(f"{parameter.opts[0]} is given twice; give it once")
+        return super().parse_args(ctx, args)
 
 
 def _plain_value(value: Any) -> Any:

@@ -26,6 +26,7 @@ from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
     from hush.scan.engines import Engine
+    from hush.scan.reasons import SetAside
     from hush.scan.result import Scan
 
 __all__ = ["explain", "scan"]
@@ -101,6 +102,7 @@ def scan(
     """
     from hush.cli.checks import check_folder_free, check_outside_data, is_inside
     from hush.cli.results.accounting import print_json
+    from hush.cli.results.cautions import scan_cautions, scan_notes
     from hush.cli.results.scan import scan_record, show_scan
     from hush.run.job import unread_files
     from hush.scan.result import check_folder
@@ -131,9 +133,11 @@ def scan(
             notice=notices.append,
         )
     notices += [] if loaded.about_code else unread_files(data)
+    notices += scan_notes(result)
+    told = [*scan_cautions(result), *notices]
 
     def review(owner: Path) -> None:
-        write_review(result, owner / "review.html", source=data, notices=notices, show_text=show_text)
+        write_review(result, owner / "review.html", source=data, notices=told, show_text=show_text)
 
     with working("Writing the result"):
         result.save(output, also=review if html else None)
@@ -162,7 +166,8 @@ def explain(
     target: Annotated[
         str,
         typer.Argument(
-            help="An example, by number (from 0) or id; or a secret, by id, or by number with --secret.",
+            help="An example, by number (from 0) or id; or a secret, by id, by number with --secret, or by its text "
+            "with --show-text.",
             metavar="EXAMPLE|SECRET",
         ),
     ],
@@ -175,12 +180,14 @@ def explain(
     """Explain why an example contains a secret.
 
     For an example: which secrets it contains, and the reason for each. For a secret: its promise, which examples
-    contain it, and why. The text of secrets is shown only with --show-text.
+    contain it, and why. What a rule found and set aside is listed, too, with the reason. The text of secrets is shown
+    only with --show-text.
 
     Example: `hush explain found 12`, or `hush explain found customers-000003`
     """
     from hush.cli.results.accounting import print_json
-    from hush.cli.results.scan import explain_record, show_explanation
+    from hush.cli.results.scan import explain_record, set_aside_record, show_explanation, show_set_aside
+    from hush.scan.reasons import SetAside
     from hush.scan.result import Scan
 
     if example and secret:
@@ -192,7 +199,14 @@ def explain(
         loaded = Scan.load(folder)
     if loaded.owner is None:
         raise InvalidInput(f"{folder} has no owner/ folder, which holds the reasons; ask the owner of the scan")
-    number, is_example = _resolve_target(loaded, target, example=example, secret=secret)
+    found = _with_text(loaded, target) if show_text and not example else None
+    if isinstance(found, SetAside):
+        record = set_aside_record(found)
+        print_json(record) if json else show_set_aside(record, Console(), top=top)
+        return
+    number, is_example = (
+        (found, False) if found is not None else _resolve_target(loaded, target, example=example, secret=secret)
+    )
     chosen = {"example": number if is_example else None, "secret": None if is_example else number}
     record = explain_record(loaded, **chosen, show_text=show_text)
     print_json(record) if json else show_explanation(record, Console(), top=top)
@@ -208,6 +222,13 @@ def _scan_folder(folder: Path) -> Path:
     if "scan" not in RunRecord.read(paths.stages).stages:
         raise InvalidInput(f"{folder} holds no finished scan yet; continue it with hush run")
     return paths.scan
+
+
+def _with_text(scan: "Scan", text: str) -> "int | SetAside | None":
+    """The secret with this text, by number; or what was found with this text and set aside; None if there is none."""
+    if text in (scan.secrets.texts or ()) and text not in scan.secrets.ids:
+        return (scan.secrets.texts or ()).index(text)
+    return next((entry for entry in scan.set_aside() if entry.text == text), None)
 
 
 def _resolve_target(scan: "Scan", target: str, *, example: bool, secret: bool) -> tuple[int, bool]:

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-MAJOR, MINOR = 1, 3  # a newer minor version adds fields or rewords; a newer major one changes the meaning of a field
+MAJOR, MINOR = 1, 4  # a newer minor version adds fields or rewords; a newer major one changes the meaning of a field
 FORMAT = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
 SETTINGS = (
     "noise_multiplier",

@@ -143,6 +143,7 @@ class Plan:
             weights_gap=self.weights_gap,
             num_examples=self.incidence.num_examples,
             num_secrets=self.incidence.num_secrets,
+            num_found=self.incidence.num_secrets - unlisted_secrets(self.incidence),
             kept_fraction=self.kept_fraction,
             strictest={
                 "largest_prior": float(self.prior.max(initial=0.0)),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +27,22 @@ from hush.data.shards import ReadableShard, ShardSource
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.keys import DataKey
-from hush.scan.collect import Collector, Numbering, public_order, secret_table, unordered_secrets
+from hush.scan.collect import Collector, public_order, secret_table, unordered_secrets
 from hush.scan.engines import Engine
 from hush.scan.finders.literals import Literals
+from hush.scan.finders.unicode import caseless
 from hush.scan.hits import Finder, PreparedRule, Survey
 from hush.scan.near_copies import Copies
-from hush.scan.reasons import REASONS, ROW_GROUP, OwnerFiles, OwnerWriter, temporary_owner
+from hush.scan.reasons import (
+    REASONS,
+    ROW_GROUP,
+    SET_ASIDE,
+    SET_ASIDE_FILE,
+    OwnerFiles,
+    OwnerWriter,
+    UnfoundLiterals,
+    temporary_owner,
+)
 from hush.scan.result import Scan, ScannedTexts
 from hush.scan.shard_tasks import CountTask, FindTask, LiteralPassTask, MergedCounts
 from hush.secret_table import Secrets
@@ -93,26 +103,28 @@ def run_scan(
                 collector.add(shard.files, result)
                 report.task_done()
         if literal_pass:
-            literals = [_found_literals(rules[rule], collector.numberings[rule]) for rule in literal_pass]
+            literals = [_found_literals(rules[rule], collector, rule) for rule in literal_pass]
             search = LiteralPassTask(literals=literals, columns=columns, skip_bad=skip_bad)
             searched = shards if any(texts.values for texts in literals) else ()
             with closing(_results(engine, search, searched)) as results:
                 for result in results:
                     collector.add_literal_pass(result)
                     report.task_done()
+        unfound = _unfound_literals(finders, rules, collector, count, shards, engine)
     incidence, secrets, num_inherited = assemble(collector, rules, owner, copies)
     data_fingerprint = None
     if key is not None:
         fingerprint_N = collector.column("fingerprint")
         data_fingerprint = key.fingerprint_leaves([] if fingerprint_N is None else [fingerprint_N.tobytes()])
     write_example_index(collector, owner.folder / "examples.parquet", corpus.source)
-    owner.write_counts(skipped=collector.skipped, inherited=num_inherited)
+    owner.write_counts(skipped=collector.skipped, inherited=num_inherited, unfound=unfound)
     return Scan(
         incidence=incidence,
         secrets=secrets,
-        rules=tuple((rule.name, len(numbering)) for rule, numbering in zip(rules, collector.numberings, strict=True)),
+        rules=tuple((rule.name, int(collector.is_plausible(index).sum())) for index, rule in enumerate(rules)),
         skipped=sum(collector.skipped.values()),
         inherited=num_inherited,
+        unfound=unfound,
         data_fingerprint=data_fingerprint,
         owner=owner,
         data=_scanned_texts(corpus, find, collector) if keep_texts or collector.skipped else None,
@@ -145,9 +157,49 @@ def _finders(
     return tuple(next(surveyed) if isinstance(rule.finder, Survey) else rule.finder for rule in rules)
 
 
-def _found_literals(rule: PreparedRule, numbering: Numbering) -> Literals:
-    """The texts that a rule found, as literals for the second pass."""
-    return Literals(values=tuple(numbering.keys), whole_words=rule.literal_pass == "words")
+def _found_literals(rule: PreparedRule, collector: Collector, index: int) -> Literals:
+    """The texts that a rule found and did not set aside, as literals for the second pass; only distinctive ones."""
+    plausible = collector.is_plausible(index)
+    found = (key for number, key in enumerate(collector.numberings[index].keys) if plausible[number])
+    values = tuple(key for key in found if rule.distinctive is None or rule.distinctive(key))
+    return Literals(values=values, whole_words=rule.literal_pass == "words")
+
+
+def _unfound_literals(
+    finders: Sequence[Finder],
+    rules: Sequence[PreparedRule],
+    collector: Collector,
+    count: CountTask,
+    shards: Sequence[ReadableShard],
+    engine: Engine,
+) -> tuple[UnfoundLiterals, ...]:
+    """How many literals of each list are in no example, and how many of these are there in another case.
+
+    The second number takes another reading of the data, which is spared if all literals are found.
+    """
+    missing: dict[int, Literals] = {}
+    for index, finder in enumerate(finders):
+        if isinstance(finder, Literals) and (keys := collector.keys_without_hit(index)):
+            missing[index] = Literals(values=keys, ignore_case=True, whole_words=finder.whole_words)
+    sensitive = [index for index in missing if not cast(Literals, finders[index]).ignore_case]
+    in_another_case: dict[int, set[str]] = {index: set() for index in sensitive}
+    if sensitive:
+        task = LiteralPassTask(
+            literals=[missing[index] for index in sensitive], columns=count.columns, skip_bad=count.skip_bad
+        )
+        with closing(_results(engine, task, shards)) as results:
+            for result in results:
+                for index, hits in zip(sensitive, result.hits, strict=True):
+                    in_another_case[index].update(hits.keys)
+    return tuple(
+        UnfoundLiterals(
+            rule=rules[index].name,
+            listed=len(collector.numberings[index]),
+            in_no_example=len(literals.values),
+            in_another_case=sum(caseless(value) in in_another_case.get(index, ()) for value in literals.values),
+        )
+        for index, literals in missing.items()
+    )
 
 
 def _results(
@@ -188,7 +240,9 @@ def assemble(
 ) -> tuple[Incidence, Secrets, int]:
     """Incidence and secrets in public order, and the number of pairs that only copies add; writes the reasons."""
     offset_R = collector.offsets()
+    is_secret_S = np.concatenate([np.empty(0, np.bool_), *(collector.is_plausible(rule) for rule in range(len(rules)))])
     example_P, secret_P = collector.pairs()
+    example_P, secret_P = example_P[is_secret_S[secret_P]], secret_P[is_secret_S[secret_P]]
     num_found = len(example_P)
     inherited: list[tuple[InheritedPairs, CopyReasons]] = []
     for first_N, reasons in _copy_groups(collector, copies) if num_found else ():
@@ -201,7 +255,8 @@ def assemble(
     )
     unordered = unordered_secrets(rules, collector.numberings)
     order_S = public_order(unordered, provisional)
-    public_number_S = np.empty_like(order_S)
+    order_S = order_S[is_secret_S[order_S]]
+    public_number_S = np.full(len(unordered), -1)  # -1: set aside
     public_number_S[order_S] = np.arange(len(order_S))
     _write_reasons(collector, rules, owner, inherited, public_number_S)
     secrets = secret_table(unordered[number] for number in order_S.tolist())
@@ -215,15 +270,25 @@ def _write_reasons(
     inherited: Sequence[tuple["InheritedPairs", CopyReasons]],
     public_number_S: NDArray[np.int64],
 ) -> None:
-    """Writes reasons.parquet: the finders' reasons first, then those of inherited pairs."""
+    """Writes reasons.parquet, the finders' reasons first, then those of inherited pairs; and set_aside.parquet."""
     offset_R = collector.offsets()
     name_R = pa.array([rule.name for rule in rules], pa.string())
-    with OwnerWriter(owner.folder / "reasons.parquet", REASONS, kind="scan reasons") as writer:
+    keys = [key for numbering in collector.numberings for key in numbering.keys]
+    with (
+        OwnerWriter(owner.folder / "reasons.parquet", REASONS, kind="scan reasons") as writer,
+        OwnerWriter(owner.folder / SET_ASIDE_FILE, SET_ASIDE, kind="scan set aside") as set_aside,
+    ):
         for batch in collector.hits():
-            rule_H = batch.column("rule").to_numpy()
-            columns = {name: batch.column(name) for name in ("example", "reason", "begin", "end")}
-            secret_H = public_number_S[offset_R[rule_H] + batch.column("number").to_numpy()]
-            writer.write(columns | {"secret": secret_H, "rule": name_R.take(pa.array(rule_H))})
+            number_H = offset_R[batch.column("rule").to_numpy()] + batch.column("number").to_numpy()
+            secret_H = public_number_S[number_H]
+            for chosen_H, sink in ((secret_H >= 0, writer), (secret_H < 0, set_aside)):
+                if not chosen_H.any():
+                    continue
+                part = batch.filter(pa.array(chosen_H))
+                columns = {name: part.column(name) for name in ("example", "reason", "begin", "end")}
+                columns |= {"secret": secret_H[chosen_H], "rule": name_R.take(part.column("rule"))}
+                columns |= {} if sink is writer else {"text": [keys[number] for number in number_H[chosen_H].tolist()]}
+                sink.write(columns)
         for added, reasons in inherited:
             for part in added.parts(ROW_GROUP):
                 rule_H = np.searchsorted(offset_R, part.secret_H, side="right") - 1

@@ -2,7 +2,8 @@
 
 ``Collector`` takes the result of one shard after the other: hits go to a file on disk; in memory stay the secrets'
 keys, the pairs of example and secret, and a few numbers per example. Meanwhile secrets have provisional numbers: the
-declared secrets of a rule first, then the found ones in the order of their first occurrence in the data.
+declared secrets of a rule first, then the found ones in the order of their first occurrence in the data. Texts with
+doubtful hits only have such a number too; they are set aside at the end.
 
 That order would leak: an alphabetical list shows which secret is which, and an order of occurrence shows what comes
 before what in a text. So ``public_order`` sorts the secrets of each rule by their examples, then by their protection,
@@ -92,6 +93,7 @@ class Collector:
         self._pairs: list[list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = [[] for _ in finders]
         # For the second pass, per shard: examples before it, its examples, and the known spans of each rule.
         self._first_pass: list[tuple[int, int, list[NDArray[np.int64]]]] = []
+        self._plausible = [np.ones(len(numbering), dtype=np.bool_) for numbering in self.numberings]
         self._columns: dict[str, list[Any]] = {name: [] for name in EXAMPLE_COLUMNS}
         self._sink = hits_file.open("wb")
         self._writer = pa.ipc.new_stream(self._sink, HITS_SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4"))
@@ -133,6 +135,17 @@ class Collector:
     def offsets(self) -> NDArray[np.int64]:
         """The number of each rule's first secret among the secrets of all rules; the last entry is their total."""
         return np.cumsum([0, *map(len, self.numberings)])
+
+    def is_plausible(self, rule: int) -> NDArray[np.bool_]:
+        """Which secrets of a rule, by their provisional numbers, have a hit without doubt or are declared."""
+        return self._plausible[rule]
+
+    def keys_without_hit(self, rule: int) -> list[str]:
+        """The keys of a rule's declared secrets that no example contains so far. Private: they may be texts."""
+        has_hit = np.zeros(len(self.numberings[rule]), dtype=np.bool_)
+        for _, number_P in self._pairs[rule]:
+            has_hit[number_P] = True
+        return [key for key, hit in zip(self.numberings[rule].keys, has_hit.tolist(), strict=True) if not hit]
 
     def pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The examples and secrets of all distinct pairs that a finder reported."""
@@ -186,6 +199,10 @@ class Collector:
             begins.append(hits.begin_H)
             ends.append(hits.end_H)
             reasons.append(pa.array(hits.reasons, pa.large_string()).take(pa.array(hits.reason_H)))
+            plausible = self._plausible[rule]
+            plausible = np.concatenate([plausible, np.zeros(len(numbering) - len(plausible), dtype=np.bool_)])
+            plausible[number_H[~hits.is_doubtful_H]] = True
+            self._plausible[rule] = plausible
             if len(hits):
                 pair_P = np.unique(example_H * len(numbering) + number_H)
                 self._pairs[rule].append((pair_P // len(numbering), pair_P % len(numbering)))

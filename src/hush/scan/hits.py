@@ -5,7 +5,7 @@ time (shard_tasks.py). A hit says which example contains which secret, where in 
 Shapes: H hits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, Self, final, runtime_checkable
 
@@ -27,6 +27,7 @@ class Hits:
     example_H: the row in the block. key_H: the index into ``keys``. begin_H, end_H: the span of characters in the text,
     -1 if the finder does not know it. reason_H: the index into ``reasons``. keys identify the secrets of one rule and
     are private: they may be the secrets' text. reasons are sentences for the owner and never contain secret text.
+    doubtful: the reasons that state a doubt. A text with doubtful hits only is no secret: it is set aside.
     """
 
     example_H: NDArray[np.int64]
@@ -36,6 +37,7 @@ class Hits:
     reason_H: NDArray[np.int64]
     keys: tuple[str, ...]
     reasons: tuple[str, ...]
+    doubtful: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -48,6 +50,7 @@ class Hits:
         reason: ArrayLike = 0,
         begin: ArrayLike = -1,
         end: ArrayLike = -1,
+        doubtful: frozenset[str] = frozenset(),
     ) -> Self:
         """Hits from columns with one entry per hit; a single number applies to all hits."""
         example_H = np.asarray(example, dtype=np.int64).reshape(-1)
@@ -69,6 +72,7 @@ class Hits:
             reason_H=reason_H,
             keys=keys,
             reasons=reasons,
+            doubtful=doubtful,
         )
 
     @classmethod
@@ -110,7 +114,13 @@ class Hits:
             reason_H=reason_H,
             keys=keys,
             reasons=reasons,
+            doubtful=frozenset().union(*(hits.doubtful for _, hits in parts)),
         )
+
+    @property
+    def is_doubtful_H(self) -> NDArray[np.bool_]:
+        """Which of the hits are doubtful."""
+        return np.array([reason in self.doubtful for reason in self.reasons], dtype=np.bool_)[self.reason_H]
 
     def select(self, chosen_H: NDArray[np.bool_]) -> Self:
         """The chosen hits, with the same tables of keys and reasons."""
@@ -202,7 +212,8 @@ class PreparedRule:
 
     public_names: the keys of found secrets may be shown and become part of their public ids. literal_pass: the finder
     recognises secrets by context and may miss the same text in another context, so a second pass searches all examples
-    for the found keys, as any "text" or only as whole "words".
+    for the found keys, as any "text" or only as whole "words". distinctive: which keys the second pass searches for;
+    all of them if None.
     """
 
     name: str
@@ -210,6 +221,7 @@ class PreparedRule:
     protection: Protection
     public_names: bool = False
     literal_pass: Literal["text", "words"] | None = None
+    distinctive: Callable[[str], bool] | None = None
 
 
 # For the authors of finders
@@ -227,8 +239,13 @@ class SpanList:
         self._rows: dict[tuple[int, int, int, int, int], None] = {}
         self._keys: dict[str, int] = {}
         self._reasons: dict[str, int] = {}
+        self._doubtful: set[str] = set()
 
-    def add(self, example: int, begin: int, end: int, key: str, reason: str) -> None:
+    def add(self, example: int, begin: int, end: int, key: str, reason: str, *, doubt: str | None = None) -> None:
+        """Adds a hit; a doubt about it becomes part of its reason."""
+        if doubt is not None:
+            reason = f"{reason}: {doubt}"
+            self._doubtful.add(reason)
         key_number = self._keys.setdefault(key, len(self._keys))
         reason_number = self._reasons.setdefault(reason, len(self._reasons))
         self._rows[example, begin, end, key_number, reason_number] = None
@@ -237,7 +254,8 @@ class SpanList:
         """All hits, sorted by example and span; keys and reasons in the order of their first use."""
         example, begin, end, key, reason = zip(*sorted(self._rows), strict=True) if self._rows else ((),) * 5
         keys, reasons = tuple(self._keys), tuple(self._reasons)
-        return Hits.of(example, key, keys=keys, reasons=reasons, reason=reason, begin=begin, end=end)
+        doubtful = frozenset(self._doubtful)
+        return Hits.of(example, key, keys=keys, reasons=reasons, reason=reason, begin=begin, end=end, doubtful=doubtful)
 
     def __repr__(self) -> str:
         return f"SpanList({len(self._rows)} hits of {len(self._keys)} secrets)"

@@ -2,7 +2,8 @@
 
 reasons.parquet   example, secret, rule, reason, begin, end: at least one row for every pair
 examples.parquet  id, file, row and, with a key, the row's fingerprint
-counts.json       skipped rows of each file, and the number of pairs that only copies add
+set_aside.parquet example, rule, reason, begin, end, text: what a rule found and doubts, so that it is no secret
+counts.json       skipped rows of each file, the number of pairs that only copies add, literals in no example
 
 Files are read in batches; a query about one example reads only the row groups that may contain it.
 """
@@ -11,9 +12,9 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -25,7 +26,16 @@ from numpy.typing import NDArray
 from hush.errors import InvalidInput
 from hush.storage import parquet_file
 
-__all__ = ["ROW_GROUP", "OwnerFiles", "OwnerWriter", "temporary_owner"]
+__all__ = [
+    "ROW_GROUP",
+    "SET_ASIDE",
+    "SET_ASIDE_FILE",
+    "OwnerFiles",
+    "OwnerWriter",
+    "SetAside",
+    "UnfoundLiterals",
+    "temporary_owner",
+]
 
 
 ROW_GROUP = 50_000  # rows of a row group, or fewer if they reach the bytes below
@@ -40,6 +50,40 @@ REASONS = pa.schema(
         "end": pa.int64(),
     }
 )
+TEXT = pa.field("text", pa.large_string())
+SET_ASIDE_FILE = "set_aside.parquet"
+SET_ASIDE = pa.schema([*(REASONS.field(name) for name in ("example", "rule", "reason", "begin", "end")), TEXT])
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """A text that a rule found and doubts, so that it is no secret. why: for each detector, without the text.
+
+    examples: the examples that contain it, ascending.
+    """
+
+    rule: str
+    why: str
+    examples: tuple[int, ...]
+    text: str = field(repr=False)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfoundLiterals:
+    """Literals of a rule's list that are in no example; of these, how many are there in upper or lower case."""
+
+    rule: str
+    listed: int
+    in_no_example: int
+    in_another_case: int
+
+    def __str__(self) -> str:
+        each = f"{self.in_no_example:,} of the {self.listed:,} literals of rule {self.rule} are in no example"
+        if not self.in_another_case:
+            return f"{each}, in upper or lower case"
+        return f"{each}; with ignore_case: true, {self.in_another_case:,} of them would be found"
 
 
 @final
@@ -63,6 +107,23 @@ class OwnerFiles:
                         kept_H &= batch.column("secret").to_numpy() == secret
                     if kept_H.any():
                         yield batch.filter(pa.array(kept_H))
+
+    def set_aside(self) -> list[SetAside]:
+        """What rules found and doubt, the texts in most examples first."""
+        if not (self.folder / SET_ASIDE_FILE).is_file():  # a scan by an earlier version
+            return []
+        found: dict[tuple[str, str], tuple[dict[int, None], dict[str, None]]] = {}
+        with self._opened(SET_ASIDE_FILE) as file:
+            for batch in file.iter_batches(ROW_GROUP, use_threads=False):
+                for row in batch.to_pylist():
+                    examples, reasons = found.setdefault((row["rule"], row["text"]), ({}, {}))
+                    examples[row["example"]] = None
+                    reasons[row["reason"]] = None
+        listed = [
+            SetAside(rule=rule, why="; ".join(reasons), examples=tuple(sorted(examples)), text=text)
+            for (rule, text), (examples, reasons) in found.items()
+        ]
+        return sorted(listed, key=lambda entry: (-len(entry.examples), entry.examples, entry.why))
 
     def examples(self, *columns: str) -> Iterator[pa.RecordBatch]:
         """These columns of examples.parquet (all if none is named); row i is example i."""
@@ -97,9 +158,13 @@ class OwnerFiles:
         """The number of pairs that only copies add."""
         return self._counts()["pairs_from_copies"]
 
-    def write_counts(self, *, skipped: dict[str, int], inherited: int) -> None:
+    def unfound(self) -> tuple[UnfoundLiterals, ...]:
+        """Literals of the rules' lists that are in no example."""
+        return tuple(UnfoundLiterals(**entry) for entry in self._counts().get("unfound_literals", ()))
+
+    def write_counts(self, *, skipped: dict[str, int], inherited: int, unfound: Sequence[UnfoundLiterals] = ()) -> None:
         """Writes counts.json."""
-        counts = {"skipped": skipped, "pairs_from_copies": inherited}
+        counts = {"skipped": skipped, "pairs_from_copies": inherited, "unfound_literals": [*map(asdict, unfound)]}
         (self.folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
 
     def _counts(self) -> dict[str, Any]:

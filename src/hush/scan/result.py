@@ -2,8 +2,8 @@
 
 public/incidence.parquet, secrets.parquet   the graph and the protections, input of hush plan
 public/summary.json                         counts of what is in them, and their SHA-256
-owner/reasons.parquet, examples.parquet, counts.json, texts.parquet; data.parquet if the examples are not the rows of
-the input (rows were skipped, or files were cut into chunks); readable by the owner alone
+owner/reasons.parquet, examples.parquet, set_aside.parquet, counts.json, texts.parquet; data.parquet if the examples are
+not the rows of the input (rows were skipped, or files were cut into chunks); readable by the owner alone
 
 Guarantee: apart from the keyed fingerprint of the data, the public side is a function of the graph, the protections and
 the public names of rules and secrets. How the graph came about (copies, skipped rows) is not in it.
@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hush.data.shards import ShardSource
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
-from hush.scan.reasons import OwnerFiles, OwnerWriter
+from hush.scan.reasons import SET_ASIDE_FILE, OwnerFiles, OwnerWriter, SetAside, UnfoundLiterals
 from hush.scan.shard_tasks import keyed_hashes
 from hush.secret_table import Secrets
 from hush.storage import file_digest, record_digest, whole_folder
@@ -39,9 +39,9 @@ DATA_FILE, TEXTS_FILE = "data.parquet", "texts.parquet"
 FORMAT_1_COUNTS = "skipped.json"  # written by the format "hush scan 1"
 KNOWN_FILES = {
     "public": {*PUBLIC_FILES, "summary.json"},
-    "owner": {*OWNER_FILES, DATA_FILE, TEXTS_FILE, "review.html", FORMAT_1_COUNTS},
+    "owner": {*OWNER_FILES, SET_ASIDE_FILE, DATA_FILE, TEXTS_FILE, "review.html", FORMAT_1_COUNTS},
 }
-OWNER_ONLY_FIELDS = ("pairs_from_copies", "skipped", "skipped_by_file")  # of a summary
+OWNER_ONLY_FIELDS = ("pairs_from_copies", "skipped", "skipped_by_file", "set_aside", "unfound_literals")  # of a summary
 NUM_LISTED = 10  # secrets and examples listed in a summary
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
@@ -84,7 +84,8 @@ class Scan:
     """Which examples contain which secrets, the protection of each secret, and the reason for each pair.
 
     rules: name and number of secrets of each rule, in the order of the secrets. skipped: rows that could not be read;
-    inherited: pairs that only copies add; both are known to the owner only, and 0 without the owner's files.
+    inherited: pairs that only copies add; unfound: literals in no example, by rule; all three are known to the owner
+    only, and 0 or empty without the owner's files.
     data_fingerprint: of the examples' texts, under the owner's key. owner: the owner's files; None if only the public
     side is present. data: where to read the texts again, if they must be saved with the scan.
     """
@@ -94,6 +95,7 @@ class Scan:
     rules: tuple[tuple[str, int], ...]
     skipped: int = 0
     inherited: int = 0
+    unfound: tuple[UnfoundLiterals, ...] = ()
     data_fingerprint: str | None = None
     owner: OwnerFiles | None = None
     data: ScannedTexts | None = None
@@ -125,6 +127,10 @@ class Scan:
         with_span = (reason for reason in self.why(example=example) if reason.has_span)
         return sorted(with_span, key=lambda reason: (reason.begin, reason.end, reason.secret))
 
+    def set_aside(self) -> list[SetAside]:
+        """What rules found and doubt, so that it is not protected; the texts in most examples first."""
+        return self._owner().set_aside()
+
     def summary(self) -> dict[str, Any]:
         """Sizes, their distribution and the largest; with the owner's files also copies and skipped rows. No text."""
         by_secret, by_example = self.incidence.examples_per_secret, self.incidence.secrets_per_example
@@ -132,6 +138,7 @@ class Scan:
         if self.owner is not None:
             by_file = self.owner.skipped() if self.skipped else {}
             owner_only = {"pairs_from_copies": self.inherited, "skipped": self.skipped, "skipped_by_file": by_file}
+            owner_only |= {"set_aside": self._set_aside_by_reason(), "unfound_literals": [*map(asdict, self.unfound)]}
         return {
             "examples": self.incidence.num_examples,
             "examples_with_secrets": int(np.count_nonzero(by_example)),
@@ -157,6 +164,22 @@ class Scan:
             "data_fingerprint": self.data_fingerprint,
             **owner_only,
         }
+
+    def _set_aside_by_reason(self) -> list[dict[str, Any]]:
+        """How many texts each rule sets aside for each reason, and in how many examples; most examples first."""
+        groups: dict[tuple[str, str], list[SetAside]] = {}
+        for entry in self.set_aside():
+            groups.setdefault((entry.rule, entry.why), []).append(entry)
+        rows = [
+            {
+                "rule": rule,
+                "why": why,
+                "texts": len(entries),
+                "examples": len(set().union(*(entry.examples for entry in entries))),
+            }
+            for (rule, why), entries in groups.items()
+        ]
+        return sorted(rows, key=lambda row: (-row["examples"], -row["texts"], row["rule"], row["why"]))
 
     def save(self, folder: str | os.PathLike[str], *, also: Callable[[Path], None] | None = None) -> None:
         """Writes the scan as a folder, atomically; an older scan there is replaced.
@@ -269,8 +292,9 @@ def save_scan(scan: Scan, folder: Path, also: Callable[[Path], None] | None) -> 
 
 
 def _save_owner(scan: Scan, files: OwnerFiles, public: Path, owner: Path) -> None:
-    for name in OWNER_FILES:
-        shutil.copyfile(files.folder / name, owner / name)
+    for name in (*OWNER_FILES, SET_ASIDE_FILE):
+        if name in OWNER_FILES or (files.folder / name).is_file():  # a scan by an earlier version set nothing aside
+            shutil.copyfile(files.folder / name, owner / name)
     texts = None if scan.secrets.texts is None else owner / TEXTS_FILE
     scan.secrets.to_parquet(public / "secrets.parquet", texts_path=texts)
     if scan.data is not None:
@@ -316,6 +340,7 @@ def load_scan(folder: Path) -> dict[str, Any]:
         "rules": tuple((rule["rule"], rule["secrets"]) for rule in record["rules"]),
         "skipped": 0 if files is None else sum(files.skipped().values()),
         "inherited": 0 if files is None else files.inherited(),
+        "unfound": () if files is None else files.unfound(),
         "data_fingerprint": record["data_fingerprint"],
         "owner": files,
     }

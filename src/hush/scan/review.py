@@ -1,8 +1,9 @@
 """The review of a scan: one HTML page in owner/ that the owner looks through before planning.
 
-It shows the secrets in most examples and the first pairs; all pairs are in reasons.parquet. It shows texts of secrets
-only if the owner asks for them. All content is escaped, the page loads nothing, and its content security policy forbids
-the browser to fetch anything. It works without scripts, which only add sorting and filtering.
+It shows the secrets in most examples, what was found and set aside, and the first pairs; all pairs are in
+reasons.parquet. It shows texts only if the owner asks for them. All content is escaped, the page loads nothing, and its
+content security policy forbids the browser to fetch anything. It works without scripts, which only add sorting and
+filtering.
 """
 
 import os
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
     from hush.protection import Protection
     from hush.scan.result import Scan
 
-__all__ = ["Table", "page", "review_html", "write_review"]
+__all__ = ["Table", "example_ids", "page", "review_html", "write_review"]
 
 
 MAX_SECRETS_SHOWN = 2000  # the secrets in most examples
+MAX_SET_ASIDE_SHOWN = 2000  # the texts in most examples
 MAX_PAIRS_SHOWN = 2000  # the first rows of reasons.parquet
 MAX_EXAMPLES_SHOWN = 50  # the examples with most secrets
 
@@ -90,8 +92,9 @@ def _tables(scan: "Scan", *, show_text: bool) -> Iterator[Table]:
         rows = list(zip(bins.labels, bins.count, strict=True))
         yield Table(title=title, columns=(title.split()[0].lower(), name), rows=rows, bars=1)
     yield _secrets(scan, show_text=show_text)
+    yield from _set_aside(scan, show_text=show_text)
     fullest = [int(index) for index in np.argsort(-by_example, kind="stable")[:MAX_EXAMPLES_SHOWN] if by_example[index]]
-    ids = _ids(scan, fullest)
+    ids = example_ids(scan, fullest)
     yield Table(
         title="Examples with most secrets",
         columns=("example", "id", "secrets"),
@@ -117,9 +120,28 @@ def _secrets(scan: "Scan", *, show_text: bool) -> Table:
     )
 
 
+def _set_aside(scan: "Scan", *, show_text: bool) -> Iterator[Table]:
+    entries = [] if scan.owner is None else scan.set_aside()
+    if not entries:
+        return
+    shown = entries[:MAX_SET_ASIDE_SHOWN]
+    ids = example_ids(scan, [entry.examples[0] for entry in shown])
+    part = _part(len(shown), len(entries), "the most widespread", "owner/set_aside.parquet")
+    yield Table(
+        title="Found but set aside",
+        note=f"A rule found these and doubts that they are secrets, so they are not protected. {part}",
+        columns=("rule", "why", "examples", "first example", *(("text",) if show_text else ())),
+        rows=[
+            (entry.rule, entry.why, len(entry.examples), ids.get(entry.examples[0]))
+            + ((entry.text,) if show_text else ())
+            for entry in shown
+        ],
+    )
+
+
 def _pairs(scan: "Scan", *, show_text: bool) -> Table:
     reasons = list(islice(scan.why(), MAX_PAIRS_SHOWN + 1))
-    ids = _ids(scan, [reason.example for reason in reasons])
+    ids = example_ids(scan, [reason.example for reason in reasons])
     rows: list[tuple[Cell, ...]] = []
     for reason in reasons[:MAX_PAIRS_SHOWN]:
         span = f"{reason.begin} to {reason.end}" if reason.has_span else ""
@@ -139,7 +161,7 @@ def _notes(notices: Sequence[str]) -> Iterator[Table]:
         yield Table(title="Notes", columns=("note",), rows=[(notice,) for notice in notices])
 
 
-def _ids(scan: "Scan", examples: Sequence[int]) -> dict[int, str]:
+def example_ids(scan: "Scan", examples: Sequence[int]) -> dict[int, str]:
     """The ids of these examples, in one pass over the index."""
     wanted, ids, before = np.unique(examples), dict[int, str](), 0
     for batch in () if scan.owner is None or not len(wanted) else scan.owner.examples("id"):

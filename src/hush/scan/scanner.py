@@ -216,14 +216,22 @@ def _patterns(rule: PatternsRule, rules: Rules, _: "Repository | None") -> Prepa
     )
 
 
-def _credentials(rule: CredentialsRule, rules: Rules, _: "Repository | None") -> PreparedRule:
+def _credentials(rule: CredentialsRule, rules: Rules, repository: "Repository | None") -> PreparedRule:
     from hush.scan.finders.credentials import Credentials
+    from hush.scan.finders.plausibility import is_distinctive
 
+    protection = rules.protection(rule)
     return PreparedRule(
         name=rule.name,
-        finder=Credentials(detectors=rule.detectors),
-        protection=rules.protection(rule),
-        literal_pass="text" if rule.everywhere else None,
+        finder=Credentials(
+            detectors=rule.detectors,
+            prior=min(protection.priors),
+            accept=rule.accept,
+            path_column=None if repository is None else "path",
+        ),
+        protection=protection,
+        literal_pass="words" if rule.everywhere else None,
+        distinctive=is_distinctive,
     )
 
 
@@ -255,8 +263,35 @@ def _code(rule: CodeRule, rules: Rules, repository: "Repository | None") -> Prep
         raise InvalidInput("it is about code; scan the folder of a repository, or drop the rule")
     from hush.scan.code.spread import CodeSecrets
 
-    finder = CodeSecrets.of(repository, code_settings(rule, rules))
+    settings = code_settings(rule, rules)
+    finder = CodeSecrets.of(repository, settings)
+    _check_matched(finder.contained.unmatched, rule, settings, repository)
     return PreparedRule(name=rule.name, finder=finder, protection=rules.protection(rule, rule.secrets[0].promise))
+
+
+def _check_matched(
+    unmatched: Sequence[str], rule: CodeRule, settings: "CodeSettings", repository: "Repository"
+) -> None:
+    """Refuses paths, owners and authors that match nothing, unless their secret or the whole rule is optional.
+
+    A typing error there would leave a project unprotected.
+    """
+    if rule.optional or not unmatched:
+        return
+    from hush.scan.code.spread import Evidence
+
+    optional = {secret.name for secret in rule.secrets if secret.optional}
+    evidence = Evidence(repository, settings)
+    allowed = {
+        sentence for secret in settings.secrets if secret.name in optional for sentence in evidence.unmatched(secret)
+    }
+    # Invalid lines of CODEOWNERS are reported, too; whoever wrote the rules cannot always mend that file.
+    wrong = [sentence for sentence in unmatched if sentence not in allowed and not sentence.startswith("line ")]
+    if wrong:
+        raise InvalidInput(
+            f"{'; '.join(wrong)}. What matches nothing protects nothing: correct it, or mark the secret with "
+            "optional: true"
+        )
 
 
 FINDERS: Mapping[str, Callable[[Any, Rules, "Repository | None"], PreparedRule]] = {

@@ -54,10 +54,20 @@ def test_a_whole_key_is_one_key_whatever_stands_around_it(lines: list[str], befo
     assert [text[begin:end] for begin, end in private_keys(text)] == [whole]
 
 
+@given(keys, st.data())
+def test_a_piece_with_an_end_of_the_key_is_found_with_its_content(lines: list[str], data: st.DataObject) -> None:
+    """All keys of a kind share the first line and the last: alone they are no secret, and reveal nothing of one."""
+    cut = data.draw(st.integers(2, len(lines) - 2))
+    for piece in ("".join(lines[:cut]), "".join(lines[cut:])):
+        text = f"a first line\n{piece}a last line\n"
+        ((begin, end),) = private_keys(text)
+        assert text[begin:end] == piece.strip().strip("-")
+
+
 @given(keys, keys)
 def test_a_key_without_its_end_does_not_swallow_the_next_one(cut: list[str], lines: list[str]) -> None:
     text = "".join(cut[:3] + lines)
-    first = cut[0].strip().strip("-")
+    first = "".join(cut[:3]).strip().lstrip("-")
     assert sorted(text[begin:end] for begin, end in private_keys(text)) == sorted([first, "".join(lines).strip()])
 
 

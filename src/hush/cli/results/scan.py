@@ -1,5 +1,6 @@
 """Output of ``hush scan`` and ``hush explain``: one record per result, printed as JSON or as tables."""
 
+import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,17 +13,27 @@ from rich.table import Table
 from rich.text import Text
 
 from hush.cli.results.accounting import Record
-from hush.cli.results.cautions import graph_cautions, show_cautions
+from hush.cli.results.cautions import graph_cautions, scan_cautions, show_cautions
 from hush.console import counted, plain, rounded_down, rounded_up, show_rows
 from hush.plan.plan import unlisted_secrets
 from hush.scan.causes import causes
+from hush.scan.reasons import SetAside
 from hush.scan.result import Histogram, Scan, histogram_of
+from hush.scan.review import example_ids
 
-__all__ = ["explain_record", "scan_record", "show_explanation", "show_scan"]
+__all__ = [
+    "explain_record",
+    "scan_record",
+    "set_aside_record",
+    "show_explanation",
+    "show_scan",
+    "show_set_aside",
+]
 
 
 BAR_WIDTH = 40  # characters of the longest bar
 MAX_LISTED_CAUSES = 3  # of a secret
+MAX_LISTED_REASONS = 12  # for which rules set findings aside
 MAX_LISTED_FILES = 5  # files with skipped rows that are listed
 SUGGESTED_BATCH_SIZE, SUGGESTED_ROUNDS = 256, 1000  # in the command for the next step
 
@@ -34,6 +45,8 @@ def scan_record(scan: Scan, folder: Path, source: str, options: Mapping[str, obj
         text_of = dict(zip(scan.secrets.ids, scan.secrets.texts, strict=True))
         for row in summary["most_widespread"]:
             row["text"] = text_of[row["secret"]]
+    for row in summary["most_widespread"]:
+        row["why"] = next(scan.why(secret=row["secret"])).reason
     for name, counts in (
         ("examples_per_secret", scan.incidence.examples_per_secret),
         ("secrets_per_example", scan.incidence.secrets_per_example),
@@ -47,10 +60,11 @@ def scan_record(scan: Scan, folder: Path, source: str, options: Mapping[str, obj
         "folder": str(folder),
         "data": data,
         "review": str(folder / "owner" / "review.html") if (folder / "owner" / "review.html").is_file() else None,
+        "explain": _explain_command(summary, folder),
         "next": _plan_command(scan, folder, data, options),
         "causes": _causes(scan, [row["secret"] for row in summary["most_widespread"]]),
         "unlisted": unlisted_secrets(scan.incidence),
-        "cautions": graph_cautions(scan.incidence),
+        "cautions": [*graph_cautions(scan.incidence), *scan_cautions(scan)],
     }
 
 
@@ -72,6 +86,13 @@ def _causes(scan: Scan, secret_ids: Sequence[str]) -> list[Record]:
     ]
 
 
+def _explain_command(summary: Record, folder: Path) -> str:
+    """The command that explains the secret in most examples, or the first example if there is no secret."""
+    widespread: list[Record] = summary["most_widespread"]
+    target = widespread[0]["secret"] if widespread else "0"
+    return " ".join(shlex.quote(str(word)) for word in ("hush", "explain", folder, target))
+
+
 def _plan_command(scan: Scan, folder: Path, data: str, options: Mapping[str, object]) -> str:
     """The command that plans for this scan; with a key, bound to the data."""
     public = folder / "public"
@@ -81,7 +102,9 @@ def _plan_command(scan: Scan, folder: Path, data: str, options: Mapping[str, obj
         for name, value in options.items():
             words += [] if value is None else [name, value]
     batch = max(1, min(SUGGESTED_BATCH_SIZE, scan.incidence.num_examples // 10))
-    words += ["--batch-size", batch, "--rounds", SUGGESTED_ROUNDS, "--output", "my-plan"]
+    names = (f"my-plan-{number}" if number > 1 else "my-plan" for number in itertools.count(1))
+    output = next(name for name in names if not Path(name).exists())
+    words += ["--batch-size", batch, "--rounds", SUGGESTED_ROUNDS, "--output", output]
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
@@ -107,6 +130,7 @@ def show_scan(record: Record, console: Console) -> None:
     ):
         _show_histogram(console, title, Histogram(**record[name]["histogram"]))
     _show_largest(record, console)
+    _show_set_aside_counts(record["set_aside"], console)
     if record["skipped"]:
         files: dict[str, int] = record["skipped_by_file"]
         named = ", ".join(f"{name} {count:,}" for name, count in list(files.items())[:MAX_LISTED_FILES])
@@ -120,8 +144,9 @@ def show_scan(record: Record, console: Console) -> None:
         line = f"The examples are not the rows of the source: plan for {record['data']}, and train on it."
         console.print(plain(line), soft_wrap=True)
     if record["review"] is not None:
-        console.print(Text(f"Review: {record['review']}"), soft_wrap=True)
-    console.print(Text(f"Reasons: hush explain {shlex.quote(record['folder'])} EXAMPLE or SECRET"), soft_wrap=True)
+        line = f"Review what was found, most widespread first, before you plan: {record['review']}"
+        console.print(Text(line), soft_wrap=True)
+    console.print(Text(f"Reasons: {record['explain']}"), soft_wrap=True)
     console.print(Text(f"Next: {record['next']}"), soft_wrap=True)
     show_cautions(record["cautions"], console)
     console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")
@@ -131,9 +156,11 @@ def _show_largest(record: Record, console: Console) -> None:
     widespread: list[Record] = record["most_widespread"]
     if widespread:
         texts = ["text"] if "text" in widespread[0] else []
-        rows = [[row["secret"], f"{row['examples']:,}", *(row[name] for name in texts)] for row in widespread]
+        rows = [
+            [row["secret"], f"{row['examples']:,}", row["why"], *(row[name] for name in texts)] for row in widespread
+        ]
         console.print(Text("Most widespread secrets", style="bold"))
-        show_rows(console, ["secret", "examples", *texts], rows)
+        show_rows(console, ["secret", "examples", "first found by", *texts], rows)
     _show_causes(record["causes"], console)
     crowded: list[Record] = record["most_secrets"]
     if crowded:
@@ -151,6 +178,19 @@ def _show_causes(rows: Sequence[Record], console: Console) -> None:
         console.print()
 
 
+def _show_set_aside_counts(rows: list[Record], console: Console) -> None:
+    """What rules found and set aside, by reason, in most examples first."""
+    if not rows:
+        return
+    console.print(Text("Found but set aside, so not protected", style="bold"))
+    cells = [
+        [row["rule"], row["why"], f"{row['texts']:,}", f"{row['examples']:,}"] for row in rows[:MAX_LISTED_REASONS]
+    ]
+    show_rows(console, ["rule", "why", "texts", "examples"], cells)
+    if len(rows) > MAX_LISTED_REASONS:
+        console.print(f"and {counted(len(rows) - MAX_LISTED_REASONS, 'more reason')}; all are in the review")
+
+
 def _show_histogram(console: Console, title: str, bins: Histogram) -> None:
     if not bins.count:
         return
@@ -163,10 +203,13 @@ def _show_histogram(console: Console, title: str, bins: Histogram) -> None:
 
 def explain_record(scan: Scan, *, example: int | None, secret: int | None, show_text: bool) -> Record:
     """An example or a secret, and the reason of each of its pairs."""
-    reasons = [
+    reasons: list[Record] = [
         {name: getattr(reason, name) for name in ("example", "secret_id", "rule", "reason", "begin", "end")}
         for reason in scan.why(example=example, secret=secret)
     ]
+    if secret is not None:
+        ids = example_ids(scan, [reason["example"] for reason in reasons])
+        reasons = [reason | {"example_id": ids.get(reason["example"])} for reason in reasons]
     texts = scan.secrets.texts if show_text else None
     if texts is not None:
         text_of = dict(zip(scan.secrets.ids, texts, strict=True))
@@ -175,6 +218,13 @@ def explain_record(scan: Scan, *, example: int | None, secret: int | None, show_
     if example is not None:
         place: dict[str, Any] = {} if scan.owner is None else scan.owner.example(example)
         target["example"] = {"number": example} | {name: place.get(name) for name in ("id", "file", "row")}
+        set_aside = [] if scan.owner is None else scan.set_aside()
+        target["set_aside"] = [
+            {"rule": entry.rule, "why": entry.why, "examples": len(entry.examples)}
+            | ({"text": entry.text} if show_text else {})
+            for entry in set_aside
+            if example in entry.examples
+        ]
     if secret is not None:
         target["secret"] = {
             "number": secret,
@@ -204,18 +254,38 @@ def show_explanation(record: Record, console: Console, *, top: int) -> None:
         text = f" Its text: {about['text']}" if "text" in about else ""
         console.print(plain(f"{line}; promised: {', '.join(points)}.{text}"), soft_wrap=True)
         _show_causes(record["causes"], console)
+    for entry in record.get("set_aside", ()):
+        text = f" Its text: {entry['text']}" if "text" in entry else ""
+        line = f"Found but set aside, so not protected: rule {entry['rule']}, {entry['why']}.{text}"
+        console.print(plain(line), soft_wrap=True)
     if not reasons:
         return
     texts = ["text"] if other == "secret_id" and "text" in reasons[0] else []
-    table = Table(other.removesuffix("_id"), "why", "characters", *texts, box=SIMPLE_HEAD)
+    ids = ["example_id"] if other == "example" else []
+    table = Table(other.removesuffix("_id"), *(["id"] if ids else []), "why", "characters", *texts, box=SIMPLE_HEAD)
     for column in table.columns:
         column.overflow = "fold"  # wrap a cell that is too wide instead of cutting it
     for reason in reasons[:top]:
         span = f"{reason['begin']} to {reason['end']}" if reason["begin"] >= 0 else ""
-        cells = (str(reason[other]), reason["reason"], span, *(reason[name] for name in texts))
+        cells = (str(reason[other]), *(reason[name] or "" for name in ids), reason["reason"], span)
+        cells += tuple(reason[name] for name in texts)
         table.add_row(*map(plain, cells))
     console.print(table)
     if len(reasons) > top:
         console.print(
             f"The first {top:,} of {counted(len(reasons), 'reason')}; --top or --json show more.", highlight=False
         )
+
+
+def set_aside_record(found: SetAside) -> Record:
+    """What a rule found and set aside; only the owner who has its text asks for it."""
+    return {"set_aside": {"rule": found.rule, "why": found.why, "text": found.text, "examples": list(found.examples)}}
+
+
+def show_set_aside(record: Record, console: Console, *, top: int) -> None:
+    """Print why a text was set aside, and in which examples it is."""
+    about = record["set_aside"]
+    examples: list[int] = about["examples"]
+    listed = ", ".join(map(str, examples[:top])) + (", …" if len(examples) > top else "")
+    line = f"Rule {about['rule']} found this text and set it aside, so it is not protected: {about['why']}."
+    console.print(plain(f"{line} It is in {counted(len(examples), 'example')}: {listed}."), soft_wrap=True)

@@ -1,6 +1,7 @@
 """Finders of secrets in text: words, literals, patterns, credentials, personal data, and fields beside the text.
 
-One file per kind: words.py, literals.py, patterns.py (and fields), credentials.py, personal.py. Every finder is a
+One file per kind: words.py, literals.py, patterns.py (and fields), credentials.py (with plausibility.py, which tells
+credentials from what only looks like one), personal.py. Every finder is a
 frozen dataclass with the interface ``Finder`` of hits.py (columns, declared, find) and is registered in the table
 ``FINDERS`` of scanner.py; ``Words`` is a ``Survey``, which makes its finder after counting. unicode.py has the Unicode
 tables and text_kernels.py the compiled loops that words and literals share.

@@ -1,12 +1,13 @@
 """The credentials rule: keys, tokens and passwords that the detectors of `detect-secrets` recognise, line by line.
 
-Detectors of a fixed format (a cloud's access key, a private key) always count. Guessing detectors (entropy, words like
-"password" before a quoted value) are filtered as in that library: no identifiers, sequences, templates, references or
-values without a letter. Comments that allow a value (``pragma: allowlist``) are ignored. Nothing is verified over the
-network.
+Not everything that a detector recognises is a credential. Each hit is examined (plausibility.py): a placeholder, a
+word, a digest or a text too short for its promise is a doubtful hit, whose reason says so. A text with doubtful hits
+only is set aside: it is listed for the owner and is no secret of the scan. Comments that allow a value (``pragma:
+allowlist``) are ignored. Nothing is verified over the network.
 
-Private keys (PEM of every kind, PGP, PuTTY's format) are found by hush itself. A key that was cut is found in each of
-its pieces: by its first line, by its last line, and between them as text that consists of wrapped base64 only.
+hush itself finds passwords and keys that are assigned without quotes, as in env and YAML files, and private keys (PEM
+of every kind, PGP, PuTTY's format). A private key that was cut is found in each of its pieces: by its first line and
+what follows, by its last line and what precedes it, and between them as text that consists of wrapped base64 only.
 """
 
 import difflib
@@ -17,16 +18,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any, final
+from typing import Any, Literal, final
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
+from hush.scan.finders.plausibility import TOO_SHORT, doubt, looks_random, most_values
 from hush.scan.hits import DeclaredSecret, Hits, SpanList, occurrences, pickled_fields
+from hush.scan.rules.promises import prior_among
 
 __all__ = ["Credentials", "private_keys"]
 
 
 PRIVATE_KEYS = "PrivateKeyDetector"  # replaced by ``private_keys``, which knows more formats
+KEYWORDS, JWT = "KeywordDetector", "JwtTokenDetector"
+NO_CREDENTIALS = ("IPPublicDetector",)  # looked for only if it is named
 LINE = re.compile(r"[^\r\n]+")
 # Some detectors return something else than the credential: a group with only the kind of the token, or the match with
 # its context. These patterns take the credential out of the whole match: their group, or all if they have none.
@@ -37,6 +42,15 @@ CREDENTIAL_IN_MATCH = {
     "GitLabTokenDetector": re.compile(r".+"),
     "NpmDetector": re.compile(r"_authToken=\s*([\w-]+)"),
 }
+WEB_TOKEN = re.compile(r"eyJ[\w=-]+\.[\w=-]+(?:\.[\w=-]*)?")  # that library's pattern leaves out the signature
+MAX_UNQUOTED_LINE = 1000  # characters
+# A name and a text that are a line of their own, mostly without quotes; the text must look random, or like a password.
+UNQUOTED = re.compile(
+    r"""\s*(?:(?:export|set|env|arg)\s+|-\s+|[-+]\s*)?(?P<name>[\w.-]*(?:pass(?:word|wd|phrase)?|pwd|secret|token|credential"""
+    r"""|(?:api|access|auth|account|private|service|signing|encryption|session|client|master)[_-]?key)[\w.-]*)"""
+    r"""\s*(?::=|=>|[:=])\s*(?P<quote>["']?)(?P<value>[^\s"'`,;(){}\[\]<>$]{8,})(?P=quote)\s*(?:[;,#].*)?""",
+    re.IGNORECASE,
+)
 # Detectors whose patterns backtrack over runs of spaces: hours for a line padded with thousands of them. They match at
 # most one space, and their credentials contain none, so runs of spaces are shortened for them.
 SLOW_ON_SPACES = ("CloudantDetector", "IbmCloudIamDetector", "IbmCosHmacDetector", "SoftlayerDetector")
@@ -51,6 +65,8 @@ MAX_KEY_CHARACTERS = 20_000  # more than a key of 16,384 bits; lines farther apa
 FULL_BASE64_LINE = re.compile(r"\s*[A-Za-z0-9+/]{60,76}\s")
 BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 CHECKSUM = re.compile(r"=[A-Za-z0-9+/]{4}")  # the second to last line in PGP
+# A line of a key: base64, or one of the settings that precede it, also as a string of a program.
+KEY_LINE = re.compile(r"""[\s"']*(?::?[\w-]*: [^"']{0,100}|=?[A-Za-z0-9+/]*={0,2})(?:\\[nr])*[\s"',;+\\]*""")
 MIN_MIDDLE_LINES = 3  # of a piece without first and last line
 # A middle piece contains all of these, which rules out hex digests and gene sequences.
 CHARACTER_CLASSES = (re.compile("[a-z]"), re.compile("[A-Z]"), re.compile("[0-9]"))
@@ -62,25 +78,31 @@ class Credentials:
     """Finds what these detectors detect; they are named by class or by type of secret, and None means all of them.
 
     A secret's key is the credential. A private key is found with all its lines if both ends are in one example; if it
-    is cut, each piece is found (``private_keys``).
+    is cut, each piece is found (``private_keys``). prior: the smallest that is promised for a credential; a text whose
+    format has fewer than 1 / prior values is too short for the promise. accept: "plausible" credentials, or "all" that
+    the detectors recognise; texts too short for the promise are refused in any case. path_column: the column with the
+    path of each example's file, if there is one.
 
     >>> Credentials(detectors=["AWS Access Key", "PrivateKeyDetector"]).detectors
     ('AWSKeyDetector', 'PrivateKeyDetector')
     """
 
     detectors: Sequence[str] | None = None
+    prior: float = 0.0
+    accept: Literal["plausible", "all"] = "plausible"
+    path_column: str | None = None
 
     def __post_init__(self) -> None:
         known = _known_detectors()
         if isinstance(self.detectors, str):
             raise InvalidInput("detectors is a string; pass a list of names")
-        names = known if self.detectors is None else self.detectors
-        chosen = [_detector_class(name, known) for name in names]
+        names = [name for name in known.values() if name not in NO_CREDENTIALS]
+        chosen = [_detector_class(name, known) for name in (names if self.detectors is None else self.detectors)]
         object.__setattr__(self, "detectors", tuple(dict.fromkeys(chosen)))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return ()
+        return () if self.path_column is None else (self.path_column,)
 
     @property
     def declared(self) -> Sequence[DeclaredSecret]:
@@ -90,42 +112,55 @@ class Credentials:
         from detect_secrets.settings import transient_settings
 
         hits = SpanList()
+        paths = [""] * len(block) if self.path_column is None else block.columns[self.path_column].to_pylist()
         # The detectors read process-wide settings; these verify nothing.
         with transient_settings({"plugins_used": [{"name": name} for name in self.detectors or ()]}):
-            for example, text in enumerate(block.strings):
+            for example, (text, path) in enumerate(zip(block.strings, paths, strict=True)):
                 for line in LINE.finditer(text):
-                    for name, value in self._values(line[0]):
+                    for detector, name, value in self._values(line[0]):
+                        doubtful = self._doubt(value, detector, line[0], path)
                         for begin in occurrences(text, value, *line.span()):
-                            hits.add(example, begin, begin + len(value), value, f"detector {name}")
+                            hits.add(example, begin, begin + len(value), value, f"detector {name}", doubt=doubtful)
                 for begin, end in private_keys(text) if PRIVATE_KEYS in (self.detectors or ()) else ():
-                    hits.add(example, begin, end, text[begin:end], "detector Private Key")
+                    doubtful = self._doubt(text[begin:end], PRIVATE_KEYS, "", path)
+                    hits.add(example, begin, end, text[begin:end], "detector Private Key", doubt=doubtful)
         return hits.hits()
 
-    def _values(self, line: str) -> Iterator[tuple[str, str]]:
-        """The credentials of a line, each with its detector's name."""
+    def _doubt(self, value: str, detector: str, line: str, path: str) -> str | None:
+        """Why a text that a detector found is set aside; None if it is not."""
+        reason = doubt(value, detector=detector, line=line, path=path) if self.accept == "plausible" else None
+        if reason is None and prior_among(most_values(value, detector=detector)) > self.prior > 0.0:
+            return TOO_SHORT
+        return reason
+
+    def _values(self, line: str) -> Iterator[tuple[str, str, str]]:
+        """The credentials of a line, each with its detector's class and the name of what it detects."""
         if line.isspace():
             return
-        for plugin, guesses, required in self._plugins:
+        for plugin, required in self._plugins:
             if required is not None and not required.search(line):
                 continue
-            for value in _matched(plugin, line):
-                if value and not (guesses and _is_false_positive(value, line, plugin)):
-                    yield plugin.secret_type, value
+            detector = type(plugin).__name__
+            values = dict.fromkeys(filter(None, _matched(plugin, line)))
+            yield from ((detector, plugin.secret_type, value) for value in values)
+            is_short = len(line) <= MAX_UNQUOTED_LINE and not values
+            unquoted = UNQUOTED.fullmatch(line) if detector == KEYWORDS and is_short else None
+            if unquoted is not None and _is_unquoted_credential(unquoted["name"], unquoted["value"]):
+                yield detector, plugin.secret_type, unquoted["value"]
 
     @cached_property
-    def _plugins(self) -> list[tuple[Any, bool, re.Pattern[str] | None]]:
-        """The detectors, whether each only guesses, and what a line must contain for it to find anything."""
+    def _plugins(self) -> list[tuple[Any, re.Pattern[str] | None]]:
+        """The detectors, and what a line must contain for each to find anything."""
         from detect_secrets.core.plugins.initialize import from_plugin_classname
-        from detect_secrets.plugins.base import RegexBasedDetector
         from detect_secrets.plugins.keyword import DENYLIST
 
         # Slow patterns, which search from every character to the end of the line, run only on lines that can match.
         required = {
-            "KeywordDetector": re.compile("|".join(DENYLIST), re.IGNORECASE),
+            KEYWORDS: re.compile("|".join([*DENYLIST, "pass", "token", "credential", "key"]), re.IGNORECASE),
             "NpmDetector": re.compile("_authToken="),
         }
         return [
-            (plugin, not isinstance(plugin, RegexBasedDetector), required.get(type(plugin).__name__))
+            (plugin, required.get(type(plugin).__name__))
             for plugin in map(from_plugin_classname, (name for name in self.detectors or () if name != PRIVATE_KEYS))
         ]
 
@@ -137,6 +172,9 @@ def _matched(plugin: Any, line: str) -> Iterator[str | None]:
     """The values that a detector finds in a line."""
     if type(plugin).__name__ in SLOW_ON_SPACES:
         line = SPACE_RUN.sub(" ", line)
+    if type(plugin).__name__ == JWT:
+        yield from (match[0] for match in WEB_TOKEN.finditer(line) if plugin.is_formally_valid(match[0]))
+        return
     credential_pattern = CREDENTIAL_IN_MATCH.get(type(plugin).__name__)
     if credential_pattern is None:
         yield from (secret.secret_value for secret in plugin.analyze_line(filename="", line=line, line_number=0))
@@ -170,29 +208,25 @@ def _detector_class(name: str, known: dict[str, str]) -> str:
     raise InvalidInput(f"one of the detectors does not exist; {hint}")
 
 
-def _is_false_positive(value: str, line: str, plugin: Any) -> bool:
-    from detect_secrets.filters import heuristic
-
-    return (
-        heuristic.is_sequential_string(value)
-        or heuristic.is_potential_uuid(value)
-        or heuristic.is_likely_id_string(value, line, plugin)
-        or heuristic.is_templated_secret(value)
-        or heuristic.is_prefixed_with_dollar_sign(value)
-        or heuristic.is_indirect_reference(line)
-        or heuristic.is_not_alphanumeric_string(value)
-    )
+def _is_unquoted_credential(name: str, value: str) -> bool:
+    """Whether a text without quotes is random, or a password with a symbol, and so no variable or expression."""
+    has_all = all(re.search(kind, value) for kind in ("[A-Za-z]", "[0-9]", r"[^\w.:/-]"))
+    return looks_random(value) or ("pass" in name.lower() and has_all)
 
 
 # Private keys
 
 
 def private_keys(text: str) -> Iterator[tuple[int, int]]:
-    """The spans of whole keys, and of the visible pieces of others: a first line, a last line, or a middle piece."""
+    """The spans of whole keys, and of the visible pieces of others.
+
+    A first line counts with the lines of the key that follow it, a last line with those before it; a middle piece is a
+    text of such lines only. A first or last line alone is no piece of a key, but a hit, for whoever decides about it.
+    """
     opened: dict[str, re.Match[str]] = {}  # by kind: the first line whose last line may follow
     for match in KEY_BOUNDARY.finditer(text):
         if not (match["kind"] and match["lead"] and match["trail"]):
-            yield match.span("line")
+            yield _with_body(text, match)
             continue
         first = opened.pop(match["kind"], None)
         if match["line"].startswith("BEGIN"):
@@ -201,12 +235,28 @@ def private_keys(text: str) -> Iterator[tuple[int, int]]:
             yield first.start(), match.end()
             continue
         else:
-            yield match.span("line")
+            yield _with_body(text, match)
         if first is not None:
-            yield first.span("line")
-    yield from (match.span("line") for match in opened.values())
+            yield _with_body(text, first)
+    yield from (_with_body(text, match) for match in opened.values())
     if FULL_BASE64_LINE.match(text) and _is_middle([line for line in text.split() if not CHECKSUM.fullmatch(line)]):
         yield len(text) - len(text.lstrip()), len(text.rstrip())
+
+
+def _with_body(text: str, match: re.Match[str]) -> tuple[int, int]:
+    """The span of a first or last line with the lines of the key next to it."""
+    begin, end = match.span("line")
+    if match["line"].startswith("END"):
+        for line in reversed(list(LINE.finditer(text, max(0, begin - MAX_KEY_CHARACTERS), match.start()))):
+            if not KEY_LINE.fullmatch(line[0]):
+                break
+            begin = line.start() + len(line[0]) - len(line[0].lstrip()) if line[0].strip() else begin
+        return begin, end
+    for line in LINE.finditer(text, match.end(), match.end() + MAX_KEY_CHARACTERS):
+        if not KEY_LINE.fullmatch(line[0]):
+            break
+        end = line.start() + len(line[0].rstrip()) if line[0].strip() else end
+    return begin, end
 
 
 def _is_middle(lines: list[str]) -> bool:

@@ -22,6 +22,7 @@ __all__ = ["Rules", "RulesFile", "document_error", "load_rules"]
 
 
 CANARY_RULE_NAME = "canary"  # ids that begin with it mark planted canaries, which a plan does not count as secrets
+CONFIG_SECTIONS = {"audit", "data", "model", "plan", "training"}  # of a config of hush run, never of a rules file
 LITERAL_FILE_ENDINGS = (".txt", ".csv", ".parquet")
 
 
@@ -133,6 +134,13 @@ class Rules:
 def load_rules(path: str | os.PathLike[str]) -> Rules:
     """The rules in a YAML file. One error lists all problems, by line, without quoting the file."""
     document = read_yaml(Path(path))
+    content = document.content
+    sections = sorted(CONFIG_SECTIONS.intersection(content)) if isinstance(content, Mapping) else []
+    if sections:
+        raise InvalidInput(
+            f"{path} is a config of a run, not a rules file: it has the section {' and '.join(sections)}; run it with "
+            "hush run, or move its rules to a file of their own, where promises are called defaults"
+        )
     return Rules.checked(document, Path(path).parent, str(path))
 
 

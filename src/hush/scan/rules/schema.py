@@ -146,7 +146,8 @@ class CredentialsRule(Model):
     name: Name
     find: Literal["credentials"]
     detectors: Texts | None = Field(default=None, description="a list of names of detectors")
-    everywhere: bool = True  # search all examples for the texts that were found in one
+    accept: Literal["plausible", "all"] = "plausible"
+    everywhere: bool = True  # search all examples for the distinctive texts that were found in one
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 
@@ -196,6 +197,7 @@ class CodeSecretRule(Model):
         default=None, description='a list of owners as in CODEOWNERS, such as ["@acme/billing"]'
     )
     authors: Texts | None = Field(default=None, description="a list of addresses, names or groups of authors")
+    optional: bool = Field(default=False, description=YES_OR_NO)  # paths, owners and authors may match nothing
     promise: Promise | None = Field(default=None, description=PROMISE)
 
     @model_validator(mode="after")
@@ -234,6 +236,7 @@ class CodeRule(Model):
         default=ContributorsRule(), description="a mapping with share, since, of or groups"
     )
     groups: dict[Name, Texts] = Field(default={}, description="a mapping from names of groups to lists of addresses")
+    optional: bool = Field(default=False, description=YES_OR_NO)  # for all its secrets
     promise: Promise | None = Field(default=None, description=PROMISE)
 
     @model_validator(mode="after")
