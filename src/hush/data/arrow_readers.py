@@ -16,7 +16,7 @@ from hush.data.parts import BLOCK_BYTES, BLOCK_ROWS, SHARD_BYTES, SHARD_ROWS, Co
 from hush.errors import InvalidInput
 from hush.storage import parquet_file
 
-__all__ = ["ParquetPart", "load_part"]
+__all__ = ["DatasetPart", "ParquetPart", "load_part"]
 
 
 BUFFER_BYTES = 2**20  # per column: a whole row group may be larger than memory
