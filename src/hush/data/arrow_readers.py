@@ -169,7 +169,8 @@ def load_part(source: str) -> Part:
             loaded: Any = datasets.load_from_disk(name)
             loaded = loaded[split] if isinstance(loaded, datasets.DatasetDict) else loaded
         else:
-            loaded = datasets.load_dataset(name, rest[0] if len(rest) == 2 else None, split=split)
+            config = rest[0] if len(rest) == 2 else None
+            loaded = datasets.load_dataset(name, config, split=split, trust_remote_code=False)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InvalidInput(
             f"{source} is not a file or folder here, and the datasets library cannot load it "

@@ -256,7 +256,7 @@ def _raw_text(row: Any) -> str:
     held = f"rows with the columns {', '.join(columns)}" if columns else f"rows of type {type(row).__name__}"
     return (
         f"train_dataset holds {held}, from which no input for the model comes; if it holds text, tokenise it first: "
-        "hush.train.language_models.tokenise(train_dataset, tokenizer, max_length=..., key=...), or "
+        "hush.train.tokenise(train_dataset, tokenizer, max_length=..., key=...), or "
         "train_dataset.map(...) that keeps the column of the text, and then pass key= and column= to have it checked"
     )
 
@@ -314,7 +314,7 @@ def checked_fingerprint(
         if found is None:
             raise InvalidInput(
                 "these TokenizedTexts hold tokens only, which say nothing about their texts; make them with "
-                "hush.train.language_models.tokenise(texts, tokenizer, max_length=..., key=key)",
+                "hush.train.tokenise(texts, tokenizer, max_length=..., key=key)",
                 setting="train_dataset",
             )
     else:
