@@ -15,7 +15,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from trainers import EXAMPLES, arguments, collator, texts, trainer_for, trainer_plan, weights
-from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding, PreTrainedTokenizerFast
+from transformers import (
+    DataCollatorForLanguageModeling,
+    DataCollatorForPermutationLanguageModeling,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerFast,
+)
 
 import hush
 from hush.errors import InvalidInput
@@ -286,6 +291,13 @@ def test_texts_that_were_not_tokenised_are_refused_in_our_words(
     assert lines[0]["text"] not in str(caught.value)
     with pytest.raises(InvalidInput, match="rows of type str"):
         trainer_for(plan, tmp_path / "out", train_dataset=strings(), data_collator=DataCollatorWithPadding(tokenizer()))
+
+
+def test_a_collator_that_fails_on_one_example_alone_is_named_before_training(plan: hush.Plan, tmp_path: Path) -> None:
+    collate = DataCollatorForPermutationLanguageModeling(tokenizer())
+    rows = [{"input_ids": [5] * (7 if number == EXAMPLES - 1 else 8)} for number in range(EXAMPLES)]
+    with pytest.raises(InvalidInput, match=r"DataCollatorForPermutation\w+ fails on example 39 alone \(ValueError"):
+        trainer_for(plan, tmp_path / "out", train_dataset=rows, data_collator=collate)
 
 
 # ---- subclasses ----

@@ -220,9 +220,11 @@ def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> 
 
 def check_collator(collate: Collate, data: Any, *, name: str) -> None:
     """Refuse data that the collator makes no input of, and a collator that ties examples together."""
-    numbers = sorted({place * (len(data) - 1) // max(1, MAX_CHECKED - 1) for place in range(MAX_CHECKED)})
-    rows = [data[number] for number in numbers if len(data)]
-    for row in rows[:1]:
+    numbers = (
+        sorted({place * (len(data) - 1) // (MAX_CHECKED - 1) for place in range(MAX_CHECKED)}) if len(data) else []
+    )
+    rows = [data[number] for number in numbers]
+    for number, row in zip(numbers, rows, strict=True):
         try:
             inputs = collated_alone(collate, row).keys() - {"labels"}
         except InvalidInput:
@@ -230,7 +232,7 @@ def check_collator(collate: Collate, data: Any, *, name: str) -> None:
         except Exception as error:
             if not _is_raw(row):
                 raise InvalidInput(
-                    f"{name} fails on example {numbers[0]} alone ({type(error).__name__}, shown above); every example "
+                    f"{name} fails on example {number} alone ({type(error).__name__}, shown above); every example "
                     "is collated by itself, so it must be able to make a batch of one"
                 ) from error
             inputs = set()
