@@ -160,6 +160,13 @@ def test_a_folder_is_as_readable_as_itself_all_the_way_down(tmp_path: Path) -> N
     ]  # fmt: skip
 
 
+def test_a_folder_that_finds_no_room_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="large") as caught, no_file_above(10), whole_folder(tmp_path / "new") as work:
+        (work / "file").write_text("much longer than that")
+    assert caught.value.filename == str(tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("size", [65, 10**6])
 def test_a_file_that_finds_no_room_is_named_and_leaves_what_was_there(tmp_path: Path, size: int) -> None:
     path = tmp_path / "kept"

@@ -74,7 +74,7 @@ def new_model(task: Task, start: Path | None) -> Any:
 
     still: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     if start is not None and start.is_dir():
-        pretrained: Any = BertForMaskedLM.from_pretrained(start, **still)
+        pretrained: Any = BertForMaskedLM.from_pretrained(start, trust_remote_code=False, **still)
         return pretrained.to(task.device).train()
     torch.manual_seed(0)
     config: Any = BertConfig(vocab_size=task.vocabulary, **BERT_TINY, **still, max_position_embeddings=512)

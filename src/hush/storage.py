@@ -65,9 +65,15 @@ def whole_file(path: str | os.PathLike[str], *, owner_only: bool = False) -> Ite
         temporary.replace(target)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = str(target)  # the error of a full disk names no file
+        if isinstance(error, OSError):
+            _name_file(error, target)
         raise
+
+
+def _name_file(error: OSError, path: Path) -> None:
+    """Name the file in an error that names none, as that of a full disk."""
+    if error.errno is not None and error.filename is None:
+        error.filename = str(path)
 
 
 @contextmanager
@@ -99,6 +105,9 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             with suppress(OSError):  # the new folder is in place; what is left of the old one is a left-over
                 discard(aside)
         flush(target.parent)
+    except OSError as error:
+        _name_file(error, target)
+        raise
     finally:
         shutil.rmtree(work, ignore_errors=True)  # the unfinished folder, or after the exchange the old one
 

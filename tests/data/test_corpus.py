@@ -323,7 +323,8 @@ def test_a_name_its_configuration_and_its_split_reach_the_library(monkeypatch: p
     datasets = pytest.importorskip("datasets")
     asked: list[tuple[object, ...]] = []
 
-    def load(name: str, config: str | None, *, split: str) -> Any:
+    def load(name: str, config: str | None, *, split: str, trust_remote_code: bool) -> Any:
+        assert not trust_remote_code
         asked.append((name, config, split))
         if name == "gone":
             raise ConnectionError(SECRET)

@@ -117,8 +117,8 @@ def test_packing_and_buckets_without_lengths_are_refused(plan: hush.Plan, tmp_pa
 
 
 def test_a_collator_that_masks_by_a_known_seed_is_refused(plan: hush.Plan, tmp_path: Path) -> None:
-    words = Tokenizer(WordLevel({"a": 0, "[MASK]": 1}))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, mask_token="[MASK]")
+    words = Tokenizer(WordLevel({"[PAD]": 0, "[MASK]": 1}))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, mask_token="[MASK]", pad_token="[PAD]")
     with pytest.raises(InvalidInput, match=r"seed=3\) masks by a known random stream"):
         trainer_for(plan, tmp_path / "out", data_collator=DataCollatorForLanguageModeling(tokenizer, seed=3))
     trainer_for(plan, tmp_path / "out", data_collator=DataCollatorForLanguageModeling(tokenizer))

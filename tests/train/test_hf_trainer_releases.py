@@ -14,6 +14,7 @@ import hush
 from hush.errors import InvalidInput
 from hush.train.hf_trainer_releases import move_into_place
 from hush.train.run_folder import RunLog
+from limits import no_file_above
 
 
 def test_a_model_that_no_ledger_knows_is_not_saved(plan: hush.Plan, tmp_path: Path) -> None:
@@ -22,6 +23,14 @@ def test_a_model_that_no_ledger_knows_is_not_saved(plan: hush.Plan, tmp_path: Pa
         broken.train()
     with pytest.raises(InvalidInput, match="after round 3 without releasing it"):
         broken.save_model(str(tmp_path / "saved"))
+
+
+@pytest.mark.parametrize("size", [100, 2000, 140_000])
+def test_a_full_disk_names_the_file(plan: hush.Plan, tmp_path: Path, size: int) -> None:
+    trainer = trainer_for(plan, tmp_path / "out", settings={"save_strategy": "steps", "save_steps": 2})
+    with pytest.raises(OSError, match="large") as caught, no_file_above(size):
+        trainer.train()
+    assert str(caught.value.filename).startswith(str(tmp_path / "out-hush/owner"))
 
 
 def test_what_is_saved_on_the_way_is_released_first(plan: hush.Plan, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hush.errors import InvalidInput
 from hush.train.run_folder import RoundRecord, RunLog
+from limits import no_file_above
 
 
 def record(round: int, *, loss: float = 1.0) -> RoundRecord:
@@ -30,6 +31,16 @@ def test_a_log_gives_back_what_it_was_told(tmp_path: Path) -> None:
     write(tmp_path / "log", range(1, 4))
     assert RunLog.read(tmp_path / "log") == [record(1), record(2), record(3)]
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("room", [0, 50])
+def test_a_log_that_finds_no_room_is_named(tmp_path: Path, room: int) -> None:
+    write(tmp_path / "log", range(1, 4))
+    log = RunLog(tmp_path / "log", resumed_after=3)
+    size = (tmp_path / "log").stat().st_size
+    with pytest.raises((OSError, InvalidInput), match=r"tmp.*/log"), no_file_above(size + room):
+        log.append(record(4))
+    log.close()
 
 
 def test_a_record_describes_the_examples_that_count() -> None:

@@ -83,10 +83,12 @@ def posterior(
     """Probability with which an adversary names the secret after training, from each prior.
 
     rates are the sampling probabilities of the examples that contain the secret; noise_multiplier 0 means no noise:
-    the adversary then learns the secret exactly when any of its examples is ever drawn.
+    the adversary then learns the secret exactly when any of its examples is ever drawn. A prior bounds the probability
+    of every candidate given the rest of the data.
 
     Guarantee: with side="upper" the answer is always an upper bound; with side="lower" it is the success of an explicit
-    attack on the dominating pair, so the true value for the bound "blowup" lies between the two. `accuracy` is the
+    attack on the dominating pair, so the true value for the bound "blowup" lies between the two. It is the least that
+    can be promised from that pair; for particular gradients less may be true. `accuracy` is the
     relative excess to aim for; a smaller one costs time, a larger one never costs safety.
 
     >>> round(posterior([0.001] * 100, noise_multiplier=2.0, rounds=1000, prior=1e-10), 7)

@@ -1,5 +1,8 @@
 """Composition of T independent rounds: the law of a sum of lattice values, by FFT after an exponential tilt.
 
+The rounds of a training depend on each other; together they are dominated by independent ones [Zhu22, adaptive
+composition of dominating pairs] (docs/proofs.md, "Rounds compose").
+
 Tilting multiplies the mass at v by exp(tilt * v) and divides by the total M; the T-fold law of the tilted masses is the
 tilted T-fold law, exactly, so undoing the tilt afterwards loses nothing. The values of interest, deep in the tail, are
 in the bulk of the tilted law, where the absolute round-off of the FFT is harmless. Every error is bounded and returned:

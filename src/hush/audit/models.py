@@ -96,7 +96,7 @@ def load_subject(
             from peft import PeftModel
         except ImportError as error:
             raise InvalidInput('adapters need the library peft; install it with pip install "hush[hf]"') from error
-        model = PeftModel.from_pretrained(model, name)
+        model = PeftModel.from_pretrained(model, name, trust_remote_code=False)
     subject = Subject.of(model.to(device).eval())
     # Some models number positions from above 0, which only the tokenizer's limit reflects; without a limit it is huge.
     context_length = min(subject.context_length, int(loaded.tokenizer.model_max_length))

@@ -16,7 +16,7 @@ from hush.data.parts import BLOCK_BYTES, BLOCK_ROWS, SHARD_BYTES, SHARD_ROWS, Co
 from hush.errors import InvalidInput
 from hush.storage import parquet_file
 
-__all__ = ["ParquetPart", "load_part"]
+__all__ = ["DatasetPart", "ParquetPart", "load_part"]
 
 
 BUFFER_BYTES = 2**20  # per column: a whole row group may be larger than memory
@@ -169,7 +169,8 @@ def load_part(source: str) -> Part:
             loaded: Any = datasets.load_from_disk(name)
             loaded = loaded[split] if isinstance(loaded, datasets.DatasetDict) else loaded
         else:
-            loaded = datasets.load_dataset(name, rest[0] if len(rest) == 2 else None, split=split)
+            config = rest[0] if len(rest) == 2 else None
+            loaded = datasets.load_dataset(name, config, split=split, trust_remote_code=False)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InvalidInput(
             f"{source} is not a file or folder here, and the datasets library cannot load it "

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         classification_loss,
         default_loss,
         masked_lm_loss,
+        tokenise,
     )
     from hush.train.private_training import PrivateTraining
     from hush.train.public_stream import PublicStream
@@ -34,6 +35,7 @@ __all__ = [
     "classification_loss",
     "default_loss",
     "masked_lm_loss",
+    "tokenise",
 ]
 
 
@@ -49,6 +51,7 @@ _HOME = {
     "classification_loss": "language_models",
     "default_loss": "language_models",
     "masked_lm_loss": "language_models",
+    "tokenise": "language_models",
 }
 
 

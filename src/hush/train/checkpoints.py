@@ -75,7 +75,12 @@ class Checkpoints:
         with durable_file(self.folder / f"round-{round:06d}.ckpt") as file:
             file.write(_MAGIC + b"0" * _DIGEST_LENGTH)
             hashed = _HashingWriter(file)
-            torch.save(dict(state) | {"round": round}, cast(IO[bytes], hashed))
+            try:
+                torch.save(dict(state) | {"round": round}, cast(IO[bytes], hashed))
+            except RuntimeError:  # torch hides the error of a full disk behind one of its own
+                if hashed.failure is None:
+                    raise
+                raise hashed.failure from None
             file.seek(len(_MAGIC))
             file.write(hashed.digest.hexdigest().encode())
         stored = self._newest_first()
@@ -142,13 +147,18 @@ class _HashingWriter(io.RawIOBase):
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
         self.digest = hashlib.sha256()
+        self.failure: OSError | None = None  # of the system, on a full disk
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         self.digest.update(data)
-        return self.file.write(data)
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
 
 
 def capture(

@@ -10,11 +10,14 @@ HushTrainer overrides private methods of the Trainer, so the supported versions 
 checks the signatures of what is overridden or called.
 """
 
+import inspect
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -31,19 +34,31 @@ except ImportError as error:
     raise InvalidInput('HushTrainer needs transformers and accelerate; pip install "hush[hf]"') from error
 
 from hush.certificate import Certificate
+from hush.keys import DataKey
 from hush.plan import Plan
-from hush.train.cautions import cautions_before, refuse_unlabelled
-from hush.train.hf_trainer_arguments import checked_settings, refuse_selection
+from hush.train.cautions import cautions_before
+from hush.train.collation import Collate, collated_alone, padded_together, padding_values
+from hush.train.hf_trainer_arguments import (
+    check_collator,
+    check_data,
+    check_key,
+    checked_fingerprint,
+    checked_settings,
+    described_collator,
+    refuse_overrides,
+    refuse_selection,
+    unchecked_marks,
+)
 from hush.train.hf_trainer_releases import Releases, Scoring, owner_folder
-from hush.train.language_models import Collator, Loss, default_loss, rows_of
+from hush.train.language_models import CausalCollator, Collator, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
-from hush.train.round import LiveNumbers, MicroBatch, TrainingRound, check_lengths
+from hush.train.round import LiveNumbers, MicroBatch, TrainingRound
 from hush.train.run_keeper import rounded_score
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["HushTrainer", "OwnerProgress", "PrivateOptimizer", "StoredSchedule", "check_data"]
+__all__ = ["HushTrainer", "OwnerProgress", "PrivateOptimizer", "StoredSchedule"]
 
 
 @final
@@ -103,39 +118,6 @@ class OwnerProgress(ProgressCallback):
             self.training_bar.write(f"for the owner only: {dict(metrics or {})}")
 
 
-def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> None:
-    """Refuse data that are not the plan's examples by number, and collators that couple examples."""
-    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
-        raise InvalidInput(
-            f"train_dataset is a {type(data).__name__}, which has no rows by number; a round draws from all "
-            "examples: pass a dataset with a length and rows by number"
-        )
-    if len(data) != plan.incidence.num_examples:
-        raise InvalidInput(
-            f"train_dataset has {len(data)} rows but the plan is for {plan.incidence.num_examples} examples; pass the "
-            "data that the plan was made for, a row for each example, in its order"
-        )
-    names = {kind.__name__ for kind in type(collator).__mro__}
-    if "DataCollatorWithFlattening" in names or getattr(collator, "padding_free", False):
-        raise InvalidInput(
-            f"{type(collator).__name__} packs several examples into one sequence, and their gradients cannot be "
-            "separated; use a collator that pads, with one row per example"
-        )
-    if "DataCollatorForLanguageModeling" in names and getattr(collator, "seed", None) is not None:
-        raise InvalidInput(
-            f"{type(collator).__name__}(seed={collator.seed}) masks by a known random stream, in which an example's "
-            "position tells how many were drawn before it; leave the seed out"
-        )
-    if buckets:
-        if not isinstance(collator, Collator) or not hasattr(data, "lengths"):
-            raise InvalidInput(
-                "buckets need data that know their lengths and a collator that pads to one: pass what "
-                "hush.train.language_models.tokenise returns, and one of the collators of that module"
-            )
-        check_lengths(data.lengths, buckets)
-    refuse_unlabelled(data)
-
-
 @final
 class HushTrainer(Trainer):
     """``transformers.Trainer`` under a plan; a step is a round, and the plan says how many there are.
@@ -146,8 +128,16 @@ class HushTrainer(Trainer):
     checkpoints and the run log in owner/, and the final model with its certificate in release/. Scores of evaluation
     data are logged, released as evaluations.jsonl, and may choose a model, only if eval_is_public says that these data
     hold no secret; they are rounded to four digits. buckets are lengths to pad to, for
-    :class:`~hush.train.language_models.TokenizedTexts`, chosen by settings or public texts alone. For public,
-    data_fingerprint and insecure_seed see PrivateTraining.
+    :class:`~hush.train.language_models.TokenizedTexts`, chosen by settings or public texts alone. For public and
+    insecure_seed see PrivateTraining.
+
+    key, or the path of its file, is the owner's data key: with it the texts in the ``column`` of train_dataset are
+    compared with the plan, row by row, as ``hush train`` does. Keep that column when tokenising; TokenizedTexts come
+    from ``tokenise(..., key=key)``. data_fingerprint states instead what the caller computed, on the caller's word.
+    Without either, the certificate is marked "data not checked".
+
+    A data_collator of another library gets one example at a time, and rows are padded at the end; one that ties
+    examples together is refused. A subclass may replace what builds the optimizer or sees evaluation data only.
 
     Guarantee: that of :class:`PrivateTraining`. Loggers, trainer_state.json and checkpoints depend on the draw only
     through the noisy sums of rounds that the ledger lists. Two things are left to the user: a callback that publishes
@@ -176,11 +166,17 @@ class HushTrainer(Trainer):
         buckets: Sequence[int] = (),
         public: PublicStream | None = None,
         folder: str | Path | None = None,
+        key: DataKey | str | os.PathLike[str] | None = None,
+        column: str = "text",
         data_fingerprint: str | None = None,
         insecure_seed: int | None = None,
     ) -> None:
+        refuse_overrides(self, HushTrainer)
         settings = checked_settings(args, plan, callbacks=callbacks, eval_is_public=eval_is_public)
         check_data(train_dataset, plan, data_collator, buckets)
+        self._key, self._column, self._stated_fingerprint = check_key(plan, key), column, data_fingerprint
+        self.plan, self._buckets = plan, buckets
+        self._data_fingerprint = self._fingerprint_of(train_dataset)
         self.folder = owner_folder(folder, Path(settings.arguments.output_dir or "").resolve())
         super().__init__(
             model=model,
@@ -196,17 +192,18 @@ class HushTrainer(Trainer):
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
         )
         self.model_accepts_loss_kwargs = False  # no loss is divided by the tokens of a batch
-        self.plan, self.eval_is_public = plan, eval_is_public
+        self.eval_is_public = eval_is_public
         self.certificate: Certificate | None = None
         self.private: PrivateTraining | None = None
-        self._settings, self._buckets, self._public, self._insecure_seed = settings, buckets, public, insecure_seed
-        self._data_fingerprint = data_fingerprint
+        self._settings, self._public, self._insecure_seed = settings, public, insecure_seed
         self._loss = default_loss(model) if loss is None else loss
         self._rounds: Iterator[TrainingRound] = iter(())
         self._resuming = self._open = False
         self._releases = Releases(self.folder, self.args)
         self._scoring = Scoring(self.folder, self._releases)
         self._staging: Path | None = None
+        self._check_collator()
+        self._checked = self.train_dataset, self.data_collator
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(OwnerProgress(lambda: self.private and self.private.live, scores=not eval_is_public))
 
@@ -219,8 +216,14 @@ class HushTrainer(Trainer):
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         """All rounds that are left, then the certificate. Resuming starts from the owner's newest checkpoint."""
+        refuse_overrides(self, HushTrainer)
         if not self.eval_is_public:
             refuse_selection(self.args, self.callback_handler.callbacks)  # callbacks may have been added
+        if self._checked[0] is not self.train_dataset or self._checked[1] is not self.data_collator:  # replaced since
+            check_data(self.train_dataset, self.plan, self.data_collator, self._buckets)
+            self._data_fingerprint = self._fingerprint_of(self.train_dataset)
+            self._check_collator()
+            self._checked = self.train_dataset, self.data_collator
         self._resuming = bool(resume_from_checkpoint)
         if self._resuming:
             resume_from_checkpoint = self._releases.resumed_from(resume_from_checkpoint)
@@ -271,6 +274,7 @@ class HushTrainer(Trainer):
             public=self._public,
             export=self._export,
             data_fingerprint=self._data_fingerprint,
+            marks=unchecked_marks(self.plan, fingerprint=self._data_fingerprint),
             save_every=self.plan.rounds + 1,  # states are saved with the checkpoints of the Trainer instead
         )
         for caution in cautions_before(self.plan, self.private.num_trained):
@@ -304,12 +308,42 @@ class HushTrainer(Trainer):
         return torch.zeros((), device=self.args.device)
 
     def _batch(self, examples: MicroBatch, round: int) -> Mapping[str, Tensor]:
-        rows = rows_of(self.train_dataset, examples.examples.tolist())
-        if isinstance(self.data_collator, Collator):
-            batch = self.data_collator(rows, examples=examples.examples, round=round, length=examples.length)
+        numbers: list[int] = examples.examples.tolist()
+        # Each row is read by itself: a transform of a dataset sees all rows of one read.
+        rows = {number: self.train_dataset[number] for number in numbers}  # pyright: ignore[reportOptionalSubscript, reportIndexIssue]
+        if self._has_own_collator:
+            collator: Any = self.data_collator
+            batch = collator([rows[n] for n in numbers], examples=numbers, round=round, length=examples.length)
         else:
-            batch = self._get_collator_with_removed_columns(self.data_collator, "training")(rows)
+            alone = {n: collated_alone(self._collate(n, round, examples.length), row) for n, row in rows.items()}
+            padding = padding_values(self.data_collator, self.processing_class)
+            batch = padded_together([alone[number] for number in numbers], padding, takes_mask=self._takes_mask)
         return dict(self._prepare_inputs(batch))
+
+    def _collate(self, number: int = 0, round: int = 0, length: int | None = None) -> Collate:
+        """The collator of the user as the Trainer calls it: without columns that the model does not take."""
+        collator: Any = self.data_collator
+        if isinstance(collator, Collator):  # a subclass, which may do anything
+            return lambda rows: collator(rows, examples=[number] * len(rows), round=round, length=length)
+        return self._get_collator_with_removed_columns(collator, "training")
+
+    def _check_collator(self) -> None:
+        if not self._has_own_collator:
+            check_collator(self._collate(), self.train_dataset, name=described_collator(self.data_collator))
+
+    @property
+    def _has_own_collator(self) -> bool:
+        """Whether the collator is one of hush's, whose rows are independent; a subclass may do anything."""
+        return type(self.data_collator) in (CausalCollator, MaskedCollator)
+
+    def _fingerprint_of(self, data: Any) -> str | None:
+        """The fingerprint that the certificate may state: of the data as they are, or as the caller states it."""
+        return checked_fingerprint(data, self.plan, key=self._key, column=self._column, stated=self._stated_fingerprint)
+
+    @cached_property
+    def _takes_mask(self) -> bool:
+        parameters = inspect.signature(self.model.forward).parameters.values()  # pyright: ignore[reportOptionalMemberAccess]
+        return any(one.name == "attention_mask" or one.kind is one.VAR_KEYWORD for one in parameters)
 
     # ---- what others may see ----
 

@@ -1,23 +1,44 @@
-"""``TrainingArguments`` under a plan: settings that would break the guarantee are refused, with the reason.
+"""What ``HushTrainer`` is given under a plan: settings, data and overrides that would break the guarantee are refused.
 
 Settings that the plan decides (steps, clipping) are set here; those that hush takes over (bf16, compiling) are removed
-from the arguments, so that they are not applied twice.
+from the arguments, so that they are not applied twice. Data must be the plan's, row by row, in its order: with the
+owner's key that is checked as ``hush train`` does; without it the certificate says that it was not.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from hush.data import Corpus
+from hush.data.arrow_readers import DatasetPart
+from hush.data.parts import shown_name
 from hush.errors import InvalidInput
+from hush.keys import DataKey, key_id_of
 from hush.plan import Plan
+from hush.train.collation import MAX_CHECKED, Collate, collated_alone, refuse_tied
+from hush.train.language_models import Collator, TokenizedTexts
+from hush.train.round import check_lengths
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-__all__ = ["CheckedArguments", "checked_settings", "refuse_selection"]
+__all__ = [
+    "CheckedArguments",
+    "check_collator",
+    "check_data",
+    "check_key",
+    "checked_fingerprint",
+    "checked_settings",
+    "described_collator",
+    "refuse_overrides",
+    "refuse_selection",
+    "unchecked_marks",
+]
 
 
 _DEFAULT_EPOCHS = 3.0
@@ -160,3 +181,232 @@ def _selections(args: "TrainingArguments", callbacks: Sequence[object]) -> Itera
 def _name(choice: object) -> str:
     """Transformers keeps choices as members of an enumeration, or as the strings that they stand for."""
     return str(getattr(choice, "value", choice))
+
+
+# ---- data and collators ----
+
+
+def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> None:
+    """Refuse data that are not the plan's examples by number, and collators that are known to couple examples."""
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise InvalidInput(
+            f"train_dataset is a {type(data).__name__}, which has no rows by number; a round draws from all "
+            "examples: pass a dataset with a length and rows by number"
+        )
+    if len(data) != plan.incidence.num_examples:
+        raise InvalidInput(
+            f"train_dataset has {len(data)} rows but the plan is for {plan.incidence.num_examples} examples; pass the "
+            "data that the plan was made for, a row for each example, in its order"
+        )
+    names = {kind.__name__ for kind in type(collator).__mro__}
+    if "DataCollatorWithFlattening" in names or getattr(collator, "padding_free", False):
+        raise InvalidInput(
+            f"{type(collator).__name__} packs several examples into one sequence, and their gradients cannot be "
+            "separated; use a collator that pads, with one row per example"
+        )
+    if "DataCollatorForLanguageModeling" in names and getattr(collator, "seed", None) is not None:
+        raise InvalidInput(
+            f"{type(collator).__name__}(seed={collator.seed}) masks by a known random stream, in which an example's "
+            "position tells how many were drawn before it; leave the seed out"
+        )
+    if buckets:
+        if not isinstance(collator, Collator) or not hasattr(data, "lengths"):
+            raise InvalidInput(
+                "buckets need data that know their lengths and a collator that pads to one: pass what "
+                "hush.train.language_models.tokenise returns, and one of the collators of that module"
+            )
+        check_lengths(data.lengths, buckets)
+
+
+def check_collator(collate: Collate, data: Any, *, name: str) -> None:
+    """Refuse data that the collator makes no input of, and a collator that ties examples together."""
+    numbers = (
+        sorted({place * (len(data) - 1) // (MAX_CHECKED - 1) for place in range(MAX_CHECKED)}) if len(data) else []
+    )
+    rows = [data[number] for number in numbers]
+    for number, row in zip(numbers, rows, strict=True):
+        try:
+            inputs = collated_alone(collate, row).keys() - {"labels"}
+        except InvalidInput:
+            raise
+        except Exception as error:
+            if not _is_raw(row):
+                raise InvalidInput(
+                    f"{name} fails on example {number} alone ({type(error).__name__}, shown above); every example "
+                    "is collated by itself, so it must be able to make a batch of one"
+                ) from error
+            inputs = set()
+        if not inputs:
+            raise InvalidInput(_raw_text(row))
+    refuse_tied(collate, rows, name=name)
+
+
+def described_collator(collator: Any) -> str:
+    """How messages call a collator: a function by its name, an object by that of its class."""
+    name = getattr(collator, "__name__", None)
+    return name if isinstance(name, str) else type(collator).__name__
+
+
+def _is_raw(row: Any) -> bool:
+    """Whether a row holds texts and single numbers only: nothing that a tokenizer or an image processor made."""
+    values = row.values() if isinstance(row, Mapping) else [row]
+    return all(value is None or isinstance(value, str | bool | int | float) for value in values)
+
+
+def _raw_text(row: Any) -> str:
+    columns = [shown_name(str(name)) for name in row] if isinstance(row, Mapping) else []
+    held = f"rows with the columns {', '.join(columns)}" if columns else f"rows of type {type(row).__name__}"
+    return (
+        f"train_dataset holds {held}, from which no input for the model comes; if it holds text, tokenise it first: "
+        "hush.train.tokenise(train_dataset, tokenizer, max_length=..., key=...), or "
+        "train_dataset.map(...) that keeps the column of the text, and then pass key= and column= to have it checked"
+    )
+
+
+_NO_KEY = (
+    "data not checked: HushTrainer got no key, so nothing shows that its rows are the plan's examples, in their order"
+)
+_NO_FINGERPRINT = "data not checked: the plan does not say which data it was made for"
+
+
+def unchecked_marks(plan: Plan, *, fingerprint: str | None) -> tuple[str, ...]:
+    """The mark of a certificate if nobody compared the data with the plan."""
+    if fingerprint is not None:
+        return ()
+    return (_NO_FINGERPRINT if plan.data_fingerprint is None else _NO_KEY,)
+
+
+def check_key(plan: Plan, key: DataKey | str | os.PathLike[str] | None) -> DataKey | None:
+    """The key, read from its file if a path is given; refuses one that cannot check the plan's data."""
+    if key is None:
+        return None
+    loaded = key if isinstance(key, DataKey) else DataKey.load(key)
+    if plan.data_fingerprint is None:
+        raise InvalidInput(
+            "the plan does not say which data it was made for, so the key can check nothing; make the plan with "
+            "data_fingerprint=key.fingerprint_rows(texts), or leave the key out, which marks the certificate",
+            setting="key",
+        )
+    if loaded.id != key_id_of(plan.data_fingerprint):
+        raise InvalidInput(
+            f"this key is {loaded.id}, but the plan's fingerprint was made with {key_id_of(plan.data_fingerprint)}; "
+            "pass that key, or plan again with this one",
+            setting="key",
+        )
+    return loaded
+
+
+def checked_fingerprint(
+    data: Any, plan: Plan, *, key: DataKey | None, column: str, stated: str | None = None
+) -> str | None:
+    """The keyed fingerprint of the texts, which is the plan's; without a key what the caller states, maybe None.
+
+    Reads every text once.
+    """
+    if stated is not None and stated != plan.data_fingerprint:
+        raise InvalidInput(
+            f"the data have the keyed fingerprint {stated}, but the plan was made for {plan.data_fingerprint}; pass "
+            "the data that the plan was made for, under the same key, or plan again",
+            setting="data_fingerprint",
+        )
+    if key is None:
+        return stated
+    if isinstance(data, TokenizedTexts):
+        found = data.fingerprint
+        if found is None:
+            raise InvalidInput(
+                "these TokenizedTexts hold tokens only, which say nothing about their texts; make them with "
+                "hush.train.tokenise(texts, tokenizer, max_length=..., key=key)",
+                setting="train_dataset",
+            )
+    else:
+        found = key.fingerprint_rows(_texts(data, column))
+    if found != plan.data_fingerprint:
+        what = "its texts" if isinstance(data, TokenizedTexts) else f"its column {shown_name(column)!r}"
+        raise InvalidInput(
+            f"train_dataset is not the data that the plan was made for: the fingerprint of {what} under your key "
+            "differs. Pass the same rows in the same order, not shuffled, filtered or edited, or scan and plan again"
+        )
+    return found
+
+
+def _texts(data: Any, column: str) -> Iterator[str]:
+    """The text of every row, in order; errors name rows, never what they hold."""
+    if hasattr(data, "with_format") and hasattr(data, "select_columns"):  # of the datasets library: reads one column
+        if column not in data.column_names:
+            raise _no_column(data.column_names, column)
+        yield from Corpus(
+            source="train_dataset", column=column, parts=(DatasetPart(Path("train_dataset"), data),)
+        ).texts()
+        return
+    for number in range(len(data)):
+        row = data[number]
+        if isinstance(row, Mapping) and column not in row:
+            raise _no_column(row, column)
+        text = row[column] if isinstance(row, Mapping) else row
+        if not isinstance(text, str):
+            raise InvalidInput(
+                f"row {number} of train_dataset has a {type(text).__name__} where its text should be; name the column "
+                "of the text with column="
+            )
+        yield text
+
+
+def _no_column(columns: Iterable[Any], column: str) -> InvalidInput:
+    shown = ", ".join(shown_name(str(name)) for name in columns)
+    return InvalidInput(
+        f"train_dataset has no column {shown_name(column)!r}, only {shown}; its texts are compared with the plan, so "
+        "keep their column when tokenising (leave it out of remove_columns), or name another one with column="
+    )
+
+
+# ---- subclasses ----
+
+_USE_LOSS = "pass loss=, a function of (model, batch) that returns one loss per example, each from that example alone"
+_USE_DATA = "the plan draws the examples of a round; pass train_dataset= and data_collator="
+_INSTEAD: Mapping[str, str] = {
+    **dict.fromkeys(("compute_loss", "compute_loss_func", "training_step"), _USE_LOSS),
+    **dict.fromkeys(
+        (
+            "get_train_dataloader",
+            "get_batch_samples",
+            "_get_train_sampler",
+            "_get_dataloader",
+            "_get_num_items_in_batch",
+        ),
+        _USE_DATA,
+    ),
+    "log": "pass callbacks=: what may be logged is decided here",
+}
+_OTHERWISE = "pass callbacks=, or train in a loop of your own with hush.train.PrivateTraining"
+
+MAY_OVERRIDE = frozenset(
+    (
+        "create_model_card",
+        "create_optimizer",
+        "create_optimizer_and_scheduler",
+        "create_scheduler",
+        "evaluation_loop",
+        "get_decay_parameter_names",
+        "get_eval_dataloader",
+        "get_test_dataloader",
+        "num_examples",
+        "prediction_step",
+    )
+)
+"""Methods of the Trainer that a subclass may replace: they build the optimizer, or see evaluation data only."""
+
+
+def refuse_overrides(trainer: object, base: type) -> None:
+    """Refuse a subclass or an instance that replaces what training under a plan relies on, or never calls."""
+    mro = type(trainer).__mro__
+    owners: list[tuple[str, Mapping[str, Any]]] = [(kind.__name__, vars(kind)) for kind in mro[: mro.index(base)]]
+    owners.append(("this trainer", {name: value for name, value in vars(trainer).items() if callable(value)}))
+    for owner, attributes in owners:
+        for name in attributes:
+            replaced = callable(getattr(base, name, None)) and not name.startswith("__")
+            if (replaced or name == "compute_loss_func") and name not in MAY_OVERRIDE:
+                raise InvalidInput(
+                    f"{owner} overrides {name}, which HushTrainer does not call or replaces by its own; "
+                    f"{_INSTEAD.get(name, _OTHERWISE)}"
+                )

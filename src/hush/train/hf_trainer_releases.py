@@ -206,8 +206,11 @@ class Scoring:
 def _append_line(path: Path, content: Mapping[str, Any]) -> None:
     """Add a line of JSON to an owner-only file."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(handle, "a") as file:
-        file.write(json.dumps(content) + "\n")
+    try:
+        with os.fdopen(handle, "a") as file:
+            file.write(json.dumps(content) + "\n")
+    except OSError as error:  # that of a full disk names no file
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _loggable(logs: Mapping[str, float]) -> dict[str, float]:

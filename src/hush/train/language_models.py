@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hush.data.parts import shown_name
 from hush.errors import InvalidInput
+from hush.keys import DataKey
 from hush.train.preconditions import refuse_batch
 
 __all__ = [
@@ -158,6 +160,8 @@ _TEXTS_PER_CALL = 1024  # that a tokenizer gets at once
 class TokenizedTexts:
     """The tokens of every example, in one flat array: row i is example i of the plan, truncated already.
 
+    fingerprint is the keyed one of the texts, if :func:`tokenise` made the tokens and had the owner's key.
+
     In 0.1.0 this class was called ``hush.train.Corpus``; that name still works.
     """
 
@@ -166,6 +170,7 @@ class TokenizedTexts:
         self._ends = np.cumsum(self.lengths)
         self._tokens = _joined(tokens)
         self._labels = None if labels is None else _joined(labels)
+        self.fingerprint: str | None = None
         if labels is not None and [len(row) for row in labels] != self.lengths.tolist():
             raise InvalidInput("labels and tokens differ in length; give each token a label, -100 if it is not learnt")
 
@@ -191,17 +196,25 @@ class TokenizedTexts:
         return f"TokenizedTexts({len(self)} examples, {len(self._tokens)} tokens)"
 
 
-def tokenise(source: Sequence[Any], tokenizer: Any = None, *, max_length: int, column: str = "text") -> TokenizedTexts:
+def tokenise(
+    source: Sequence[Any],
+    tokenizer: Any = None,
+    *,
+    max_length: int,
+    column: str = "text",
+    key: DataKey | None = None,
+) -> TokenizedTexts:
     """Every example as at most ``max_length`` tokens, each truncated by itself, before any training.
 
     ``source`` is a list or a ``datasets.Dataset`` of texts, of rows with a ``column`` of text, or of rows that are
     tokenised already (``input_ids``, and ``labels`` if only some tokens are to be learnt). What is beyond max_length is
-    not trained on, secrets included.
+    not trained on, secrets included. With the owner's data key the texts are fingerprinted in the same pass, so that
+    ``HushTrainer`` can tell whether they are the plan's; rows that are tokenised already must then hold the column.
     """
     if max_length < 1:
         raise InvalidInput("no token would be left; pass at least 1", setting="max_length", value=max_length)
     if not len(source):
-        return TokenizedTexts([])
+        return _fingerprinted(TokenizedTexts([]), key, [])
     first = source[0]
     tokenised = isinstance(first, Mapping) and "input_ids" in first
     labelled = tokenised and "labels" in first
@@ -214,16 +227,36 @@ def tokenise(source: Sequence[Any], tokenizer: Any = None, *, max_length: int, c
     encode: Any = tokenizer
     tokens: list[Tokens] = []
     labels: list[Tokens] = []
+    leaves: list[bytes] = []
     for start in range(0, len(source), _TEXTS_PER_CALL):
         rows = rows_of(source, range(start, min(start + _TEXTS_PER_CALL, len(source))))
+        if key is not None:
+            leaves += [key.fingerprint_row(_text_of(row, column)) for row in rows]
         if tokenised:
             tokens += [_integers(row["input_ids"][:max_length]) for row in rows]
             labels += [_integers(row["labels"][:max_length]) for row in rows if labelled]
         else:
-            texts = [row[column] if isinstance(row, Mapping) else row for row in rows]
+            texts = [_text_of(row, column) for row in rows]
             encoded = encode(texts, truncation=True, max_length=max_length)["input_ids"]
             tokens += [_integers(row) for row in encoded]  # as lists they would take ten times the memory
-    return TokenizedTexts(tokens, labels if labelled else None)
+    return _fingerprinted(TokenizedTexts(tokens, labels if labelled else None), key, leaves)
+
+
+def _text_of(row: Any, column: str) -> Any:
+    if not isinstance(row, Mapping):
+        return row
+    if column not in row:
+        raise InvalidInput(
+            f"rows have no column {shown_name(column)!r} to compare with the plan; keep the texts when tokenising, or "
+            "pass column= with the name of their column"
+        )
+    return row[column]
+
+
+def _fingerprinted(texts: TokenizedTexts, key: DataKey | None, leaves: Sequence[bytes]) -> TokenizedTexts:
+    if key is not None:
+        texts.fingerprint = key.fingerprint_leaves(leaves)
+    return texts
 
 
 def rows_of(source: Any, numbers: Sequence[int]) -> list[Any]:

@@ -56,7 +56,7 @@ class ModelMetadata:
     def load(self, dtype: torch.dtype) -> Any:
         """The model with its weights."""
         with _loading(self.name, f"{self.task} language model"):
-            return self._kind().from_pretrained(self.source, config=self.config, dtype=dtype)
+            return self._kind().from_pretrained(self.source, config=self.config, dtype=dtype, trust_remote_code=False)
 
     def skeleton(self) -> Any:
         """Its modules without memory for their weights; a folder without weights is refused."""
@@ -64,7 +64,7 @@ class ModelMetadata:
         if folder.is_dir() and not any(path for pattern in WEIGHT_FILES for path in folder.glob(pattern)):
             raise InvalidInput(f"{self.name} holds no weights ({', '.join(WEIGHT_FILES)}); check the folder")
         with _loading(self.name, f"{self.task} language model"), torch.device("meta"):
-            return self._kind().from_config(self.config)
+            return self._kind().from_config(self.config, trust_remote_code=False)
 
     def _kind(self) -> Any:
         from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -79,10 +79,10 @@ def model_metadata(name: str, *, task: Task | None, max_length: int | None) -> M
     # An absolute path, so that a release can tell it from a name of the hub, whatever the working directory.
     source = str(Path(name).resolve()) if Path(name).is_dir() else name
     with _loading(name, "configuration"):
-        config: Any = AutoConfig.from_pretrained(source)
+        config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
     chosen = task or _task_of(config, name)
     with _loading(name, "tokenizer"):
-        tokenizer: Any = AutoTokenizer.from_pretrained(source)
+        tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     # If there is none, transformers makes one of special tokens alone: every text would be empty or unknown.
     if set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids):
         raise InvalidInput(f"{name} holds no tokenizer; save it there too, with tokenizer.save_pretrained")

@@ -196,6 +196,7 @@ class RoundLines:
     """
 
     def __init__(self, path: Path, *, resumed_after: int, durable: bool = False) -> None:
+        self._path = path
         self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._closed = finalize(self, os.close, self._handle)
         self._durable = durable
@@ -209,10 +210,16 @@ class RoundLines:
         if not self._closed.alive:  # another file may have the closed one's descriptor by now
             raise InvalidInput("this training was closed; open it again to resume")
         line = json.dumps(dict(content)).encode() + b"\n"
-        if os.write(self._handle, line) < len(line):  # one write, so that a kill damages one line at most
-            raise InvalidInput("only a part of a line was written, as on a full disk; free some space and start again")
-        if self._durable:
-            os.fsync(self._handle)
+        try:
+            written = os.write(self._handle, line)  # one write, so that a kill damages one line at most
+            if self._durable:
+                os.fsync(self._handle)
+        except OSError as error:  # it names no file
+            raise OSError(error.errno, error.strerror, str(self._path)) from None
+        if written < len(line):
+            raise InvalidInput(
+                f"only a part of a line was written to {self._path}, as on a full disk; free some space and start again"
+            )
 
     def close(self) -> None:
         """Close the file."""

@@ -1,0 +1,266 @@
+"""Collation example by example: what a user's collator makes of one example never depends on another example.
+
+The proof needs every row of a batch to be a function of its own example and randomness. So a collator that is not
+hush's own gets one example at a time, and hush pads the rows to a common shape itself: a collator that joins, permutes
+or normalises the examples of a batch has nothing to join.
+
+Such a collator would then train something else than its author meant, and one that keeps state between calls still ties
+examples. Both are refused before training by :func:`refuse_tied`, which collates a few examples alone, together and
+after others. Collators may be random (masks, crops), and the random numbers that an example gets alone and in a batch
+are not the same. So each way is repeated, and a difference counts only if two samples of one distribution show it with
+a probability of at most exp(-MIN_EVIDENCE): with n and m of S samples equal to some value, that probability is at most
+exp(-2 S JSD(n/S, m/S)), the Chernoff bounds of two binomial counts multiplied at their worst common rate, where JSD is
+the Jensen-Shannon divergence of two coins. A collator whose rows are independent is thus never refused in practice.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hush.errors import InvalidInput
+from hush.train.preconditions import refuse_batch
+
+__all__ = ["Collate", "collated_alone", "padded_together", "padding_values", "refuse_tied"]
+
+
+Collate = Callable[[list[Any]], Mapping[str, Any]]
+Batch = dict[str, Tensor]
+
+MAX_CHECKED = 6  # examples that are compared
+QUICK, SAMPLES = 2, 64  # collations of each kind: enough if nothing is random; otherwise
+MIN_EVIDENCE = 40.0  # nats; e^-40, times the 65² pairs of counts, times 1e5 values that are compared, is below 2e-9
+MAX_VALUES = 4096  # of each tensor that are compared in SAMPLES collations
+FLOAT_TOLERANCE = 1e-4  # relative: sums over one row and over a batch may round differently
+
+_PADDING: Mapping[str, int] = {"labels": -100, "label": -100, "special_tokens_mask": 1, "perm_mask": 1}  # all others: 0
+
+
+# ---- one example at a time ----
+
+
+def collated_alone(collate: Collate, row: Any) -> Batch:
+    """What the collator makes of this example alone: tensors with one row."""
+    batch = _collated(collate, [row])
+    refuse_batch(batch, 1)
+    return batch
+
+
+def padding_values(collator: Any, processing_class: Any) -> dict[str, int]:
+    """What each tensor of a batch is padded with, from the settings of collator and tokenizer alone; others with 0."""
+    tokenizer = getattr(collator, "tokenizer", None) or processing_class
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor for several kinds of input
+    token, kind = (getattr(tokenizer, name, None) or 0 for name in ("pad_token_id", "pad_token_type_id"))
+    values = {**_PADDING, "input_ids": token, "decoder_input_ids": token, "token_type_ids": kind}
+    label = getattr(collator, "label_pad_token_id", None)
+    return values if label is None else {**values, "labels": label, "label": label}
+
+
+def padded_together(rows: Sequence[Batch], padding: Mapping[str, int], *, takes_mask: bool = True) -> Batch:
+    """One batch of rows that were collated alone, each padded at the end to the largest shape among them.
+
+    Padding must be recognisable: texts of different lengths without an attention mask get one, or are refused if the
+    model takes none (takes_mask is False).
+
+    Guarantee: row i of the result is row i, and behind it constants that depend on ``padding`` alone.
+    """
+    for row in rows:
+        if row.keys() != rows[0].keys():
+            odd = sorted(row.keys() ^ rows[0].keys())
+            raise InvalidInput(
+                f"the collator gives some examples {', '.join(odd)} and others not; give every example the same columns"
+            )
+    batch: Batch = {}
+    for key in rows[0]:
+        parts = [row[key] for row in rows]
+        kinds = sorted({f"{part.dtype} with {part.ndim} dimensions" for part in parts})
+        if len(kinds) > 1:
+            raise InvalidInput(
+                f"the collator makes {key!r} of some examples {kinds[0]} and of others {kinds[1]}, so the form of a "
+                "batch would depend on who else is in it; give the column one type in all examples"
+            )
+        batch[key] = _stacked(parts, padding.get(key, 0))
+    tokens = [row["input_ids"] for row in rows] if "input_ids" in batch else []
+    masked = "attention_mask" in batch or "perm_mask" in batch
+    if not masked and len({part.shape for part in tokens}) > 1:
+        if not takes_mask:
+            raise InvalidInput(
+                "texts of different lengths are padded to one, and this model takes no attention_mask that would tell "
+                "padding from text; pad every example to the same length before training"
+            )
+        batch["attention_mask"] = _stacked([torch.ones_like(part) for part in tokens], 0)
+    return batch
+
+
+def _stacked(parts: Sequence[Tensor], padding: int) -> Tensor:
+    shapes = [part.shape[1:] for part in parts]
+    if len(set(shapes)) == 1:
+        return torch.cat(list(parts))
+    whole = parts[0].new_full((len(parts), *map(max, zip(*shapes, strict=True))), padding)
+    for place, part in enumerate(parts):
+        whole[(place, *map(slice, part.shape[1:]))] = part[0]
+    return whole
+
+
+def _collated(collate: Collate, rows: Sequence[Any]) -> Batch:
+    """A batch of these rows without empty entries; collators may change what they get, so it is a copy."""
+    made = collate([dict(row) if isinstance(row, Mapping) else row for row in rows])
+    if not isinstance(made, Mapping):
+        raise InvalidInput(f"the collator returns a {type(made).__name__}; it must return a dict of tensors")
+    return {key: value for key, value in made.items() if value is not None}
+
+
+# ---- collators that tie examples ----
+
+
+def refuse_tied(collate: Collate, rows: Sequence[Any], *, name: str) -> None:
+    """Refuse a collator whose result for an example depends on the others; ``name`` is how messages call it.
+
+    rows: a few different examples, each of which can be collated alone. If they cannot be collated together, there is
+    nothing to compare. All random states are as before afterwards. Guarantee: owner-only. Errors name tensors, never an
+    example's content.
+    """
+    if len(rows) < 2:
+        return
+    with _own_random_states():
+        try:
+            together = _collated(collate, rows)
+        except InvalidInput:
+            raise
+        except Exception:
+            return
+        refuse_batch(together, len(rows))
+        if not _problem(*_samples(collate, rows, QUICK), exact=True):
+            return
+        problem = _problem(*_samples(collate, rows, SAMPLES), exact=False)
+    if problem:
+        raise InvalidInput(
+            f"{name} ties examples together: {problem}. The promise needs every example's row to be computed from that "
+            "example alone; use a collator that only pads and masks, or do what it does to each example by itself, in "
+            "the dataset"
+        )
+
+
+Samples = list[list[Batch]]  # of each checked example, several times
+
+
+def _samples(collate: Collate, rows: Sequence[Any], count: int) -> tuple[Samples, Samples, Samples]:
+    """Each example alone after itself and in a batch with the others; the first and the last alone after others too.
+
+    The calls draw one after the other from the same generators, so their samples are independent.
+    """
+    alone: Samples = []
+    for row in rows:
+        _collated(collate, [row])  # the example before is another one
+        alone.append([_collated(collate, [row]) for _ in range(count)])
+    among: Samples = [[] for _ in rows]
+    after: Samples = [[], []]
+    for _ in range(count):
+        batch = _collated(collate, rows)
+        for place, samples in enumerate(among):
+            samples.append({key: value[place : place + 1] for key, value in batch.items()})
+        for samples, row in zip(after, (rows[0], rows[-1]), strict=True):
+            samples.append(_collated(collate, [row]))
+    return alone, among, after
+
+
+def _problem(alone: Samples, among: Samples, after: Samples, *, exact: bool) -> str:
+    """What is wrong; empty if nothing is. exact: any difference counts."""
+    memory = _first_difference([alone[0], alone[-1]], after, exact=exact, left=False)
+    if memory:
+        return f"{memory} depends on the examples that were collated before"
+    sides = [_first_difference(alone, among, exact=exact, left=left) for left in (False, True)]
+    if all(sides):
+        return f"{sides[0]} of an example alone and in a batch differ"
+    padding = _wrong_padding(alone, among, left=bool(sides[0]))
+    return f"behind an example's own tokens, {padding} of a batch holds what is not padding" if padding else ""
+
+
+def _first_difference(alone: Samples, other: Samples, *, exact: bool, left: bool) -> str:
+    """The first tensor in which an example differs, apart from padding at its end or, if left, before its begin."""
+    for mine, theirs in zip(alone, other, strict=True):
+        for sample, twin in zip(mine, theirs, strict=True):
+            if sample.keys() != twin.keys():
+                return repr(min(sample.keys() ^ twin.keys()))
+        for key in mine[0]:
+            if _differ([sample[key] for sample in mine], [sample[key] for sample in theirs], exact=exact, left=left):
+                return repr(key)
+    return ""
+
+
+def _differ(mine: Sequence[Tensor], theirs: Sequence[Tensor], *, exact: bool, left: bool) -> bool:
+    shapes, theirs_shapes = {part.shape for part in mine}, {part.shape for part in theirs}
+    if len(shapes) > 1 or len(theirs_shapes) > 1:
+        return exact  # random shapes have no places to compare; rows are collated alone
+    shape, larger = shapes.pop(), theirs_shapes.pop()
+    if len(shape) != len(larger) or any(size > room for size, room in zip(shape, larger, strict=True)):
+        return True
+    own = tuple(slice(room - size, room) if left else slice(size) for size, room in zip(shape, larger, strict=True))
+    mine_SK, theirs_SK = (
+        torch.stack([part.flatten() for part in parts]) for parts in (mine, [part[own] for part in theirs])
+    )
+    if exact:
+        return not (_equal(mine_SK, mine_SK[:1]).all() and _equal(theirs_SK, mine_SK[:1]).all())
+    chosen = torch.linspace(0, max(0, mine_SK.shape[1] - 1), min(MAX_VALUES, mine_SK.shape[1])).long()
+    return _are_two_laws(mine_SK[:, chosen], theirs_SK[:, chosen])
+
+
+def _are_two_laws(mine_SK: Tensor, theirs_SK: Tensor) -> bool:
+    """Whether some place has different laws in two samples; see the top of this file for the bound."""
+    if not mine_SK.shape[1]:
+        return False
+    for commonest_K in (mine_SK.mode(dim=0).values, theirs_SK.mode(dim=0).values):
+        n_K, m_K = (_equal(sample, commonest_K).double().mean(dim=0) for sample in (mine_SK, theirs_SK))
+        divergence_K = _entropy((n_K + m_K) / 2) - (_entropy(n_K) + _entropy(m_K)) / 2
+        if bool((2 * len(mine_SK) * divergence_K >= MIN_EVIDENCE).any()):
+            return True
+    return False
+
+
+def _entropy(share: Tensor) -> Tensor:
+    """Of a coin, in nats."""
+    return -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
+
+
+def _equal(left: Tensor, right: Tensor) -> Tensor:
+    if not left.is_floating_point():
+        return left == right
+    return torch.isclose(left, right.to(left.dtype), rtol=FLOAT_TOLERANCE, atol=FLOAT_TOLERANCE, equal_nan=True)
+
+
+def _wrong_padding(alone: Samples, among: Samples, *, left: bool) -> str:
+    """The first tensor that a batch prolongs by something else than one constant; what nobody attends to is free."""
+    name = "attention_mask" if "attention_mask" in among[0][0] else "input_ids"
+    for key, allowed in ((name, {0} if name == "attention_mask" else None), ("labels", None)):
+        values: set[float] = set()
+        for mine, theirs in zip(alone, among, strict=True):
+            lengths = {sample[key].shape[1] for sample in mine if key in sample and sample[key].ndim == 2}
+            for twin in theirs if len(lengths) == 1 else ():  # a random length has no end to look behind
+                more = twin[key].shape[1] - min(lengths)
+                values.update((twin[key][0, :more] if left else twin[key][0, min(lengths) :]).tolist())
+        if len(values) > 1 or (allowed is not None and not values <= allowed):
+            return repr(key)
+    return ""
+
+
+# ---- random states ----
+
+
+@contextmanager
+def _own_random_states() -> Iterator[None]:
+    """Seed every generator that a collator may draw from, and restore its state afterwards."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            random.seed(0)
+            np.random.seed(0)  # noqa: NPY002 - collators draw from it
+            torch.default_generator.manual_seed(0)
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
