@@ -97,7 +97,7 @@ def test_groups_accept_exactly_what_single_secrets_accept(change: str, several_p
     assert np.unique(plan.posterior).size < plan.incidence.num_secrets
     found = judge(plan)
     agree(found, judged_alone(plan))
-    assert bool(sum(found.secrets.values(), [])) == (change not in ("nothing", "loose"))
+    assert any(found.secrets.values()) == (change not in ("nothing", "loose"))
 
 
 @settings(max_examples=10)
@@ -126,7 +126,9 @@ def survival(law: counts.CountLaw, size: int) -> np.ndarray:
     stop = min(size, law.lowest + law.mass.size)
     mass[law.lowest : stop] = law.mass[: stop - law.lowest]
     mass[size] = law.certain + law.mass[stop - law.lowest :].sum()
-    return mass[::-1].cumsum()[::-1][:size]
+    above = mass[::-1].cumsum()[::-1][:size]
+    above[0] = 1.0  # the sum of all is rounded
+    return above
 
 
 @pytest.mark.parametrize("many_examples", [posteriors.MANY_EXAMPLES, 4])
@@ -172,7 +174,6 @@ def test_a_mistake_in_the_laws_that_planning_shares_is_found(monkeypatch: pytest
     assert not any(judge(crowd(9, num_secrets=61)).secrets.values())
     monkeypatch.setattr(accountant, "joined_law", first_only)
     plan = crowd(9, num_secrets=59)
-    monkeypatch.undo()
     assert any(judge(plan).secrets.values())
 
 
@@ -189,7 +190,8 @@ def test_a_plan_with_many_faults_is_not_judged_to_the_end(monkeypatch: pytest.Mo
 def test_secrets_drawn_alike_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One example each, all at one rate, all with too small a posterior."""
     incidence = hush.Incidence.from_pairs(np.arange(40), np.arange(40), num_examples=50, num_secrets=40)
-    plan = hush.make_plan(incidence, prior=1e-6, ceiling=np.linspace(0.01, 0.1, 40), batch_size=5, rounds=100)
+    ceiling = np.linspace(0.01, 0.1, 40)
+    plan = hush.make_plan(incidence, prior=1e-6, ceiling=ceiling, batch_size=5, rounds=100, capacity="none")
     forged = dataclasses.replace(plan, posterior=0.9 * plan.posterior)
     asked: list[int] = []
     ask = posteriors.posterior
