@@ -5,7 +5,7 @@ weights and the noise that the folder states (``hush.plan.posteriors``). Searchi
 play no part here. A release (release/ of ``hush train``, share/ of ``hush run``): in addition, its certificate must say
 what the certificate of its plan says, and the files of its model must have the fingerprint that it names. A run adds to
 the certificate the version of PyTorch, the fingerprint of its model and marks; if training did not check the data, it
-leaves out their fingerprint. Other files of a release are listed as not checked.
+leaves out their fingerprint. Whatever else the folder carries is listed as not checked or not proven (``carried``).
 
 Integrity is not authenticity: consistent files do not say who wrote them; a detached signature does. Nor do they say
 that graph and promises are the owner's: pass those, and they are compared.
@@ -27,8 +27,17 @@ from hush.errors import HushError, InvalidInput
 from hush.incidence import Incidence
 from hush.numbers import counted
 from hush.plan import Plan
+from hush.plan.carried import (
+    OPTIONAL_FILES,
+    PLAN_FILES,
+    RELEASE_FILES,
+    RELEASE_FOLDERS,
+    UNCOMPARED,
+    shown,
+    unchecked,
+    unproven,
+)
 from hush.plan.files import (
-    FILES,
     MAJOR,
     MINOR,
     RELEASE_SIGNATURE,
@@ -40,6 +49,7 @@ from hush.plan.files import (
     minor_version,
     read_fields,
     read_record,
+    rewritten_files,
     signature_problem,
     stored_rates,
 )
@@ -59,9 +69,6 @@ MAX_NAMED = 5  # secrets or files that a check names
 VERSION = re.compile(r"\d[\w.+!-]{0,39}", re.ASCII)  # it stands on the page, where no free text may
 MODEL, TORCH = "model", "torch"  # the fingerprint and the version that a run adds
 WORDS = ("assumptions", "not_covered")  # fields whose wording may differ between versions
-CHECKED = {"plan", "model", "certificate.json", "certificate.md", RELEASE_SIGNATURE}
-UNCHECKED = re.compile(r"README\.md|report\.html|evaluations\.jsonl|round-\d{6,}")  # that a release may hold besides
-PLAN_FILES = {"plan.json", SIGNATURE, *FILES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +84,14 @@ class Check:
 class Verification:
     """All checks of a folder, and its certificate if it could be read: that of the plan, or of the run for a release.
 
-    unchecked: names of files in the folder that no check reads.
+    unchecked: names of files in the folder that no check reads, or of which no check reads everything. unproven: what
+    the files state and no check can prove, one line each. Whatever the folder carries is checked or in one of the two.
     """
 
     checks: tuple[Check, ...]
     certificate: Certificate | None
     unchecked: tuple[str, ...] = ()
+    unproven: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -146,8 +155,15 @@ def verify(
     if released:
         release_checks, certificate = check_release(root, certificate)
         checks.extend(release_checks)
-    others = unchecked(root, released=released)
-    return Verification(checks=tuple(checks), certificate=certificate, unchecked=others)
+    rewritten = rewritten_files(plan, path, record)
+    return Verification(
+        checks=tuple(checks),
+        certificate=certificate,
+        unchecked=unchecked(root, released=released, key_given=public_key is not None, rewritten=rewritten),
+        unproven=unproven(
+            record, certificate, released=released, graph_given=incidence is not None, secrets_given=secrets is not None
+        ),
+    )
 
 
 def _check_promises(plan: Plan, secrets: Secrets) -> Check:
@@ -238,7 +254,7 @@ def _check_run_certificate(planned: Certificate, folder: Path) -> tuple[Check, C
 def plan_differences(plan: Plan, stated: Certificate) -> list[str]:
     """The fields in which a plan's certificate differs from the plan."""
     actual, expected = stated.to_dict(), plan.certificate.to_dict()
-    different = _differences(actual, expected, except_for=("versions", "curve"))
+    different = _differences(actual, expected, except_for=(*UNCOMPARED, "curve"))
     if not (_curves_agree(actual["curve"], expected["curve"]) and _curve_is_proven(plan, stated, plan.certificate)):
         different.append("curve")
     if stated.versions.keys() != plan.certificate.versions.keys() or not _are_versions(stated):
@@ -355,12 +371,6 @@ def check_release(folder: Path, planned: Certificate) -> tuple[tuple[Check, ...]
     return (matches, _check_model(folder, certificate), _check_names(folder)), certificate
 
 
-def unchecked(folder: Path, *, released: bool) -> tuple[str, ...]:
-    """Names in the folder of a release, or of a plan, that no check reads."""
-    known = CHECKED if released else PLAN_FILES
-    return tuple(_shown(path, folder) for path in sorted(folder.iterdir()) if path.name not in known)
-
-
 def model_problem(model: Path, named: str | None) -> str | None:
     """Why a folder is not the model that a certificate names by this fingerprint; None if it is."""
     if not model.is_dir():
@@ -368,7 +378,10 @@ def model_problem(model: Path, named: str | None) -> str | None:
     # The fingerprint does not cover these: it follows no links, and a line break in a name could stand for two files.
     odd = [path for path in sorted(model.rglob("*")) if not path.name.isprintable() or not _is_covered(path)]
     if odd:
-        return f"{_shown(odd[0], model.parent)} is a link or has an odd name; copy the model as plain files"
+        return f"{shown(odd[0], model.parent)} is a link or has an odd name; copy the model as plain files"
+    empty = [path for path in (model, *sorted(model.rglob("*"))) if path.is_dir() and not any(path.iterdir())]
+    if empty:
+        return f"{shown(empty[0], model.parent)} is an empty folder, which no fingerprint covers; remove it"
     actual = folder_digest(model)
     if actual != named:
         return f"its files have the fingerprint {actual}, which is not the one in the certificate; it is another model"
@@ -384,19 +397,14 @@ def _check_model(folder: Path, certificate: Certificate | None) -> Check:
 
 def _check_names(folder: Path) -> Check:
     """A release and its plan hold no foreign files, which a reader could take for checked ones."""
-    foreign = [path for path in folder.iterdir() if path.name not in CHECKED and not UNCHECKED.fullmatch(path.name)]
+    known = {*RELEASE_FILES, *RELEASE_FOLDERS, RELEASE_SIGNATURE}
+    foreign = [path for path in folder.iterdir() if path.name not in known and not OPTIONAL_FILES.fullmatch(path.name)]
     if (folder / "plan").is_dir():
-        foreign += [path for path in (folder / "plan").iterdir() if path.name not in PLAN_FILES]
-    listed = ", ".join(_shown(path, folder) for path in sorted(foreign)[:MAX_NAMED])
+        foreign += [path for path in (folder / "plan").iterdir() if path.name not in {*PLAN_FILES, SIGNATURE}]
+    listed = ", ".join(shown(path, folder) for path in sorted(foreign)[:MAX_NAMED])
     problem = f"holds files that are not part of a release: {listed}; remove them, or ask who put them there"
     return _check("folder", not foreign, problem, "holds only files that are part of a release")
 
 
 def _is_covered(path: Path) -> bool:
     return path.is_file() or (path.is_dir() and not path.is_symlink())
-
-
-def _shown(path: Path, folder: Path) -> str:
-    """A path relative to a folder; one with characters that cannot be printed is quoted."""
-    name = path.relative_to(folder).as_posix() + ("/" if path.is_dir() else "")
-    return name if name.isprintable() else repr(name)
