@@ -139,7 +139,9 @@ def remove_or_add(rng: Rng, case: Case) -> None:
     elif how == 3:
         (folder / "link").symlink_to("/usr")
     else:
-        (folder / str(rng.choice(["round-000001", "plan.sig", "certificate.sig", ".hidden"]))).mkdir(exist_ok=True)
+        path = folder / str(rng.choice(["round-000001", "plan.sig", "certificate.sig", ".hidden"]))
+        path.unlink(missing_ok=True)
+        path.mkdir()
 
 
 def swap_files(rng: Rng, case: Case) -> None:

@@ -20,7 +20,7 @@ def judged_alone(plan: hush.Plan) -> dict[str, list[int]]:
     """By the accountant alone, secret after secret: no groups, no shared laws."""
     faults: dict[str, list[int]] = {"broken": [], "larger than stated": [], "binding": []}
     for secret in range(plan.incidence.num_secrets):
-        alone = posteriors._Alone(plan, secret, plan.prior[secret])
+        alone = posteriors.Alone(plan, secret, plan.prior[secret])
         listed = secret in plan.binding
         for kind in alone.faults(plan.ceiling[secret], plan.posterior[secret], listed=listed):
             faults[kind].append(secret)

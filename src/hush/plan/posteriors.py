@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from hush.accounting.counts import EPS, CountLaw, count_law
 from hush.arrays import Array, Progress
 from hush.plan.plan import Plan
 
-__all__ = ["Fault", "Judgement", "are_proven", "judge"]
+__all__ = ["Alone", "Fault", "Judgement", "are_proven", "judge"]
 
 Indices = NDArray[np.int64]
 Side = Literal["largest", "smallest"]
@@ -68,11 +68,11 @@ def judge(plan: Plan, progress: Progress | None = None) -> Judgement:
 
 def are_proven(plan: Plan, secret: int, prior: Array, stated: Array, recomputed: Array) -> bool:
     """Whether posteriors from these priors are at most the stated ones; recomputed are upper bounds."""
-    return _Alone(plan, secret, prior).proves(stated, recomputed)
+    return Alone(plan, secret, prior).proves(stated, recomputed)
 
 
 @dataclass(frozen=True, eq=False)
-class _Alone:
+class Alone:
     """Posteriors of one secret from these priors, each computed when it is first asked for."""
 
     plan: Plan
@@ -253,7 +253,7 @@ class _Court:
         plan = self._plan
         first = int(member[self._draws.mean_S[member].argmax()])
         same = self._draws.same_rates(first, member) & _everywhere(plan.prior[member] == plan.prior[first])
-        alone = _Alone(plan, first, plan.prior[first])
+        alone = Alone(plan, first, plan.prior[first])
         faults: dict[Fault, list[int]] = {}
         for secret in member[same].tolist():
             for kind in alone.faults(plan.ceiling[secret], plan.posterior[secret], listed=bool(self._listed_S[secret])):
@@ -281,15 +281,16 @@ class _Draws:
 
     def __init__(self, plan: Plan) -> None:
         incidence = plan.incidence
-        rate = plan.rates[incidence.example_of_entry]
-        secret = np.repeat(np.arange(incidence.num_secrets), incidence.examples_per_secret)[rate > 0]
-        self._rate = rate[rate > 0]
-        self.size_S = np.bincount(secret, minlength=incidence.num_secrets)
+        self._rate, self.size_S = plan.rates[incidence.example_of_entry], incidence.examples_per_secret
+        drawn = self._rate > 0
+        if not drawn.all():
+            self.size_S = _totals(drawn, self.size_S).astype(np.int64)
+            self._rate = self._rate[drawn]
         self._offset_S = np.concatenate([[0], np.cumsum(self.size_S)])
-        self.mean_S = np.bincount(secret, self._rate, minlength=incidence.num_secrets)
+        self.mean_S = _totals(self._rate, self.size_S)
         with np.errstate(divide="ignore"):
-            log_idle_S = np.bincount(secret, np.log1p(-self._rate), minlength=incidence.num_secrets)
-        # Terms of one sign, added one after another: each costs at most EPS of their sum (E5).
+            log_idle_S = _totals(np.log1p(-self._rate), self.size_S)
+        # Terms of one sign, added in any order: each costs at most EPS of their sum (E5).
         self._log_idle_S = log_idle_S * (1 + EPS * self.size_S)
         self._rounds = plan.rounds
 
@@ -367,6 +368,16 @@ class _Draws:
         used = column < self.size_S[member][:, None]
         place = np.where(used, self._offset_S[member][:, None] + column, 0)
         return np.where(used, self._rate[place], 0.0) if self._rate.size else np.zeros(used.shape)
+
+
+def _totals(values: NDArray[Any], size_S: Indices) -> Array:
+    """Sums of values, of which each secret has this many, one secret after another."""
+    total_S = np.zeros(size_S.size)
+    some = size_S > 0
+    begin_S = np.concatenate([[0], np.cumsum(size_S)])[:-1]
+    if some.any():
+        total_S[some] = np.add.reduceat(values, begin_S[some], dtype=np.float64)
+    return total_S
 
 
 def _survival(rate_SN: Array, top: int) -> Array:
