@@ -34,6 +34,7 @@ from tampering import TAMPERINGS, Case, Rng, every_file, make_case
 
 import hush
 from hush.certificate import Certificate
+from hush.plan.carried import OPTIONAL_FILES
 from hush.plan.files import TABLES
 from hush.plan.verify import Verification
 from hush.storage import folder_digest
@@ -125,7 +126,8 @@ def _about_file(name: Path, case: Case, original: Path, found: Verification, own
         return []  # their fields were compared, and what else they hold is listed or of no effect
     if inside[0] in ("certificate.json", "certificate.md"):
         return _about_certificate(name, case, original, own)
-    gone = name.name in SIGNATURES and not (case.root / name).exists() and "public_key" not in own
+    may_go = OPTIONAL_FILES.fullmatch(name.parts[0]) or (name.name in SIGNATURES and "public_key" not in own)
+    gone = bool(may_go) and not (case.root / name).exists()  # it was listed while it was there
     return [] if listed or gone else [f"{name} changed and is not listed"]
 
 
