@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ from hush.plan import posteriors
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-import tampering
-import tampering_sweep
+tampering, tampering_sweep = import_module("tampering"), import_module("tampering_sweep")
 
 
 @pytest.mark.parametrize("seed", range(4))
