@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from hush.arrays import checked_indices, chosen_indices
 from hush.errors import InvalidInput
 from hush.numbers import checked_size
-from hush.storage import read_table, write_table
+from hush.storage import read_table, table_digest, write_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from scipy.sparse import csr_array
 
 __all__ = ["Incidence"]
@@ -125,11 +126,21 @@ class Incidence:
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write the pairs (columns example, secret), sizes and fingerprint; the file appears complete or not at all."""
+        table, labels = self._stored()
+        write_table(table, path, kind="incidence", metadata=labels)
+
+    @property
+    def parquet_digest(self) -> str:
+        """SHA-256, in hex, of the file that ``to_parquet`` writes with this version of Arrow."""
+        table, labels = self._stored()
+        return table_digest(table, kind="incidence", metadata=labels)
+
+    def _stored(self) -> "tuple[pa.Table, dict[str, str]]":
         import pyarrow as pa
 
         sizes = {"num_examples": str(self.num_examples), "num_secrets": str(self.num_secrets)}
         columns = {"example": self.example_of_entry, "secret": self._secret_of_entry()}
-        write_table(pa.table(columns), path, kind="incidence", metadata=sizes | {"fingerprint": self.fingerprint})
+        return pa.table(columns), sizes | {"fingerprint": self.fingerprint}
 
     @classmethod
     def from_parquet(cls, path: str | os.PathLike[str]) -> Self:

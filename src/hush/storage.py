@@ -6,13 +6,14 @@ read as what hush wrote is an InvalidInput that names the file.
 
 import fcntl
 import hashlib
+import io
 import json
 import math
 import os
 import re
 import shutil
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_bytes, token_hex
@@ -40,6 +41,7 @@ __all__ = [
     "read_table",
     "readable_like_folder",
     "record_digest",
+    "table_digest",
     "temporary_beside",
     "whole_file",
     "whole_folder",
@@ -275,11 +277,36 @@ def write_table(
     owner_only: bool = False,
 ) -> None:
     """Write a table with its kind and other labels atomically to ``path``."""
+    with whole_file(path, owner_only=owner_only) as file:
+        _write_parquet(table, file, kind, metadata)
+
+
+def table_digest(table: "pa.Table", *, kind: str, metadata: Mapping[str, str] | None = None) -> str:
+    """SHA-256, in hex, of the file that ``write_table`` would write, with this version of Arrow."""
+    digest = hashlib.sha256()
+    _write_parquet(table, _Sink(digest.update), kind, metadata)
+    return digest.hexdigest()
+
+
+class _Sink(io.RawIOBase):
+    """A file that keeps nothing, and passes on what is written to it."""
+
+    def __init__(self, update: Callable[[bytes], None]) -> None:
+        self._update = update
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any, /) -> int:
+        self._update(content)
+        return len(content)
+
+
+def _write_parquet(table: "pa.Table", file: Any, kind: str, metadata: Mapping[str, str] | None) -> None:
     import pyarrow.parquet as pq
 
     labels = {f"hush.{key}": value for key, value in (metadata or {}).items()} | {"hush.kind": kind}
-    with whole_file(path, owner_only=owner_only) as file:
-        pq.write_table(table.replace_schema_metadata(labels), file, compression="zstd", write_page_checksum=True)
+    pq.write_table(table.replace_schema_metadata(labels), file, compression="zstd", write_page_checksum=True)
 
 
 def read_table(

@@ -158,6 +158,31 @@ def test_links_and_odd_names_that_a_fingerprint_does_not_see_are_refused(release
     assert "odd name" in detail(release, "model")
 
 
+@pytest.mark.parametrize("name", ["more", "deep/er"])
+def test_an_empty_folder_inside_a_model_fails(release: Path, name: str) -> None:
+    """It belongs to no file, so no fingerprint covers it."""
+    (release / "model" / name).mkdir(parents=True)
+    assert failed(release) == {"model"}
+    assert f"model/{name}/ is an empty folder" in detail(release, "model")
+
+
+def test_a_model_without_files_fails_even_if_the_certificate_names_it(release: Path, plan: hush.Plan) -> None:
+    shutil.rmtree(release / "model")
+    (release / "model").mkdir()
+    certify(release, plan)
+    assert failed(release) == {"model"}
+
+
+def test_signatures_that_were_not_checked_are_named(release: Path, key: Path) -> None:
+    sign(release / "plan", key.with_name("private.pem"))
+    assert set(hush.verify(release).unchecked) == {*NOT_CHECKED, "certificate.sig", "plan/plan.sig"}
+    assert set(hush.verify(release, public_key=key).unchecked) == {*NOT_CHECKED, "plan/plan.sig"}
+    (release / "plan" / "plan.sig").unlink()
+    (release / "plan" / "plan.sig").mkdir()
+    (release / "plan" / "plan.sig" / "notes.txt").write_text("sound")
+    assert "plan/plan.sig/" in hush.verify(release).unchecked
+
+
 SETTINGS: dict[str, Callable[[Certificate], Any]] = {
     "noise_multiplier": lambda it: 10 * it.noise_multiplier,
     "rounds": lambda it: it.rounds - 1,

@@ -275,7 +275,8 @@ def test_what_fits_together_may_still_be_about_another_graph_or_other_promises(p
 def test_progress_counts_every_secret(folder: Path) -> None:
     calls: list[tuple[int, int]] = []
     hush.verify(folder, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(done, 8) for done in range(1, 9)]
+    assert calls[-1] == (8, 8)
+    assert calls == sorted(set(calls))
 
 
 def test_verify_is_a_function_whatever_was_imported_before() -> None:

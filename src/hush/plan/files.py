@@ -33,6 +33,7 @@ from hush.storage import (
     read_json,
     read_table,
     record_digest,
+    table_digest,
     whole_file,
     whole_folder,
     write_table,
@@ -67,6 +68,7 @@ SETTINGS = (
     "created",
 )
 OPTIONAL_SETTINGS = ("data_fingerprint",)  # plans of an older minor version lack them; they count as None
+_FIELDS = ("format", *SETTINGS, *OPTIONAL_SETTINGS, "binding", "digests", "digest")  # of plan.json, in order
 TABLES = {
     "examples.parquet": ("weight", "rate"),
     "secrets.parquet": ("id", "prior", "ceiling", "posterior"),
@@ -101,15 +103,8 @@ def save_plan(plan: "Plan", folder: Path) -> None:
 
 
 def _write(plan: "Plan", folder: Path) -> None:
-    examples = pa.table({"weight": plan.weights, "rate": plan.rates})
-    write_table(examples, folder / "examples.parquet", kind="plan examples")
-    points = {"prior": plan.prior, "ceiling": plan.ceiling, "posterior": plan.posterior}
-    columns = {
-        name: pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), array.shape[1])
-        for name, array in points.items()
-    }
-    secrets = pa.table({"id": pa.array(plan.secret_ids, pa.string()), **columns})
-    write_table(secrets, folder / "secrets.parquet", kind="plan secrets")
+    for name, (table, kind) in _tables(plan).items():
+        write_table(table, folder / name, kind=kind)
     plan.incidence.to_parquet(folder / "incidence.parquet")
     _write_json(plan.certificate.to_dict(), folder / "certificate.json")
     (folder / "certificate.md").write_text(plan.certificate.to_markdown(), encoding="utf-8")
@@ -120,6 +115,31 @@ def _write(plan: "Plan", folder: Path) -> None:
         "digests": {name: file_digest(folder / name) for name in FILES},
     }
     _write_json(record | {"digest": record_digest(record)}, folder / "plan.json")
+
+
+def _tables(plan: "Plan") -> dict[str, tuple[pa.Table, str]]:
+    """The tables of examples and of secrets, each with its kind."""
+    examples = pa.table({"weight": plan.weights, "rate": plan.rates})
+    points = {"prior": plan.prior, "ceiling": plan.ceiling, "posterior": plan.posterior}
+    columns = {
+        name: pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), array.shape[1])
+        for name, array in points.items()
+    }
+    secrets = pa.table({"id": pa.array(plan.secret_ids, pa.string()), **columns})
+    return {"examples.parquet": (examples, "plan examples"), "secrets.parquet": (secrets, "plan secrets")}
+
+
+def rewritten_files(plan: "Plan", folder: Path, record: dict[str, Any]) -> list[str]:
+    """The files of this plan, apart from its certificate, that are not byte for byte what hush writes for it.
+
+    They hold something besides (labels, free space, an order), or another version of Arrow wrote them.
+    """
+    digests = {name: table_digest(table, kind=kind) for name, (table, kind) in _tables(plan).items()}
+    digests["incidence.parquet"] = plan.incidence.parquet_digest
+    different = [name for name, digest in digests.items() if file_digest(folder / name) != digest]
+    ordered = {name: record[name] for name in _FIELDS if name in record}
+    written = (folder / "plan.json").read_bytes() == _json(ordered).encode()
+    return different if written else ["plan.json", *different]
 
 
 def load_plan(folder: Path) -> dict[str, Any]:
@@ -158,8 +178,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 def additions(folder: Path, record: dict[str, Any]) -> list[str]:
     """Which files of a plan of exactly this format hold fields or columns that hush does not write, and so not read."""
-    known = {"format", *SETTINGS, *OPTIONAL_SETTINGS, "binding", "digests", "digest"}
-    names = [] if record.keys() <= known and record["digests"].keys() == set(FILES) else ["plan.json"]
+    names = [] if record.keys() <= set(_FIELDS) and record["digests"].keys() == set(FILES) else ["plan.json"]
     for name, columns in TABLES.items():
         with parquet_file(folder / name) as file:
             names += [name] if set(file.schema_arrow.names) - set(columns) else []
@@ -212,7 +231,11 @@ def stored_rates(folder: Path) -> np.ndarray:
 
 
 def _write_json(content: dict[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(_json(content), encoding="utf-8")
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def _numbers(column: pa.ChunkedArray, path: Path) -> np.ndarray:

@@ -1,12 +1,12 @@
 """Verification of a plan, or of a release made under one, without trusting its author: everything is recomputed.
 
-A plan: what its files state is compared with each other, and every posterior is computed again, one secret at a time,
-from the graph, the weights and the noise that the folder states. Searching, pruning and grouping of calibration play no
-part here. A release (release/ of ``hush train``, share/ of ``hush run``): in addition, its certificate must say what
-the certificate of its plan says, and the files of its model must have the fingerprint that it names. A run adds to the
-certificate the version of PyTorch, the fingerprint of its model, marks, the number of trained parameters, and what
+A plan: what its files state is compared with each other, and every posterior is proven again from the graph, the
+weights and the noise that the folder states (``hush.plan.posteriors``). Searching, pruning and grouping of calibration
+play no part here. A release (release/ of ``hush train``, share/ of ``hush run``): in addition, its certificate must say
+what the certificate of its plan says, and the files of its model must have the fingerprint that it names. A run adds to
+the certificate the version of PyTorch, the fingerprint of its model, marks, the number of trained parameters, and what
 computed draws and noise add to every posterior, which is recomputed; if training did not check the data, it leaves out
-their fingerprint. Other files of a release are listed as not checked.
+their fingerprint. Whatever else the folder carries is listed as not checked or not proven (``carried``).
 
 Integrity is not authenticity: consistent files do not say who wrote them; a detached signature does. Nor do they say
 that graph and promises are the owner's: pass those, and they are compared.
@@ -14,19 +14,14 @@ that graph and promises are the owner's: pass those, and they are compared.
 
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hush.accounting import posterior
 from hush.accounting.sampling_error import sampling_error
 from hush.arrays import Array, Progress
 from hush.certificate import DATA_FINGERPRINT, Certificate
@@ -34,8 +29,17 @@ from hush.errors import HushError, InvalidInput
 from hush.incidence import Incidence
 from hush.numbers import counted, rounded_up
 from hush.plan import Plan
+from hush.plan.carried import (
+    OPTIONAL_FILES,
+    PLAN_FILES,
+    RELEASE_FILES,
+    RELEASE_FOLDERS,
+    UNCOMPARED,
+    shown,
+    unchecked,
+    unproven,
+)
 from hush.plan.files import (
-    FILES,
     MAJOR,
     MINOR,
     RELEASE_SIGNATURE,
@@ -47,24 +51,19 @@ from hush.plan.files import (
     minor_version,
     read_fields,
     read_record,
+    rewritten_files,
     signature_problem,
     stored_rates,
 )
 from hush.plan.make import held_out_examples
 from hush.plan.plan import promises_fingerprint
+from hush.plan.posteriors import MAX_BOUND_DIFFERENCE, Fault, are_proven, judge
 from hush.protection import promise_arrays
 from hush.secret_table import Secrets
 from hush.storage import folder_digest, read_json
 
 __all__ = ["Check", "Verification", "verify"]
 
-MAX_MACHINE_DIFFERENCE = 1e-9  # relative: another machine may round a posterior to a larger value than the stated one
-MAX_BOUND_DIFFERENCE = 5e-3  # relative, of two upper bounds of one number: each is within 1e-3 of the true value
-FINE_ACCURACY = 1e-4  # at which a posterior is computed again before it counts as broken
-BINDING_CANDIDATES = 0.5  # share of its ceiling that the posterior of a binding secret exceeds
-BINDS_BELOW = 0.995  # share of the noise at which a secret that breaks its promise must be listed as binding
-HOLDS_BELOW = 0.98  # share of the noise at which a secret that keeps its promise must not be listed
-SHARED_BOUND_MARGIN = 0.02  # by which a listed secret may miss its ceiling: secrets drawn alike share a bound
 MAX_RATE_DIFFERENCE = 1e-12  # relative, between stored rates and those of the weights
 MAX_SUM_DIFFERENCE = 1e-9  # relative, between the sum of the rates and the batch size
 MAX_UNEVENNESS = 1e-5  # of weights without capacities: more than holding out examples takes from those with secrets
@@ -72,9 +71,6 @@ MAX_NAMED = 5  # secrets or files that a check names
 VERSION = re.compile(r"\d[\w.+!-]{0,39}", re.ASCII)  # it stands on the page, where no free text may
 MODEL, TORCH = "model", "torch"  # the fingerprint and the version that a run adds
 WORDS = ("assumptions", "not_covered")  # fields whose wording may differ between versions
-CHECKED = {"plan", "model", "certificate.json", "certificate.md", RELEASE_SIGNATURE}
-UNCHECKED = re.compile(r"README\.md|report\.html|evaluations\.jsonl|round-\d{6,}")  # that a release may hold besides
-PLAN_FILES = {"plan.json", SIGNATURE, *FILES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +86,14 @@ class Check:
 class Verification:
     """All checks of a folder, and its certificate if it could be read: that of the plan, or of the run for a release.
 
-    unchecked: names of files in the folder that no check reads.
+    unchecked: names of files in the folder that no check reads, or of which no check reads everything. unproven: what
+    the files state and no check can prove, one line each. Whatever the folder carries is checked or in one of the two.
     """
 
     checks: tuple[Check, ...]
     certificate: Certificate | None
     unchecked: tuple[str, ...] = ()
+    unproven: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -159,8 +157,15 @@ def verify(
     if released:
         release_checks, certificate = check_release(root, plan, certificate)
         checks.extend(release_checks)
-    others = unchecked(root, released=released)
-    return Verification(checks=tuple(checks), certificate=certificate, unchecked=others)
+    rewritten = rewritten_files(plan, path, record)
+    return Verification(
+        checks=tuple(checks),
+        certificate=certificate,
+        unchecked=unchecked(root, released=released, key_given=public_key is not None, rewritten=rewritten),
+        unproven=unproven(
+            record, certificate, released=released, graph_given=incidence is not None, secrets_given=secrets is not None
+        ),
+    )
 
 
 def _check_promises(plan: Plan, secrets: Secrets) -> Check:
@@ -185,88 +190,33 @@ def _check_rates(plan: Plan, rate: Array) -> Check:
     return _check("rates", not problems, "; ".join(problems), f"sum to {plan.batch_size:g}, none above 1")
 
 
-# Every posterior again, by a route that shares nothing with the search of calibration.
+# Every posterior again (``hush.plan.posteriors``).
 
 
 def check_posteriors(plan: Plan, progress: Progress | None) -> tuple[Check, Check]:
     """Every recomputed posterior is at most its ceiling and the stated one, and exactly the listed secrets bind."""
-    total = plan.incidence.num_secrets
-    listed = np.zeros(total, dtype=bool)
-    listed[plan.binding] = True
-    faults: dict[str, list[str]] = {"broken": [], "larger than stated": [], "binding": []}
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for secret, kinds in enumerate(pool.map(partial(_faults, plan, listed), range(total))):
-            for fault in kinds:
-                faults[fault].append(plan.secret_ids[secret])
-            if progress is not None:
-                progress(secret + 1, total)
+    judgement = judge(plan, progress)
+    total, faults = plan.incidence.num_secrets, judgement.secrets
+    at_least = "" if judgement.complete else "at least "
 
-    def named(fault: str) -> str:
-        ids = faults[fault]
-        return ", ".join(ids[:MAX_NAMED]) + (f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else "")
+    def named(fault: Fault) -> str:
+        ids = [plan.secret_ids[secret] for secret in faults[fault][: MAX_NAMED + 1]]
+        more = len(faults[fault]) - MAX_NAMED
+        return ", ".join(ids[:MAX_NAMED]) + (f" and {at_least}{more} more" if more > 0 else "")
 
     if faults["broken"]:
         broken = counted(len(faults["broken"]), "promise")
-        problem = f"{broken} not kept at noise {plan.noise_multiplier:.6g}: {named('broken')}"
+        problem = f"{at_least}{broken} not kept at noise {plan.noise_multiplier:.6g}: {named('broken')}"
     else:
-        problem = f"{len(faults['larger than stated'])} larger than stated: {named('larger than stated')}"
-    sound = not (faults["broken"] or faults["larger than stated"])
+        problem = f"{at_least}{len(faults['larger than stated'])} larger than stated: {named('larger than stated')}"
+    sound = judgement.complete and not (faults["broken"] or faults["larger than stated"])
+    listed = judgement.complete and not faults["binding"]
+    wrong = f"wrongly listed or left out: {named('binding')}" if faults["binding"] else "not checked any further"
     recomputed = "the one there is" if total == 1 else f"all {total}"
     bind = f"{counted(plan.binding.size, 'secret')} {'binds' if plan.binding.size == 1 else 'bind'}"
     return (
         _check("posteriors", sound, problem, f"{recomputed} recomputed, every one within its ceiling"),
-        _check(
-            "binding", not faults["binding"], f"wrongly listed or left out: {named('binding')}", f"{bind}, as stated"
-        ),
-    )
-
-
-def _are_proven(plan: Plan, secret: int, prior: Array, stated: Array, recomputed: Array) -> bool:
-    """Whether posteriors from these priors are at most the stated ones. recomputed: upper bounds by the plan's bound.
-
-    Those may be too large because of discretisation, or because the search for the best order ended at another order.
-    So before they count as larger, a finer bound of the same kind and then the tight one are computed.
-    """
-    for bound in dict.fromkeys((plan.bound, "blowup")):
-        if np.all(recomputed <= stated * (1 + MAX_MACHINE_DIFFERENCE)):
-            return True
-        recomputed = np.minimum(recomputed, _posteriors(plan, secret, prior, bound=bound, accuracy=FINE_ACCURACY))
-    return bool(np.all(recomputed <= stated * (1 + MAX_MACHINE_DIFFERENCE)))
-
-
-def _faults(plan: Plan, listed: NDArray[np.bool_], secret: int) -> list[str]:
-    """What is wrong with one secret."""
-    prior_Q, ceiling_Q, stated_Q = plan.prior[secret], plan.ceiling[secret], plan.posterior[secret]
-    now_Q = _posteriors(plan, secret, prior_Q)
-    if not np.all(now_Q <= ceiling_Q):
-        now_Q = np.minimum(now_Q, _posteriors(plan, secret, prior_Q, accuracy=FINE_ACCURACY))
-    faults: list[str] = []
-    if not np.all(now_Q <= ceiling_Q):
-        faults.append("broken")
-    elif not _are_proven(plan, secret, prior_Q, stated_Q, now_Q):
-        faults.append("larger than stated")
-    may_bind = bool(np.any(now_Q > BINDING_CANDIDATES * ceiling_Q))
-    if listed[secret]:
-        less_Q = _posteriors(plan, secret, prior_Q, noise_share=HOLDS_BELOW) if may_bind else now_Q
-        if not (may_bind and np.any(less_Q > (1 - SHARED_BOUND_MARGIN) * ceiling_Q)):
-            faults.append("binding")
-    elif may_bind:
-        less_Q = _posteriors(plan, secret, prior_Q, noise_share=BINDS_BELOW, accuracy=FINE_ACCURACY)
-        if np.any(less_Q > (1 + MAX_BOUND_DIFFERENCE) * ceiling_Q):
-            faults.append("binding")
-    return faults
-
-
-def _posteriors(plan: Plan, secret: int, prior: Array, *, noise_share: float = 1.0, **settings: Any) -> Array:
-    """Upper bounds from these priors, with a share of the plan's noise and, by default, by the plan's bound."""
-    return np.asarray(
-        posterior(
-            plan.rates[plan.incidence.examples_of(secret)],
-            noise_multiplier=plan.noise_multiplier * noise_share,
-            rounds=plan.rounds,
-            prior=prior,
-            **{"bound": plan.bound, **settings},
-        )
+        _check("binding", listed, wrong, f"{bind}, as stated"),
     )
 
 
@@ -306,7 +256,7 @@ def _check_run_certificate(plan: Plan, planned: Certificate, folder: Path) -> tu
 def plan_differences(plan: Plan, stated: Certificate) -> list[str]:
     """The fields in which a plan's certificate differs from the plan."""
     actual, expected = stated.to_dict(), plan.certificate.to_dict()
-    different = _differences(actual, expected, except_for=("versions", "curve"))
+    different = _differences(actual, expected, except_for=(*UNCOMPARED, "curve"))
     if not (_curves_agree(actual["curve"], expected["curve"]) and _curve_is_proven(plan, stated, plan.certificate)):
         different.append("curve")
     if stated.versions.keys() != plan.certificate.versions.keys() or not _are_versions(stated):
@@ -412,7 +362,7 @@ def _curve_is_proven(plan: Plan, stated: Certificate, expected: Certificate) -> 
     for name, points in expected.curve.items():
         prior, recomputed = np.array(points).T
         posterior_stated = np.array(stated.curve[name])[:, 1]
-        if not _are_proven(plan, plan.secret_ids.index(name), prior, posterior_stated, recomputed):
+        if not are_proven(plan, plan.secret_ids.index(name), prior, posterior_stated, recomputed):
             return False
     return True
 
@@ -440,12 +390,6 @@ def _check_sampling_error(plan: Plan, trained: int) -> Check:
     return _check("sampling error", not passed_S.any(), problem, f"{added}, and every one stays within its ceiling")
 
 
-def unchecked(folder: Path, *, released: bool) -> tuple[str, ...]:
-    """Names in the folder of a release, or of a plan, that no check reads."""
-    known = CHECKED if released else PLAN_FILES
-    return tuple(_shown(path, folder) for path in sorted(folder.iterdir()) if path.name not in known)
-
-
 def model_problem(model: Path, named: str | None) -> str | None:
     """Why a folder is not the model that a certificate names by this fingerprint; None if it is."""
     if not model.is_dir():
@@ -453,7 +397,10 @@ def model_problem(model: Path, named: str | None) -> str | None:
     # The fingerprint does not cover these: it follows no links, and a line break in a name could stand for two files.
     odd = [path for path in sorted(model.rglob("*")) if not path.name.isprintable() or not _is_covered(path)]
     if odd:
-        return f"{_shown(odd[0], model.parent)} is a link or has an odd name; copy the model as plain files"
+        return f"{shown(odd[0], model.parent)} is a link or has an odd name; copy the model as plain files"
+    empty = [path for path in (model, *sorted(model.rglob("*"))) if path.is_dir() and not any(path.iterdir())]
+    if empty:
+        return f"{shown(empty[0], model.parent)} is an empty folder, which no fingerprint covers; remove it"
     actual = folder_digest(model)
     if actual != named:
         return f"its files have the fingerprint {actual}, which is not the one in the certificate; it is another model"
@@ -469,19 +416,14 @@ def _check_model(folder: Path, certificate: Certificate | None) -> Check:
 
 def _check_names(folder: Path) -> Check:
     """A release and its plan hold no foreign files, which a reader could take for checked ones."""
-    foreign = [path for path in folder.iterdir() if path.name not in CHECKED and not UNCHECKED.fullmatch(path.name)]
+    known = {*RELEASE_FILES, *RELEASE_FOLDERS, RELEASE_SIGNATURE}
+    foreign = [path for path in folder.iterdir() if path.name not in known and not OPTIONAL_FILES.fullmatch(path.name)]
     if (folder / "plan").is_dir():
-        foreign += [path for path in (folder / "plan").iterdir() if path.name not in PLAN_FILES]
-    listed = ", ".join(_shown(path, folder) for path in sorted(foreign)[:MAX_NAMED])
+        foreign += [path for path in (folder / "plan").iterdir() if path.name not in {*PLAN_FILES, SIGNATURE}]
+    listed = ", ".join(shown(path, folder) for path in sorted(foreign)[:MAX_NAMED])
     problem = f"holds files that are not part of a release: {listed}; remove them, or ask who put them there"
     return _check("folder", not foreign, problem, "holds only files that are part of a release")
 
 
 def _is_covered(path: Path) -> bool:
     return path.is_file() or (path.is_dir() and not path.is_symlink())
-
-
-def _shown(path: Path, folder: Path) -> str:
-    """A path relative to a folder; one with characters that cannot be printed is quoted."""
-    name = path.relative_to(folder).as_posix() + ("/" if path.is_dir() else "")
-    return name if name.isprintable() else repr(name)

@@ -25,6 +25,7 @@ def verification_record(verification: Verification, folder: Path) -> Record:
             {"name": check.name, "passed": check.passed, "detail": check.detail} for check in verification.checks
         ],
         "unchecked": list(verification.unchecked),
+        "unproven": list(verification.unproven),
         "signature_checked": any(check.name == "signature" for check in verification.checks),
         "signed": signature_of(folder).exists(),
         "fingerprints": None if certificate is None else dict(certificate.fingerprints),
@@ -53,8 +54,8 @@ def _notes(record: Record) -> list[str]:
     """What the checks do not cover."""
     lines: list[str] = []
     what = "plan" if record["release"] is None else "release"
-    if record["unchecked"]:
-        lines.append(f"Not checked: {', '.join(record['unchecked'])}")
+    lines += [f"Not checked: {name}" for name in record["unchecked"]]
+    lines += [f"Not proven: {statement}" for statement in record["unproven"]]
     if not record["signature_checked"]:
         if record["signed"]:
             lines.append(f"The {what} is signed; pass --public-key to check by whom.")

@@ -1,0 +1,104 @@
+"""What a plan or a release carries and no check of ``verify`` proves: files that are not read, and statements.
+
+Both lists are what is left over: everything in the folder, and every field and column of its files, is either claimed
+by a check, or listed. A field that somebody adds is listed until a check claims it.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hush.certificate import Certificate
+from hush.plan.files import FILES, TABLES, signature_of
+
+__all__ = [
+    "OPTIONAL_FILES",
+    "PLAN_FILES",
+    "RELEASE_FILES",
+    "RELEASE_FOLDERS",
+    "UNCOMPARED",
+    "shown",
+    "unchecked",
+    "unproven",
+]
+
+PLAN_FILES = {"plan.json", *FILES}
+RELEASE_FILES = {"certificate.json", "certificate.md"}
+RELEASE_FOLDERS = {"plan", "model"}
+OPTIONAL_FILES = re.compile(r"README\.md|report\.html|evaluations\.jsonl|round-\d{6,}")  # of a release
+UNCOMPARED = ("versions",)  # fields of a certificate of which only the form is checked
+REWRITTEN = "holds more than hush writes for this plan, or another version wrote it"
+
+# Parts of a plan's files that checks prove: from each other, or by recomputing.
+PROVEN = {
+    "plan.json": {
+        "format", "noise_multiplier", "rounds", "batch_size", "bound", "noise_scale", "binding", "digests", "digest",
+    },
+    "examples.parquet": {"weight", "rate"},
+    "secrets.parquet": {"posterior"},
+    "incidence.parquet": set[str](),
+}  # fmt: skip
+# Why the others are not proven: they say something about the world outside the folder.
+NOT_THE_OWNERS = "not compared with the owner's"
+REASONS = {
+    "plan.json": {
+        "clip_norm": "whether training clips to it",
+        "capacity": "how the weights were chosen",
+        "weights_gap": "whether other weights would keep more data",
+        "created": "by the clock of the author",
+        "data_fingerprint": "only the owner's key can tell whose data these are",
+    },
+    "secrets.parquet": dict.fromkeys(("id", "prior", "ceiling"), f"{NOT_THE_OWNERS} table of secrets"),
+    "incidence.parquet": dict.fromkeys(("example", "secret"), f"{NOT_THE_OWNERS} graph"),
+}
+UNKNOWN = "no check knows it"
+
+
+def unchecked(root: Path, *, released: bool, key_given: bool, rewritten: list[str]) -> tuple[str, ...]:
+    """Names in the folder of a release, or of a plan, that no check reads, or of which no check reads everything.
+
+    key_given: the signature was checked. rewritten: files of the plan that are not byte for byte what hush writes.
+    """
+    plan = root / "plan" if released else root
+    claimed = {plan / name for name in PLAN_FILES}
+    claimed |= {root / name for name in RELEASE_FILES} if released else set()
+    claimed |= {signature_of(root)} if key_given else set()
+    folders = {root / name for name in RELEASE_FOLDERS} if released else set[Path]()
+    paths = {*root.iterdir(), *plan.iterdir()}
+    unread = [path for path in sorted(paths) if not (path in claimed and path.is_file()) and path not in folders]
+    partly = [f"{shown(plan / name, root)} ({REWRITTEN})" for name in rewritten]
+    return (*(shown(path, root) for path in unread), *partly)
+
+
+def unproven(
+    record: Mapping[str, Any],
+    certificate: Certificate | None,
+    *,
+    released: bool,
+    graph_given: bool,
+    secrets_given: bool,
+) -> tuple[str, ...]:
+    """What the files state and no check can prove, one line each. record: of plan.json."""
+    compared = {"incidence.parquet"} if graph_given else set[str]()
+    compared |= {"secrets.parquet"} if secrets_given else set()
+    lines: list[str] = []
+    for name, value in record.items():
+        nothing = value is None or (name == "capacity" and value == "none")  # which a check proves
+        if name not in PROVEN["plan.json"] and not nothing:
+            lines.append(f"plan.json: {name} {value!r}, {REASONS['plan.json'].get(name, UNKNOWN)}")
+    for file, columns in TABLES.items():
+        left = [] if file in compared else [name for name in columns if name not in PROVEN[file]]
+        lines += [f"{file}: {name}, {REASONS.get(file, {}).get(name, UNKNOWN)}" for name in left]
+    stated = {} if certificate is None else certificate.versions
+    lines += [f"certificate: version of {name} {version}, as the author says" for name, version in stated.items()]
+    if released:
+        lines.append("certificate: marks, whether the run left one out")
+        lines.append("model/: whether it was trained under this plan")
+    return tuple(lines)
+
+
+def shown(path: Path, folder: Path) -> str:
+    """A path relative to a folder; one with characters that cannot be printed is quoted."""
+    name = path.relative_to(folder).as_posix() + ("/" if path.is_dir() else "")
+    return name if name.isprintable() else repr(name)
