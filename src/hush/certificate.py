@@ -97,6 +97,7 @@ class Certificate:
         known = cls.__dataclass_fields__
         if not isinstance(data, Mapping):
             raise InvalidInput("the certificate is not a JSON object; pass one that hush wrote")
+        data = {"num_found": data.get("num_secrets"), **data}  # hush 0.1.0 did not tell the two apart
         missing = [name for name in known if name not in data and name not in OF_A_RUN]
         if missing:
             raise InvalidInput(f"the certificate lacks {missing}; pass one that hush wrote")

@@ -93,6 +93,9 @@ def unproven(
     stated = {} if certificate is None else certificate.versions
     lines += [f"certificate: version of {name} {version}, as the author says" for name, version in stated.items()]
     if released:
+        if certificate is not None and certificate.trained_parameters is not None:
+            trained = certificate.trained_parameters
+            lines.append(f"certificate: trained_parameters {trained}, whether the run trained no more")
         lines.append("certificate: marks, whether the run left one out")
         lines.append("model/: whether it was trained under this plan")
     return tuple(lines)

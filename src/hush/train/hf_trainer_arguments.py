@@ -20,6 +20,7 @@ from hush.data.parts import shown_name
 from hush.errors import InvalidInput
 from hush.keys import DataKey, key_id_of
 from hush.plan import Plan
+from hush.train.cautions import refuse_unlabelled
 from hush.train.collation import MAX_CHECKED, Collate, collated_alone, refuse_tied
 from hush.train.language_models import Collator, TokenizedTexts
 from hush.train.round import check_lengths
@@ -216,6 +217,7 @@ def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> 
                 "hush.train.language_models.tokenise returns, and one of the collators of that module"
             )
         check_lengths(data.lengths, buckets)
+    refuse_unlabelled(data)
 
 
 def check_collator(collate: Collate, data: Any, *, name: str) -> None:
