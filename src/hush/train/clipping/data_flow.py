@@ -153,7 +153,8 @@ class DataFlow(TorchDispatchMode):
         if name == "aten::roll":
             return not (len(args) > 2 and args[2]) or 0 in [dim % value.dim() for dim in args[2]]
         if name == "aten::slice":
-            dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
+            defaults: tuple[Any, ...] = (0, None, None, 1)
+            dim, start, end, step = (*args[1:], *defaults[len(args) - 1 :])
             whole = start in (None, 0) and (end is None or end >= len(value)) and step == 1
             return dim % value.dim() == 0 and not whole
         place = 1 if name == "aten::select" else 2
