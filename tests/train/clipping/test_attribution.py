@@ -121,6 +121,15 @@ class ReversingByNumber(TwoLayers):
         return 5 * self.second(h)
 
 
+class Choosing(TwoLayers):
+    """The same without a branch."""
+
+    def send(self, h: Tensor, x: Tensor) -> Tensor:
+        turn = x[0, 0, 0] > 1
+        y = self.second(torch.where(turn, h.flip(0), h))
+        return 5 * torch.where(turn, y.flip(0), y)
+
+
 class Repeating(TwoLayers):
     """Data decide how often the second layer is called; those who do not need the second call ignore it."""
 
@@ -165,6 +174,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "listed examples": ListedExamples,
     "reversing by a truth value": Reversing,
     "reversing by a number": ReversingByNumber,
+    "reversing without a branch": Choosing,
     "repeating": Repeating,
     "each alone": Alone,
     "time first": TimeFirst,

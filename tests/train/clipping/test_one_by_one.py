@@ -26,11 +26,13 @@ def families() -> dict[str, tuple[Any, bool]]:
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
     shape |= {"num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 40}
     shape |= {"initializer_range": 0.2, "pad_token_id": PADDING, "bos_token_id": 1, "eos_token_id": 2}
-    masked = shape | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    experts = shape | {"num_key_value_heads": 2, "num_experts_per_tok": 2, "attention_dropout": 0.0}
-    opt = {name: value for name, value in shape.items() if name not in ("intermediate_size", "initializer_range")}
+    masked: dict[str, Any] = shape | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    experts: dict[str, Any] = shape | {"num_key_value_heads": 2, "num_experts_per_tok": 2, "attention_dropout": 0.0}
+    opt: dict[str, Any] = {
+        name: value for name, value in shape.items() if name not in ("intermediate_size", "initializer_range")
+    }
     opt |= {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0, "init_std": 0.2}
-    qwen = {"num_experts": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
+    qwen: dict[str, Any] = {"num_experts": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
     relative: dict[str, Any] = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
     return {
         "falcon": (lambda: hf.FalconForCausalLM(hf.FalconConfig(**shape)), False),

@@ -28,6 +28,8 @@ _LOOKUPS = {"aten::index", "aten::index_select", "aten::gather", "aten::take"}  
 _BY_INDICES = {"aten::index", "aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index"}
 _SORTS = {"aten::sort": 1, "aten::argsort": 1, "aten::topk": 2, "aten::kthvalue": 2, "aten::mode": 1}  # place of dim
 _MOVES = {"aten::take", "aten::put", "aten::masked_scatter"}
+# What moves examples whatever the data are: the data may still decide later which rows are taken from the result.
+_REORDERS = {"aten::flip", "aten::roll", "aten::select", "aten::slice", "aten::split", "aten::split_with_sizes"}
 # By which Python reads values of a tensor.
 _READERS = (
     *("__bool__", "__int__", "__float__", "__complex__", "__index__", "__array__"),
@@ -106,19 +108,15 @@ class DataFlow(TorchDispatchMode):
         return result
 
     def _moves_rows(self, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the data decide which rows this operator puts where, or how many there are."""
+        """Whether the data decide, or may decide later, which rows this operator puts where, or how many there are."""
         first = args[0] if args and isinstance(args[0], Tensor) else None
-        if name in _LOOKUPS and first is not None and not self._state(first) & _FROM_DATA:
-            return False
+        is_table = name in _LOOKUPS and first is not None and not self._state(first) & _FROM_DATA
         if name in _BY_INDICES:
-            along = 0
-            for index in args[1]:
-                is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
-                by_data = index is not None and bool(self._state(index) & _FROM_DATA)
-                if by_data and (is_mask or self._is_of_examples(args[0], along)):
-                    return True
-                along += index.dim() if is_mask else 1
+            return self._moved_by_indices(args[0], args[1], is_table)
+        if is_table:
             return False
+        if name in _REORDERS and first is not None:
+            return self._reorders(first, name, args)
         if torch.Tag.dynamic_output_shape in func.tags or name in _MOVES:
             return True
         if name in _ALONG_DIM:
@@ -128,6 +126,38 @@ class DataFlow(TorchDispatchMode):
             dim = kwargs.get("dim", args[place] if len(args) > place and type(args[place]) is int else -1)
             return self._is_of_examples(args[0], dim)
         return False
+
+    def _moved_by_indices(self, value: Tensor, indices: Sequence[Tensor | None], is_table: bool) -> bool:
+        along = 0
+        for index in indices:
+            if index is None:
+                along += 1
+                continue
+            is_mask, by_data = index.dtype in (torch.bool, torch.uint8), bool(self._state(index) & _FROM_DATA)
+            if by_data and (is_mask or (not is_table and self._is_of_examples(value, along))):
+                return True
+            in_order = is_mask or torch.equal(
+                index.flatten(), torch.arange(index.numel(), dtype=index.dtype, device=index.device)
+            )
+            if not in_order and not is_table and along == 0 and len(value) == self._examples > 1:
+                return True
+            along += index.dim() if is_mask else 1
+        return False
+
+    def _reorders(self, value: Tensor, name: str, args: Sequence[Any]) -> bool:
+        """Whether some examples are taken, or all in another order, from a tensor that holds one after the other."""
+        if value.dim() == 0 or not len(value) == self._examples > 1:
+            return False
+        if name == "aten::flip":
+            return 0 in [dim % value.dim() for dim in args[1]]
+        if name == "aten::roll":
+            return not (len(args) > 2 and args[2]) or 0 in [dim % value.dim() for dim in args[2]]
+        if name == "aten::slice":
+            dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
+            whole = start in (None, 0) and (end is None or end >= len(value)) and step == 1
+            return dim % value.dim() == 0 and not whole
+        place = 1 if name == "aten::select" else 2
+        return (args[place] if len(args) > place else 0) % value.dim() == 0
 
     def _is_of_examples(self, value: Tensor, dim: int) -> bool:
         """Whether the examples may lie along this dimension: the first, or one of their number."""
