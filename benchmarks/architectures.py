@@ -252,8 +252,8 @@ def rows_of_page(text: str) -> dict[tuple[str, str], tuple[str, str]]:
     for section in text.split("\n## ")[1:]:
         title, _, table = section.partition("\n")
         task = next(task for task, known in TITLES.items() if known == title)
-        for model_type, verdict, why in re.findall(r"^\| (\S+) \| \w+ \| ([\w ]+) \| (.*) \|$", table, re.MULTILINE):
-            rows[model_type, task] = verdict, why
+        found = re.findall(r"^\| (\S+) \| \w+ \| ([\w ]+) \| (.*) \|$", table, re.MULTILINE)
+        rows |= {(model_type, task): (verdict, why) for model_type, verdict, why in found[1:]}  # after the header
     return rows
 
 
