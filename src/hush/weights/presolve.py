@@ -221,6 +221,7 @@ def reduced(program: Program) -> Reduction:
         reduction = work.merged()
         if not work.drop(reduction):
             return reduction
+        del reduction  # before the next one is made: each is as large as the graph
     work.settle()
     return work.merged()
 
