@@ -156,7 +156,7 @@ def test_a_run_says_which_rules_found_nothing_and_how_many_rows_it_left_out(
             "Note: WARNING: 1 of 1 literal of rule names is in no example; with ignore_case: true, 1 of them would be "
             "found. Check their spelling: what is not found is not protected.",
         ]
-    assert len(run_json("run", "hush.yaml")["notices"]) == 3
+    assert len(run_json("run", "hush.yaml")["notices"]) == 4
 
 
 def outcome(**more: Any) -> str:
