@@ -160,8 +160,10 @@ def test_a_run_says_which_rules_found_nothing_and_how_many_rows_it_left_out(
         assert [line for line in said.splitlines() if line.startswith("Note: ")] == [
             *(f"Note: {each}; if you know one that does, mend the rule" for each in nothing),
             "Note: left out, since they cannot be read: 2 rows",
+            "Note: WARNING: 1 of 1 literal of rule names is in no example; with ignore_case: true, 1 of them would be "
+            "found. Check their spelling: what is not found is not protected.",
         ]
-    assert len(run_json("run", "hush.yaml")["notices"]) == 3
+    assert len(run_json("run", "hush.yaml")["notices"]) == 4
 
 
 def outcome(**more: Any) -> str:

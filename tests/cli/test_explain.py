@@ -24,7 +24,8 @@ def test_a_secret_is_explained_by_id_and_by_number(mail: Path) -> None:
     record = run_json("explain", "found", "customers-000001")
     assert record == run_json("explain", "found", "2", "--secret")
     assert record["secret"] == {"number": 2, "id": "customers-000001", "points": [[0.01, 0.2]], "examples": 1}
-    assert [row["example"] for row in record["reasons"]] == [1]
+    assert [(row["example"], row["example_id"]) for row in record["reasons"]] == [(1, "m-1")]
+    assert "m-1" in run("explain", "found", "customers-000001").stdout
     shown = run("explain", "found", "keys-000000", "--top", "1").stdout
     assert "in 2 examples; promised: from" in shown
     assert "The first 1 of 3 reasons" in shown

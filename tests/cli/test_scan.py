@@ -115,9 +115,7 @@ def test_literals_that_are_in_no_example_are_told_loudly(mail: Path) -> None:
     record = run_json(*SCAN)
     (told,) = record["unfound_literals"]
     assert told == {"rule": "customers", "listed": 5, "in_no_example": 4, "in_another_case": 2}
-    sentence = (
-        "4 of the 5 literals of rule customers are in no example; with ignore_case: true, 2 of them would be found"
-    )
+    sentence = "4 of 5 literals of rule customers are in no example; with ignore_case: true, 2 of them would be found"
     assert any(caution.startswith(sentence) for caution in record["cautions"])
     assert f"WARNING: {sentence}" in run(*SCAN, "--force").stdout
     assert sentence in Path("found/owner/review.html").read_text()
@@ -130,7 +128,7 @@ def test_literals_that_are_in_no_example_are_told_loudly(mail: Path) -> None:
 
 def test_a_few_literals_in_no_example_are_noted(mail: Path) -> None:
     record = run_json(*SCAN)
-    assert "1 of the 3 literals of rule customers are in no example, in upper or lower case." in record["notices"]
+    assert "1 of 3 literals of rule customers is in no example, in upper or lower case." in record["notices"]
     assert not any("literals" in caution for caution in record["cautions"])
 
 

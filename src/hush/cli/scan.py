@@ -102,11 +102,10 @@ def scan(
     """
     from hush.cli.checks import check_folder_free, check_outside_data, is_inside
     from hush.cli.results.accounting import print_json
-    from hush.cli.results.cautions import scan_cautions, scan_notes
     from hush.cli.results.scan import scan_record, show_scan
     from hush.run.job import unread_files
     from hush.scan.result import check_folder
-    from hush.scan.review import write_review
+    from hush.scan.review import scan_cautions, scan_notes, write_review
     from hush.scan.rules import load_rules
     from hush.scan.scanner import scan as scan_data
 

@@ -194,6 +194,8 @@ class CanariesStage:
 
 def _scan_notices(result: "Scan") -> list[str]:
     """What ``hush scan`` shows in its tables, which a run does not print: rules without a hit, rows left out."""
+    from hush.scan.review import scan_cautions, scan_notes
+
     notices = [
         f"rule {rule['rule']}: no example holds a secret of it; if you know one that does, mend the rule"
         for rule in result.summary()["rules"]
@@ -201,7 +203,7 @@ def _scan_notices(result: "Scan") -> list[str]:
     ]
     if result.skipped:
         notices.append(f"left out, since they cannot be read: {counted(result.skipped, 'row')}")
-    return notices
+    return [*notices, *(f"WARNING: {caution}" for caution in scan_cautions(result)), *scan_notes(result)]
 
 
 def _positions_fingerprint(result: "Scan", key: DataKey) -> str:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hush.errors import InvalidInput
+from hush.numbers import counted
 from hush.storage import parquet_file
 
 __all__ = [
@@ -80,7 +81,8 @@ class UnfoundLiterals:
     in_another_case: int
 
     def __str__(self) -> str:
-        each = f"{self.in_no_example:,} of the {self.listed:,} literals of rule {self.rule} are in no example"
+        are = "is" if self.in_no_example == 1 else "are"
+        each = f"{self.in_no_example:,} of {counted(self.listed, 'literal')} of rule {self.rule} {are} in no example"
         if not self.in_another_case:
             return f"{each}, in upper or lower case"
         return f"{each}; with ignore_case: true, {self.in_another_case:,} of them would be found"

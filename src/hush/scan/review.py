@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 import pyarrow as pa
 
-from hush.numbers import rounded_down, rounded_up
+from hush.numbers import counted, rounded_down, rounded_up
+from hush.scan.finders.plausibility import TOO_SHORT
 from hush.scan.result import histogram_of
 
 if TYPE_CHECKING:
     from hush.protection import Protection
     from hush.scan.result import Scan
 
-__all__ = ["Table", "example_ids", "page", "review_html", "write_review"]
+__all__ = ["Table", "example_ids", "page", "review_html", "scan_cautions", "scan_notes", "write_review"]
 
 
 MAX_SECRETS_SHOWN = 2000  # the secrets in most examples
@@ -74,6 +75,34 @@ def review_html(scan: "Scan", *, source: str, notices: Sequence[str] = (), show_
         tiles=tiles.items(),
         tables=[*_notes(notices), *_tables(scan, show_text=show_text)],
     )
+
+
+def scan_cautions(scan: "Scan") -> list[str]:
+    """Warnings about what the rules of a scan list or found and what is yet not protected."""
+    cautions = [
+        f"{unfound}. Check their spelling: what is not found is not protected."
+        for unfound in scan.unfound
+        if unfound.in_another_case or 2 * unfound.in_no_example >= unfound.listed
+    ]
+    refused = [] if scan.owner is None else [entry for entry in scan.set_aside() if TOO_SHORT in entry.why]
+    for rule in dict.fromkeys(entry.rule for entry in refused):
+        texts = [entry for entry in refused if entry.rule == rule]
+        examples = len(set().union(*(entry.examples for entry in texts)))
+        cautions.append(
+            f"Rule {rule} found {counted(len(texts), 'text')} in {counted(examples, 'example')} that cannot hold what "
+            "its promise assumes: they are so short that anyone guesses them with more than the stated prior. They are "
+            "NOT protected; look at them in the review, and list those that matter as literals with a larger prior."
+        )
+    return cautions
+
+
+def scan_notes(scan: "Scan") -> list[str]:
+    """What is worth knowing about the rules of a scan, and no reason to warn."""
+    return [
+        f"{unfound}."
+        for unfound in scan.unfound
+        if not unfound.in_another_case and 2 * unfound.in_no_example < unfound.listed
+    ]
 
 
 def _tables(scan: "Scan", *, show_text: bool) -> Iterator[Table]:

@@ -14,10 +14,8 @@ from hush.console import counted, plain, rounded_up
 from hush.incidence import Incidence
 from hush.plan import Plan
 from hush.plan.plan import are_canaries, unlisted_secrets
-from hush.scan.finders.plausibility import TOO_SHORT
-from hush.scan.result import Scan
 
-__all__ = ["graph_cautions", "plan_cautions", "scan_cautions", "scan_notes", "show_cautions"]
+__all__ = ["graph_cautions", "plan_cautions", "show_cautions"]
 
 
 MIN_EXAMPLES = 20  # below which a share of the examples says little
@@ -52,34 +50,6 @@ def graph_cautions(incidence: Incidence, *, canaries: int = 0) -> list[str]:
             "held out to evaluate on. Check whether a rule matches too much; if none does, plan large batches."
         )
     return cautions
-
-
-def scan_cautions(scan: Scan) -> list[str]:
-    """Warnings about what the rules of a scan list or found and what is yet not protected."""
-    cautions = [
-        f"{unfound}. Check their spelling: what is not found is not protected."
-        for unfound in scan.unfound
-        if unfound.in_another_case or 2 * unfound.in_no_example >= unfound.listed
-    ]
-    refused = [] if scan.owner is None else [entry for entry in scan.set_aside() if TOO_SHORT in entry.why]
-    for rule in dict.fromkeys(entry.rule for entry in refused):
-        texts = [entry for entry in refused if entry.rule == rule]
-        examples = len(set().union(*(entry.examples for entry in texts)))
-        cautions.append(
-            f"Rule {rule} found {counted(len(texts), 'text')} in {counted(examples, 'example')} that cannot hold what "
-            "its promise assumes: they are so short that anyone guesses them with more than the stated prior. They are "
-            "NOT protected; look at them in the review, and list those that matter as literals with a larger prior."
-        )
-    return cautions
-
-
-def scan_notes(scan: Scan) -> list[str]:
-    """What is worth knowing about the rules of a scan, and no reason to warn."""
-    return [
-        f"{unfound}."
-        for unfound in scan.unfound
-        if not unfound.in_another_case and 2 * unfound.in_no_example < unfound.listed
-    ]
 
 
 def plan_cautions(plan: Plan) -> list[str]:

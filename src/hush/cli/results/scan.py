@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hush.cli.results.accounting import Record
-from hush.cli.results.cautions import graph_cautions, scan_cautions, show_cautions
+from hush.cli.results.cautions import graph_cautions, show_cautions
 from hush.console import counted, plain, rounded_down, rounded_up, show_rows
 from hush.plan.plan import unlisted_secrets
 from hush.scan.causes import causes
 from hush.scan.reasons import SetAside
 from hush.scan.result import Histogram, Scan, histogram_of
-from hush.scan.review import example_ids
+from hush.scan.review import example_ids, scan_cautions
 
 __all__ = [
     "explain_record",
