@@ -235,17 +235,17 @@ def main() -> int:
             wrong = sum(bool(each["problems"]) for each in results)
             print(f"{len(results)}/{arguments.count}, {wrong} passed that matter", flush=True)
 
-    begin, results = time.perf_counter(), list[dict[str, Any]]()
+    begin, results, record = time.perf_counter(), list[dict[str, Any]](), dict[str, Any]()
     seeds = range(-(-arguments.count // TAMPERINGS_PER_PLAN))
+    command = f"benchmarks/tampering_sweep.py --count {arguments.count} --seed {arguments.seed}"
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(arguments.workers) as pool:
         for several in pool.map(results_for, [arguments.seed * 1_000_000 + number for number in seeds]):
             for result in several:
                 results.append(result)
                 show(results)
-    command = f"benchmarks/tampering_sweep.py --count {arguments.count} --seed {arguments.seed}"
-    record = summary(results, seed=arguments.seed, seconds=time.perf_counter() - begin, command=command)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            record = summary(results, seed=arguments.seed, seconds=time.perf_counter() - begin, command=command)
+            arguments.output.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"{record['passed and matters']} of {record['tampered']} matter; written to {arguments.output}")
     return 1 if record["passed and matters"] else 0
 

@@ -7,7 +7,8 @@ process of its own, whose clock and CPU time and peak memory are recorded. Ceili
 decades, where fewer secrets are alike. Instances: the size of the paper's experiment (100,000 secrets in 50 to 100 of
 1.67 M examples, as in weights.py), and authors of abstracts: with --authors those of a Parquet file with a column of
 lists, without it a synthetic graph of that size (557,508 examples, 550,516 secrets, a heavy tail). "one by one" is
-extrapolated from 200 random secrets of the plan, on one core. --small: a hundredth of the secrets.
+extrapolated from 200 random secrets of the plan, on one core. --small: a hundredth of the secrets. --plan FOLDER:
+verify plans that were saved before, and plan nothing.
 """
 
 import argparse
@@ -99,42 +100,55 @@ def one_by_one(plan: hush.Plan, rng: np.random.Generator) -> float:
     return (time.process_time() - begin) / chosen.size * plan.incidence.num_secrets
 
 
+def measured(name: str, plan: hush.Plan, folder: Path, seed: int) -> dict[str, Any]:
+    """What is recorded of one plan."""
+    return {
+        "instance": name,
+        "examples": plan.incidence.num_examples,
+        "secrets": plan.incidence.num_secrets,
+        "entries": plan.incidence.num_entries,
+        "binding": plan.binding.size,
+        "stated posteriors": len(np.unique(plan.posterior, axis=0)),
+        "verify": verified(folder),
+        "one by one, CPU seconds": one_by_one(plan, np.random.default_rng(seed)),
+        "load": os.getloadavg()[0],
+    }
+
+
 def main() -> None:
     """Measure every instance, write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--authors", type=Path, help="a Parquet file with a column of lists of names")
+    parser.add_argument("--plan", type=Path, action="append", help="verify this saved plan instead; may be repeated")
     parser.add_argument("--small", action="store_true", help="a hundredth of the secrets")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "verification.json")
     options = parser.parse_args()
     result: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": "benchmarks/verification.py" + (" --authors arxiv_authors.parquet" if options.authors else ""),
+        "command": "benchmarks/verification.py"
+        + (" --authors arxiv_authors.parquet" if options.authors else "")
+        + "".join(f" --plan {folder.name}" for folder in options.plan or ()),
         "machine": {"platform": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in ("numpy", "scipy")},
         "rows": [],
     }
-    for name, incidence, ceiling, settings in instances(options):
-        begin, cpu = time.perf_counter(), time.process_time()
-        plan = hush.make_plan(incidence, prior=PRIOR, ceiling=ceiling, **settings)
-        planned = {"seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time() - cpu}
-        with tempfile.TemporaryDirectory() as temporary:
-            plan.save(Path(temporary) / "plan")
-            row = {
-                "instance": name,
-                "examples": incidence.num_examples,
-                "secrets": incidence.num_secrets,
-                "entries": incidence.num_entries,
-                "binding": plan.binding.size,
-                "stated posteriors": len(np.unique(plan.posterior, axis=0)),
-                "plan": planned | {"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20},
-                "verify": verified(Path(temporary) / "plan"),
-                "one by one, CPU seconds": one_by_one(plan, np.random.default_rng(options.seed)),
-                "load": os.getloadavg()[0],
-            }
+
+    def keep(row: dict[str, Any]) -> None:
         result["rows"].append(row)
         print(json.dumps(row, indent=2), flush=True)
         options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+    for folder in options.plan or ():
+        keep(measured(folder.name, hush.Plan.load(folder), folder, options.seed))
+    for name, incidence, ceiling, settings in () if options.plan else instances(options):
+        begin, cpu = time.perf_counter(), time.process_time()
+        plan = hush.make_plan(incidence, prior=PRIOR, ceiling=ceiling, **settings)
+        planned = {"seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time() - cpu}
+        planned["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        with tempfile.TemporaryDirectory() as temporary:
+            plan.save(Path(temporary) / "plan")
+            keep(measured(name, plan, Path(temporary) / "plan", options.seed) | {"plan": planned})
 
 
 if __name__ == "__main__":
