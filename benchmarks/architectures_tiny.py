@@ -199,12 +199,12 @@ def tiny_model(model_type: str, task: str, *, seed: int = 0) -> nn.Module:
                 setattr(config, setting, True)
     auto = getattr(transformers, AUTO_CLASSES[task])
     with torch.device("meta"):
-        size = sum(parameter.numel() for parameter in auto.from_config(config).parameters())
+        size = sum(parameter.numel() for parameter in auto.from_config(config, trust_remote_code=False).parameters())
     if size > MAX_PARAMETERS:
         raise ValueError(f"{model_type} has {size:,} parameters with a tiny configuration")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = auto.from_config(config).float()
+        model = auto.from_config(config, trust_remote_code=False).float()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.05)

@@ -18,6 +18,7 @@ from hush.plan.files import FILES, TABLES, create_keys, sign, signature_of
 from hush.storage import file_digest, folder_digest, record_digest
 
 Rng = np.random.Generator
+TRAINED_PARAMETERS = 1000  # of the runs that releases claim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ def make_case(rng: Rng, folder: Path) -> Case:
         (root / "model" / "deep" / "config.json").write_text('{"layers": 1}')
         for name in ("report.html", "README.md", "evaluations.jsonl"):
             (root / name).write_text("{}")
-        certify(root, plan.certificate)
+        certify(root, plan.run_certificate(TRAINED_PARAMETERS))
     if rng.random() < 0.6:
         sign(root, folder / "private.pem")
     promises = [hush.Protection.of(*zip(*row, strict=True)) for row in zip(plan.prior, plan.ceiling, strict=True)]
@@ -302,7 +303,7 @@ def rewrite_plan(rng: Rng, case: Case) -> str:
     except hush.HushError:
         return f"plan rewritten: {name}, which a plan cannot state"
     if case.released and rng.random() < 0.7:
-        certify(case.root, forged.certificate)
+        certify(case.root, forged.run_certificate(TRAINED_PARAMETERS))
     return f"plan rewritten: {name}"
 
 
@@ -334,7 +335,7 @@ def change_model(rng: Rng, case: Case) -> None:
         return flip_byte(rng, case)
     (case.root / "model" / str(rng.choice(["model.safetensors", "deep/config.json", "new.bin"]))).write_bytes(b"other")
     if rng.random() < 0.5:
-        certify(case.root, case.plan.certificate)
+        certify(case.root, case.plan.run_certificate(TRAINED_PARAMETERS))
     return None
 
 

@@ -48,8 +48,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def audited(desk: Path, which: str, output: Path, *more: object) -> list[object]:
-    data: list[object] = ["--data", desk / "data.jsonl", "--spans", desk / "spans.parquet", *FEW]
+    data: list[object] = ["--data", desk / "data.jsonl", "--spans", desk / "spans.parquet"]
     prompts = [] if "--prompt" in more else ["--prompt", 10, "--prompt", 21]
+    data += ["--device", "cpu"] if "--trials" in more else FEW
     return ["audit", desk / which, "--output", output, *data, *prompts, *more]
 
 
@@ -144,7 +145,7 @@ def test_data_that_is_not_the_runs_is_refused(desk: Path, tmp_path: Path) -> Non
 
 
 def test_an_audit_that_is_interrupted_says_so_and_goes_on(desk: Path, tmp_path: Path) -> None:
-    command = [*audited(desk, "honest", tmp_path / "audit"), "--trials", 30_000_000]
+    command = audited(desk, "honest", tmp_path / "audit", "--trials", 30_000_000)
     words = [sys.executable, "-m", "hush", *map(str, command)]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     while not (tmp_path / "audit" / "owner" / "mechanism.jsonl").exists():

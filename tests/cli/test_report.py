@@ -37,7 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     release, owner = root / "run" / "release", root / "run" / "owner"
     plan.save(release / "plan")
     owner.mkdir()
-    certificate = replace(plan.certificate, fingerprints={**plan.certificate.fingerprints, "model": "ab" * 32})
+    certificate = plan.run_certificate(1000)
+    certificate = replace(certificate, fingerprints={**certificate.fingerprints, "model": "ab" * 32})
     (release / "certificate.json").write_text(json.dumps(certificate.to_dict()))
     (release / "evaluations.jsonl").write_text('{"round": 10, "eval_loss": 2.5}\n{"round": 20, "eval_loss": 2.25}\n')
     (owner / "rounds.jsonl").write_text('{"round": 1, "loss": 4.12541254, "examples": 41774177}\n')

@@ -56,11 +56,11 @@ def set_up_desk(root: Path) -> Desk:
     pairs = [(example, secret) for secret, examples in HOLDERS.items() for example in examples]
     incidence = hush.Incidence.from_pairs(*zip(*pairs, strict=True), num_examples=EXAMPLES, num_secrets=2)
     incidence.to_parquet(root / "incidence.parquet")
-    command: list[object] = ["plan", root / "incidence.parquet", "--batch-size", 8, "--rounds", ROUNDS]
+    command: list[object] = ["plan", root / "incidence.parquet", "--batch-size", 8]
     command += ["--prior", 1e-6, "--ceiling", 1e-3]
     data: list[object] = ["--data", root / "data.jsonl", "--key", root / "my.key"]
-    assert run(*command, *data, "--output", root / "plan").exit_code == 0
-    assert run(*command, "--output", root / "plan-without-data").exit_code == 0
+    assert run(*command, *data, "--output", root / "plan", "--rounds", ROUNDS).exit_code == 0
+    assert run(*command, "--output", root / "plan-without-data", "--rounds", ROUNDS).exit_code == 0
     assert run(*command, *data, "--output", root / "long-plan", "--rounds", 40).exit_code == 0
     DataKey.create(root / "other.key")
     return Desk(root=root)

@@ -60,8 +60,8 @@ def alone(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def train(root: Path, output: str, *more: object, model: str = "model") -> list[str]:
-    files = {"--model": root / model, "--data": root / "data.txt", "--key": root / "my.key", "--output": root / output}
+def train(root: Path, output: str, *more: object, model: str = "model", data: str = "data.txt") -> list[str]:
+    files = {"--model": root / model, "--data": root / data, "--key": root / "my.key", "--output": root / output}
     options = [part for pair in files.items() for part in pair]
     seed = ["--insecure-seed", SEED, "--micro-batch", 3]
     return [str(part) for part in ("train", root / "plan", *options, *seed, *more)]
@@ -109,7 +109,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         assert alone(*train(root, "resumed", *PUBLIC)).exit_code == 130
     unchecked = ["train", str(root / "plan-without-data"), "--model", str(root / "model"), "--unchecked-data"]
     unchecked += ["--output", str(root / "never"), "--data"]
-    edited = train(root, "never", "--data", root / "edited.txt")
+    edited = train(root, "never", data="edited.txt")
     given: dict[str, list[list[str]]] = {
         "replicas": [train(root, "replicas", *PUBLIC, "--json")] * 2,
         "resumed": [train(root, "resumed", *PUBLIC)] * 2,

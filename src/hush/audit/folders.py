@@ -105,7 +105,8 @@ class AuditedRun:
 
     def _of_run(self, planned: float) -> float:
         """A posterior of the plan plus what computed draws and noise add; a run of 0.1.0 does not state that."""
-        return float(with_sampling_error(planned, self.certificate.sampling_error or 0.0))
+        error = self.certificate.sampling_error
+        return float(planned) if error is None else float(with_sampling_error(planned, error))
 
     def secret_index(self, secret_id: str) -> int:
         """The index in the plan of the secret with this id."""

@@ -133,6 +133,7 @@ def config_of(size: Size) -> dict[str, Any]:
                 "name": "projects",
                 "find": "code",
                 "secrets": [{"name": name, "paths": list(paths)} for name, paths in PROJECTS.items()],
+                "optional": True,  # the smallest size copies no file of some projects
                 "imports": {"depth": "all"},
             }
         ],

@@ -15,7 +15,7 @@ from torch import Tensor
 from hush.errors import InvalidInput
 from hush.numbers import counted, rounded_up
 from hush.plan import Plan
-from hush.train.language_models import IGNORED, TokenizedTexts, rows_of
+from hush.train.language_models import IGNORED, TokenizedTexts
 from hush.train.run_folder import RoundRecord
 
 __all__ = ["cautions_before", "owner_cautions", "refuse_unlabelled", "release_cautions", "signal_over_noise"]
@@ -55,13 +55,15 @@ def cautions_before(plan: Plan, trained_parameters: int) -> list[str]:
 def refuse_unlabelled(data: Any) -> None:
     """Refuse data in which nothing is to be learnt: tokenised texts without a label, or rows whose labels are all -100.
 
-    Of other data than tokenised texts a few rows are read; rows without labels, which a collator adds, pass.
+    Of other data than tokenised texts a few rows are read, one at a time, so that no transform sees two of them; rows
+    without labels, which a collator adds, pass.
     """
     if isinstance(data, TokenizedTexts):
         nothing = len(data) > 0 and not data.has_labels
     else:
         numbers = np.unique(np.linspace(0, len(data) - 1, MAX_ROWS).astype(np.int64)).tolist() if len(data) else []
-        labels = [row["labels"] for row in rows_of(data, numbers) if isinstance(row, Mapping) and "labels" in row]
+        rows = [data[number] for number in numbers]
+        labels = [row["labels"] for row in rows if isinstance(row, Mapping) and "labels" in row]
         nothing = len(labels) > 0 and all(bool(np.all(np.asarray(label) == IGNORED)) for label in labels)
     if nothing:
         raise InvalidInput(
