@@ -39,9 +39,10 @@ class Desk:
     root: Path
 
     def train(self, output: Path, *more: object, model: str = "gpt2", plan: str = "plan") -> list[object]:
-        """The command that trains here; a later option counts before an earlier one."""
-        data = ["--data", self.root / "data.jsonl", "--key", self.root / "my.key"]
-        return ["train", self.root / plan, "--model", self.root / model, *data, "--output", output, *more]
+        """The command that trains here; `more` replaces what is given here."""
+        options = {"--model": model, "--data": "data.jsonl", "--key": "my.key"}
+        given = [part for name, file in options.items() if name not in more for part in (name, self.root / file)]
+        return ["train", self.root / plan, *given, "--output", output, *more]
 
 
 def set_up_desk(root: Path) -> Desk:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import hush
 from command_line import refused
+from hush.accounting.sampling_error import planning_ceiling
 from hush.audit.canaries import read_canaries
 from hush.demo import run as demo_run
 from hush.demo.arms import ARMS, HUSH, NONE, OTHERS, plan_of
@@ -83,7 +84,8 @@ def test_the_plans_are_the_librarys_own(made: tuple[Path, str], arms: dict[str, 
     assert held.size > 10
     np.testing.assert_array_equal(held_out_examples(plan_of(NONE, plan)), held)  # all arms are evaluated on the same
     rate = plan.batch_size / (plan.incidence.num_examples - held.size)
-    promise = {"prior": plan.prior, "ceiling": plan.ceiling, "rates": rate, "rounds": plan.rounds}
+    target = planning_ceiling(plan.prior, plan.ceiling)
+    promise = {"prior": plan.prior, "ceiling": target, "rates": rate, "rounds": plan.rounds}
     for bound in ("kl", "blowup"):
         noise = hush.calibrate(plan.incidence, **promise, bound=bound).noise_multiplier
         assert noise == arms["paper"]["noise_multiplier"] if bound == "kl" else noise > plan.noise_multiplier

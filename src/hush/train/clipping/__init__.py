@@ -12,7 +12,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -178,7 +178,7 @@ class Clipper:
         if not self._totals:
             self._totals = {name: self._zeros(name) for name in self._parameters}
         problem = ""
-        for _ in range(2):
+        for _ in range(3):
             if plan.one_by_one is not None:
                 return self._one_by_one(batch, real)
             prove = self._is_proof_due(plan, is_new)
@@ -196,6 +196,8 @@ class Clipper:
             )
         with torch.no_grad(), _full_precision():
             norms = self._add_clipped(grads, losses, real)
+        if norms is None:  # a value that is not finite may have spread to others in this pass (0 times inf)
+            return self._one_by_one(batch, real)
         return Clipped(losses.float(), norms)
 
     def _per_example_grads(
@@ -237,6 +239,8 @@ class Clipper:
             state = random_state(self._device) if prove and compiled is not None else None
             losses, by_role = losses_of_pass()
             is_new_branch = tuple(log) not in self._branches.get(plan.batch_shape, ((),))
+            if self._together(is_new_branch and not eager and plan.every_batch is None):
+                raise CallsChanged("the model takes a branch that no earlier batch of this shape took")
             prove = self._together(prove or is_new_branch)
             counted = torch.where(real, losses, 0.0)
             answers = self._answers(counted, taps, retain_graph=prove and compiled is None)
@@ -262,9 +266,12 @@ class Clipper:
         found = torch.autograd.grad(losses, list(taps.values()), weight, allow_unused=True, retain_graph=retain_graph)
         return dict(zip(taps, found, strict=True))
 
-    def _add_clipped(self, grads: GradsByParameter, losses: Tensor, real: Tensor) -> Tensor:
-        """Add each example's gradient, scaled to norm at most C, to the sums; returns the norms before clipping, which
-        are not finite where the loss is not."""
+    def _add_clipped(self, grads: GradsByParameter, losses: Tensor, real: Tensor) -> Tensor | None:
+        """Add each example's gradient, scaled to norm at most C, to the sums; returns the norms before clipping.
+
+        The norm of an example whose loss is not finite is not finite either, and it adds nothing. None, and nothing is
+        added, if one of several examples is of that kind, so that each should have a pass of its own.
+        """
         dense = {name: parts[0] for name, parts in grads.items() if isinstance(parts[0], Tensor)}
         in_factors = {name: parts for name, parts in grads.items() if name not in dense}
         dense_grads = DenseGrads(list(dense.values()))
@@ -276,6 +283,8 @@ class Clipper:
         square = torch.where(losses.isfinite(), square, torch.nan)
         norm, largest = square.sqrt(), (square + spread).sqrt()
         limit = torch.minimum(self._clip_norm * (1 - MARGIN) / norm, self._clip_norm * (1 - MARGIN / 2) / largest)
+        if len(real) > 1 and not self._sharded and bool((real & ~largest.isfinite()).any()):
+            return None  # with shards, that such an example spreads to no other is assumed
         scale = torch.where(real & largest.isfinite(), limit.clamp_max(1.0), 0.0)  # a norm of 0 gives a scale of 1
         totals = [self._totals[name] for name in dense]
         dense_grads.add_clipped_sums_(totals, scale, several=self._kernels.add_several_)
@@ -301,7 +310,8 @@ class Clipper:
                 }
             with torch.no_grad(), _full_precision():
                 totals[0, row] = loss.detach().float()[0]
-                totals[1, row] = self._add_clipped(grads, loss.detach(), alone)[0]
+                norms = self._add_clipped(grads, loss.detach(), alone)
+                totals[1, row] = torch.nan if norms is None else norms[0]
         return Clipped(totals[0], totals[1])
 
     # ---- attribution ----
@@ -330,7 +340,9 @@ class Clipper:
         wrong: list[Tap] = []
         for weight in weighing.weights:
             wrong += weighing.wrong(weight, self._taps.block_gradients(weighed(weight)))
-        conclusive = weighing.compared > 1 or size == 1
+        proven = self._proven_taps.setdefault(plan.batch_shape, set())
+        proven |= weighing.compared
+        conclusive = size == 1 or proven.issuperset(gradients)  # a layer without a gradient so far is not proven
         (self._open_proofs.discard if conclusive else self._open_proofs.add)(plan.batch_shape)
         sites = list(dict.fromkeys(site for site, _, _ in wrong))
         if self._together(bool(sites)):
@@ -385,6 +397,9 @@ class Clipper:
                     self._prove_on(plan, {name: value.roll(rotation, 0) for name, value in batch.items()})
         except (Unattributable, Misattributed, CallsChanged) as found:
             plan = self._fallback(shape, str(found))
+        earlier = self._plans.get(shape)
+        if earlier is not None and plan.one_by_one is None:  # another branch of a model that moves rows
+            plan = replace(plan, every_batch=plan.every_batch or earlier.every_batch)
         self._plans[shape] = plan
         return plan
 
@@ -459,7 +474,8 @@ class Clipper:
         self._branches: dict[
             BatchShape, set[tuple[object, ...]]
         ] = {}  # truth values read in passes that were looked at
-        self._open_proofs: set[BatchShape] = set()  # of which too few examples had a gradient so far
+        self._proven_taps: dict[BatchShape, set[Tap]] = {}  # those with a gradient for at least two examples
+        self._open_proofs: set[BatchShape] = set()  # of which some tap is not among them
 
     # ---- forward passes ----
 

@@ -121,10 +121,10 @@ class Weighing:
         return wrong
 
     @property
-    def compared(self) -> int:
-        """How many examples have a gradient: fewer than two prove nothing about who is who."""
-        rows = [(value[:, 0] > 0) & value[:, 0].isfinite() for value in self._plain.values()]
-        return int(torch.stack(rows).any(0).sum()) if rows else 0
+    def compared(self) -> set[Any]:
+        """Those for which at least two examples have a gradient: fewer prove nothing about who is who."""
+        rows = {key: (value[:, 0] > 0) & value[:, 0].isfinite() for key, value in self._plain.items()}
+        return {key for key, row in rows.items() if int(row.sum()) > 1}
 
     def _fingerprint(self, number: int, gradient: Tensor) -> Tensor:
         """[norm, projection, …] of each example's block, in float32."""

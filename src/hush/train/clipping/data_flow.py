@@ -29,11 +29,21 @@ _BY_INDICES = {"aten::index", "aten::index_put", "aten::_index_put_impl", "aten:
 _SORTS = {"aten::sort": 1, "aten::argsort": 1, "aten::topk": 2, "aten::kthvalue": 2, "aten::mode": 1}  # place of dim
 _MOVES = {"aten::take", "aten::put", "aten::masked_scatter"}
 # What moves examples whatever the data are: the data may still decide later which rows are taken from the result.
-_REORDERS = {"aten::flip", "aten::roll", "aten::select", "aten::slice", "aten::split", "aten::split_with_sizes"}
+_REORDERS = {
+    *("aten::flip", "aten::roll", "aten::select", "aten::slice", "aten::split", "aten::split_with_sizes"),
+    "aten::unbind",
+}
+# Products of two matrices that both come from the data: one of them may be a permutation. place of the two, and whether
+# a first dimension keeps the examples apart.
+_PRODUCTS = {
+    **{"aten::mm": (0, 1, False), "aten::addmm": (1, 2, False), "aten::mv": (0, 1, False)},
+    **{"aten::addmv": (1, 2, False), "aten::convolution": (0, 1, False)},
+    **{"aten::bmm": (0, 1, True), "aten::baddbmm": (1, 2, True)},
+}
 # By which Python reads values of a tensor.
 _READERS = (
     *("__bool__", "__int__", "__float__", "__complex__", "__index__", "__array__"),
-    *("item", "tolist", "numpy"),
+    *("item", "tolist", "numpy", "__dlpack__"),
 )
 
 
@@ -117,6 +127,10 @@ class DataFlow(TorchDispatchMode):
             return False
         if name in _REORDERS and first is not None:
             return self._reorders(first, name, args)
+        if name in _PRODUCTS:
+            return self._mixes(name, args)
+        if name == "aten::embedding":  # of rows that come from the data, by ids
+            return bool(self._state(args[0]) & _FROM_DATA)
         if torch.Tag.dynamic_output_shape in func.tags or name in _MOVES:
             return True
         if name in _ALONG_DIM:
@@ -144,20 +158,29 @@ class DataFlow(TorchDispatchMode):
             along += index.dim() if is_mask else 1
         return False
 
-    def _reorders(self, value: Tensor, name: str, args: Sequence[Any]) -> bool:
-        """Whether some examples are taken, or all in another order, from a tensor that holds one after the other."""
-        if value.dim() == 0 or not len(value) == self._examples > 1:
+    def _mixes(self, name: str, args: Sequence[Any]) -> bool:
+        """Whether a product of two factors from the data may mix rows of several examples."""
+        left, right, in_batches = _PRODUCTS[name]
+        factors = args[left], args[right]
+        if self._examples == 1 or not all(self._state(factor) & _FROM_DATA for factor in factors):
             return False
-        if name == "aten::flip":
-            return 0 in [dim % value.dim() for dim in args[1]]
-        if name == "aten::roll":
-            return not (len(args) > 2 and args[2]) or 0 in [dim % value.dim() for dim in args[2]]
+        return not in_batches or len(factors[0]) % self._examples != 0
+
+    def _reorders(self, value: Tensor, name: str, args: Sequence[Any]) -> bool:
+        """Whether some examples are taken, or all in another order, along a dimension that may hold them."""
+        if value.dim() == 0 or self._examples == 1:
+            return False
+        if name in ("aten::flip", "aten::roll"):
+            dims = args[1] if name == "aten::flip" else args[2] if len(args) > 2 else ()
+            return not dims or any(value.shape[dim] % self._examples == 0 for dim in dims)
+        if len(value) != self._examples:
+            return False
         if name == "aten::slice":
             defaults: tuple[Any, ...] = (0, None, None, 1)
             dim, start, end, step = (*args[1:], *defaults[len(args) - 1 :])
             whole = start in (None, 0) and (end is None or end >= len(value)) and step == 1
             return dim % value.dim() == 0 and not whole
-        place = 1 if name == "aten::select" else 2
+        place = 1 if name in ("aten::select", "aten::unbind") else 2
         return (args[place] if len(args) > place else 0) % value.dim() == 0
 
     def _is_of_examples(self, value: Tensor, dim: int) -> bool:
