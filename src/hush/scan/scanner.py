@@ -230,7 +230,7 @@ def _credentials(rule: CredentialsRule, rules: Rules, repository: "Repository | 
             path_column=None if repository is None else "path",
         ),
         protection=protection,
-        literal_pass="words" if rule.everywhere else None,
+        literal_pass="ascii words" if rule.everywhere else None,
         distinctive=is_distinctive,
     )
 

@@ -106,8 +106,8 @@ def test_a_text_too_short_for_its_promise_is_refused(prior: float, is_refused: b
     assert lenient.find(block_of(['password = "4821"'])).is_doubtful_H.tolist() == [is_refused], "nor then"
 
 
-def test_only_distinctive_texts_are_searched_for_elsewhere() -> None:
-    texts = ["b7Kq92xVtZ", "Winter2019", "test", "48213977", "connection", "a1b2c3"]
+def test_distinctive_texts_count_inside_words() -> None:
+    texts = ["b7Kq92xVtZ", "x@9Kq2", "test", "48213977", "connection", "otters2019"]
     assert [is_distinctive(text) for text in texts] == [True, True, False, False, False, False]
 
 

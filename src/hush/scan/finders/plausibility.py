@@ -27,7 +27,6 @@ MIN_RANDOM_LENGTH = 8  # of a text that can be told from words
 MIN_CHANGES = 0.2
 MIN_ENTROPY_SHARE = 0.75  # of the largest possible Shannon entropy; random texts of 12 or more characters have 0.9
 MIN_LENGTH_IN_TESTS = 12  # of a text that counts as random in a test; shorter ones are made up as often as not
-MIN_DISTINCTIVE_LENGTH = 8
 # Lines of generated files have millions of characters: only so much of a text, and of what precedes it, is looked at.
 MAX_EXAMINED_CHARACTERS = 400
 MAX_NAME_CHARACTERS = 100
@@ -198,8 +197,8 @@ def looks_random(text: str) -> bool:
 
 
 def is_distinctive(text: str) -> bool:
-    """Whether a text is so unlikely to occur by chance that every occurrence is the secret."""
-    return len(text) >= MIN_DISTINCTIVE_LENGTH and not IDENTIFIER.fullmatch(text) and not text.isdigit()
+    """Whether a text is so unlikely to occur by chance that it counts inside longer words, too."""
+    return looks_random(text) or re.search(r"\W", text) is not None
 
 
 def most_values(value: str, *, detector: str) -> int:
