@@ -56,6 +56,14 @@ FORMAT_DETECTORS = frozenset(
         "TwilioKeyDetector",
     }
 )
+# What precedes the random part, of tokens whose random part has the alphabet of base64 for addresses, with - and _.
+PREFIXES = {
+    "DiscordBotTokenDetector": re.compile(r"[^.]*\.[^.]*\."),  # the number of the user and the time
+    "GitLabTokenDetector": re.compile(r"(?:gl[a-z]+-|GR1348941)(?:[0-9a-zA-Z]{2}_)?"),
+    "SendGridDetector": re.compile(r"SG\.[^.]*\."),
+    "SquareOAuthDetector": re.compile(r"sq0csp-"),
+    "TelegramBotTokenDetector": re.compile(r"\d+:"),
+}
 LOOSE_FORMATS = ("CloudantDetector", "MailchimpDetector", "TelegramBotTokenDetector", "TwilioKeyDetector")
 ENTROPY_DETECTORS = ("Base64HighEntropyString", "HexHighEntropyString")
 
@@ -127,7 +135,7 @@ def doubt(value: str, *, detector: str, line: str = "", path: str = "") -> str |
 def _doubt_about_format(value: str, detector: str) -> str | None:
     if detector == "JwtTokenDetector" and SUBJECT_OF_DOCUMENTATION.search(_decoded_claims(value)):
         return "a placeholder"
-    variable = max(re.findall(r"[A-Za-z0-9+/]+", value), key=len, default="")
+    variable = _random_part(value, detector)
     if PLACEHOLDER.search(value):
         return "a placeholder"
     if len(set(variable)) <= len(variable) // 6 + 2 or _counts(variable):
@@ -217,8 +225,18 @@ def most_values(value: str, *, detector: str) -> int:
     if detector == "JwtTokenDetector":  # header and claims are no secret
         value = value.split(".")[2][:MAX_COUNTED_CHARACTERS] if value.count(".") == 2 else ""
         return _alphabet_size(value) ** len(value)
-    variable = max(re.findall(r"[A-Za-z0-9+/]+", value), key=len, default="")[:MAX_COUNTED_CHARACTERS]
+    if UUID.fullmatch(value):
+        return 16**30  # of its 32 digits, less than two state the version
+    variable = _random_part(value, detector)[:MAX_COUNTED_CHARACTERS]
     return _alphabet_size(variable) ** max(0, len(variable) - 9)  # prefixes and checksums have at most 9 characters
+
+
+def _random_part(value: str, detector: str) -> str:
+    """The longest run of random characters in a text of a vendor's format."""
+    prefix = PREFIXES.get(detector)
+    if prefix is None:
+        return max(re.findall(r"[A-Za-z0-9+/]+", value), key=len, default="")
+    return max(re.findall(r"[A-Za-z0-9+/_-]+", prefix.sub("", value, count=1)), key=len, default="")
 
 
 def _alphabet_size(text: str) -> int:
