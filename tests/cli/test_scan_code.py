@@ -88,6 +88,8 @@ def test_what_means_nothing_is_refused_unless_it_is_optional_and_what_is_no_exam
     said = refused(2, *CODE)
     assert "rule projects: pattern 2 of the paths of billing matches no file" in said
     assert "mark the secret with optional: true" in said
+    Path("code.yaml").write_text(rules.replace("'billing/**'", "'billing/**', '!billing/**'"))
+    assert "rule projects: secret billing has no file of its own" in refused(2, *CODE)
     optional = "'billing/**', 'biling/**'], optional: true"
     Path("code.yaml").write_text(rules.replace("'billing/**']", optional))
     notes = [

@@ -13,6 +13,8 @@ from hush.scan.assemble import run_scan
 from hush.scan.engines import LocalEngine
 from hush.scan.finders.patterns import Patterns
 from hush.scan.result import Scan
+from hush.scan.rules import Rules
+from hush.scan.scanner import prepare
 
 CALLED = r"pw=(\w+)"
 
@@ -53,6 +55,29 @@ def test_whole_words_are_asked_for_where_names_are() -> None:
     assert searched(texts).incidence.examples_of(0).tolist() == [0, 1, 2]
     assert searched(texts, literal_pass="words").incidence.examples_of(0).tolist() == [0, 2]
     assert searched(texts, literal_pass=None).incidence.examples_of(0).tolist() == [0]
+
+
+def test_words_of_ascii_end_at_other_scripts_and_at_escaped_line_breaks() -> None:
+    texts = ["pw=al", "also", "al so", "密码是al请", r"x:\nal\n", r"\tal", r"\ral", r"\nxal", "nal", "al_"]
+    found = searched(texts, literal_pass="ascii words").incidence.examples_of(0).tolist()
+    assert found == [0, 2, 3, 4, 5, 6]
+
+
+def test_a_credential_is_found_in_every_example_that_contains_it() -> None:
+    pytest.importorskip("detect_secrets")
+    texts = {
+        "Xk92$mfQ8vL1": [r'{"out":"login:\nXk92$mfQ8vL1\n"}', "密码是Xk92$mfQ8vL1请保密", "axXk92$mfQ8vL1b"],
+        "aB3$x9": ["login aB3$x9 now"],
+        "otters2019": [r"or\notters2019", "now otters2019."],
+    }
+    for credential, others in texts.items():
+        lines = [f'password = "{credential}"', *others, "xotters2019x"]
+        corpus = Memory([(line, None) for line in lines])
+        rule = {"name": "k", "find": "credentials"}
+        rules = prepare(Rules.of({"defaults": {"prior": 1e-10, "ceiling": 1e-3}, "rules": [rule]})).rules
+        found = run_scan(corpus, rules, engine=LocalEngine(workers=1))
+        assert found.secrets.texts == (credential,)
+        assert found.incidence.examples_of(0).tolist() == list(range(len(others) + 1))
 
 
 class Changing:

@@ -158,11 +158,14 @@ def _finders(
 
 
 def _found_literals(rule: PreparedRule, collector: Collector, index: int) -> Literals:
-    """The texts that a rule found and did not set aside, as literals for the second pass; only distinctive ones."""
+    """The texts that a rule found and did not set aside, as literals for the second pass."""
     plausible = collector.is_plausible(index)
-    found = (key for number, key in enumerate(collector.numberings[index].keys) if plausible[number])
-    values = tuple(key for key in found if rule.distinctive is None or rule.distinctive(key))
-    return Literals(values=values, whole_words=rule.literal_pass == "words")
+    found = tuple(key for number, key in enumerate(collector.numberings[index].keys) if plausible[number])
+    return Literals(
+        values=found,
+        whole_words="ascii" if rule.literal_pass == "ascii words" else rule.literal_pass == "words",
+        distinctive=frozenset(() if rule.distinctive is None else filter(rule.distinctive, found)),
+    )
 
 
 def _unfound_literals(

@@ -212,15 +212,15 @@ class PreparedRule:
 
     public_names: the keys of found secrets may be shown and become part of their public ids. literal_pass: the finder
     recognises secrets by context and may miss the same text in another context, so a second pass searches all examples
-    for the found keys, as any "text" or only as whole "words". distinctive: which keys the second pass searches for;
-    all of them if None.
+    for the found keys, as any "text" or only as whole words, of Unicode or, between other letters, of ASCII.
+    distinctive: which keys also count inside words; none if None.
     """
 
     name: str
     finder: Finder | Survey
     protection: Protection
     public_names: bool = False
-    literal_pass: Literal["text", "words"] | None = None
+    literal_pass: Literal["text", "words", "ascii words"] | None = None
     distinctive: Callable[[str], bool] | None = None
 
 

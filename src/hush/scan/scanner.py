@@ -230,7 +230,7 @@ def _credentials(rule: CredentialsRule, rules: Rules, repository: "Repository | 
             path_column=None if repository is None else "path",
         ),
         protection=protection,
-        literal_pass="words" if rule.everywhere else None,
+        literal_pass="ascii words" if rule.everywhere else None,
         distinctive=is_distinctive,
     )
 
@@ -285,8 +285,8 @@ def _check_matched(
     allowed = {
         sentence for secret in settings.secrets if secret.name in optional for sentence in evidence.unmatched(secret)
     }
-    # Invalid lines of CODEOWNERS are reported, too; whoever wrote the rules cannot always mend that file.
-    wrong = [sentence for sentence in unmatched if sentence not in allowed and not sentence.startswith("line ")]
+    # Invalid lines of CODEOWNERS are only told: whoever wrote the rules cannot always mend that file. So are members.
+    wrong = [each for each in unmatched if each not in allowed and not each.startswith(("line ", "member "))]
     if wrong:
         raise InvalidInput(
             f"{'; '.join(wrong)}. What matches nothing protects nothing: correct it, or mark the secret with "

@@ -209,6 +209,29 @@ def test_entries_that_mean_nothing_here_are_told(shop: Repository) -> None:
     )
 
 
+def test_a_secret_without_a_file_is_told_even_if_each_entry_matches(shop: Repository) -> None:
+    cancelled = CodeSecret(name="s", paths=("web/**", "!web/**"))
+    assert containment(shop, settings(cancelled)).unmatched == ("secret s has no file of its own",)
+
+
+def test_a_member_of_a_group_without_a_commit_is_told(shop: Repository) -> None:
+    secret = CodeSecret(name="s", authors=("team",))
+    groups = {"team": ("bo@acme.com", "cia@acme.com", "@acme/web")}
+    told = "member 2 of the group team, authors of s, has no commit"
+    assert containment(shop, settings(secret, groups=groups)).unmatched == (told,)
+
+
+def test_an_owner_of_no_file_is_told(tmp_path: Path) -> None:
+    files = {
+        "CODEOWNERS": "/biling/ @acme/billing\n/web/ @acme/web\n",
+        "billing/a.py": "x = 1\n",
+        "web/a.py": "x = 1\n",
+    }
+    secret = CodeSecret(name="s", owners=("@acme/billing", "@acme/web"))
+    told = "owner @acme/billing of s owns no file by CODEOWNERS"
+    assert containment(plain_folder(tmp_path, files), settings(secret)).unmatched == (told,)
+
+
 UNREAD = {
     "big/a.py": "x = 1  # " + "y" * 2000,
     "use.py": "from big.a import x",

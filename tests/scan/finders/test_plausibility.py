@@ -95,6 +95,33 @@ def test_vendors_prefixes_and_public_parts_hold_nothing() -> None:
     assert most_values("ghp_" + "a1B2" * 9, detector="GitHubTokenDetector") < 62**30
 
 
+@pytest.mark.parametrize(
+    ("detector", "token"),
+    [
+        ("GitLabTokenDetector", "glpat-aB3dE-9fGh2kLm_4nPq5"),
+        ("TelegramBotTokenDetector", "1102015430:AAHdqTc-CH1vGWJ_fSeofSAs-K5PALDsa_w9"),
+        ("SquareOAuthDetector", "sq0csp-aB3dE-9fGh2kLm_4nPq5aB3dE-9fGh2kLm_4nPq5aB3"),
+        ("SendGridDetector", "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"),
+        ("NpmDetector", "8d5f1a2b-3c4d-4e5f-8a9b-0c1d2e3f4a5b"),
+    ],
+)
+def test_dashes_within_a_vendors_token_are_part_of_what_it_holds(detector: str, token: str) -> None:
+    assert most_values(token, detector=detector) > 1e10
+    assert doubt(token, detector=detector) is None
+
+
+def test_the_public_parts_of_a_discord_token_hold_nothing() -> None:
+    token = "MTE4NzQ2ODI5MTAzNjU0OTEy.Gk2_xQ." + "a-" * 13 + "b"
+    assert most_values(token, detector="DiscordBotTokenDetector") <= 28 ** (27 - 9)
+
+
+def test_a_web_token_ends_where_another_script_begins() -> None:
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiAiNzg1NDA1MDIifQ.dBjftJeZ4CVPmB92K27uhbUJU1p1rawwW1gFWFOEjXk"
+    hits = Credentials(detectors=["JwtTokenDetector"], prior=1e-10).find(block_of([f"令牌{token}令牌", f"{token}é"]))
+    assert hits.keys == (token,)
+    assert hits.example_H.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(("prior", "is_refused"), [(1e-10, True), (9.9e-5, True), (1e-4, False)])
 def test_a_text_too_short_for_its_promise_is_refused(prior: float, is_refused: bool) -> None:
     finder = Credentials(detectors=[KEYWORD], prior=prior)
@@ -106,8 +133,8 @@ def test_a_text_too_short_for_its_promise_is_refused(prior: float, is_refused: b
     assert lenient.find(block_of(['password = "4821"'])).is_doubtful_H.tolist() == [is_refused], "nor then"
 
 
-def test_only_distinctive_texts_are_searched_for_elsewhere() -> None:
-    texts = ["b7Kq92xVtZ", "Winter2019", "test", "48213977", "connection", "a1b2c3"]
+def test_distinctive_texts_count_inside_words() -> None:
+    texts = ["b7Kq92xVtZ", "x@9Kq2", "test", "48213977", "connection", "otters2019"]
     assert [is_distinctive(text) for text in texts] == [True, True, False, False, False, False]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hush.scan.finders.credentials import MAX_KEY_CHARACTERS, MIN_MIDDLE_LINES, private_keys
+from hush.scan.finders.credentials import KEY_LINE, MAX_KEY_CHARACTERS, MIN_MIDDLE_LINES, private_keys
 
 KINDS = [
     "RSA PRIVATE KEY",
@@ -92,3 +92,9 @@ def test_base64_amid_other_text_is_no_piece_of_a_key() -> None:
     body = base64.encodebytes(bytes(range(256)) * 2).decode()
     assert list(private_keys(body)) == [(0, len(body.strip()))]
     assert list(private_keys(f"an image:\n{body}")) == list(private_keys(f"{body}\nwas an image")) == []
+
+
+@pytest.mark.parametrize("filler", [" ", "'", "A", "\\n", "a-"])
+def test_a_long_line_beside_the_end_of_a_key_is_read_once(filler: str) -> None:
+    """In time that grows with the square of its length, this would not end."""
+    assert KEY_LINE.fullmatch(filler * 200_000 + "!") is None

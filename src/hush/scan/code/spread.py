@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Self, final
 
 from hush.data.parts import Block
@@ -92,18 +93,28 @@ class Evidence:
             if not pattern.startswith("!") and not any(map(Globs((pattern,)).match, self.repository.paths))
         ]
         groups = self.settings.groups
-        owners = _entries((owner for _, owners in self.owners.rules for owner in owners), {}) if secret.owners else ()
-        sentences += [
-            f"owner {name} of {secret.name} is not in CODEOWNERS"
-            for name in secret.owners
-            if _entries([name], groups).isdisjoint(owners)
-        ]
-        if secret.owners:
-            sentences += [f"line {number} of CODEOWNERS is not valid and is ignored" for number in self.owners.skipped]
+        listed = _entries((owner for _, owners in self.owners.rules for owner in owners), {}) if secret.owners else ()
+        owning = _entries(chain.from_iterable(self._owners_of_paths.values()), {}) if secret.owners else ()
+        for name in secret.owners:
+            if _entries([name], groups).isdisjoint(listed):
+                sentences.append(f"owner {name} of {secret.name} is not in CODEOWNERS")
+            elif _entries([name], groups).isdisjoint(owning):
+                sentences.append(f"owner {name} of {secret.name} owns no file by CODEOWNERS")
         sentences += [
             f"author {name} of {secret.name} has no commit"
             for name in secret.authors
             if not matching_authors([name], self.history, groups)
+        ]
+        if not sentences and not self.own_files(secret):  # each entry matches, but patterns cancel, or shares are small
+            sentences.append(f"secret {secret.name} has no file of its own")
+        if secret.owners:
+            sentences += [f"line {number} of CODEOWNERS is not valid and is ignored" for number in self.owners.skipped]
+        # A group may be of people who did not all work here, so these are no errors; an account is no author.
+        sentences += [
+            f"member {number} of the group {name}, authors of {secret.name}, has no commit"
+            for name in secret.authors
+            for number, member in enumerate(groups.get(name, ()), start=1)
+            if not member.startswith("@") and not matching_authors([member], self.history, {})
         ]
         return sentences
 

@@ -42,7 +42,8 @@ CREDENTIAL_IN_MATCH = {
     "GitLabTokenDetector": re.compile(r".+"),
     "NpmDetector": re.compile(r"_authToken=\s*([\w-]+)"),
 }
-WEB_TOKEN = re.compile(r"eyJ[\w=-]+\.[\w=-]+(?:\.[\w=-]*)?")  # that library's pattern leaves out the signature
+# That library's pattern leaves out the signature. In ASCII: letters of other scripts may follow without a space.
+WEB_TOKEN = re.compile(r"eyJ[\w=-]+\.[\w=-]+(?:\.[\w=-]*)?", re.ASCII)
 MAX_UNQUOTED_LINE = 1000  # characters
 # A name and a text that are a line of their own, mostly without quotes; the text must look random, or like a password.
 UNQUOTED = re.compile(
@@ -66,7 +67,8 @@ FULL_BASE64_LINE = re.compile(r"\s*[A-Za-z0-9+/]{60,76}\s")
 BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 CHECKSUM = re.compile(r"=[A-Za-z0-9+/]{4}")  # the second to last line in PGP
 # A line of a key: base64, or one of the settings that precede it, also as a string of a program.
-KEY_LINE = re.compile(r"""[\s"']*(?::?[\w-]*: [^"']{0,100}|=?[A-Za-z0-9+/]*={0,2})(?:\\[nr])*[\s"',;+\\]*""")
+# Possessive: a line of thousands of spaces would otherwise be divided in every way.
+KEY_LINE = re.compile(r"""[\s"']*+(?::?[\w-]*+: [^"']{0,100}|=?[A-Za-z0-9+/]*+={0,2})(?:\\[nr])*+[\s"',;+\\]*""")
 MIN_MIDDLE_LINES = 3  # of a piece without first and last line
 # A middle piece contains all of these, which rules out hex digests and gene sequences.
 CHARACTER_CLASSES = (re.compile("[a-z]"), re.compile("[A-Z]"), re.compile("[0-9]"))

@@ -3,7 +3,8 @@ r"""The literals rule: given strings are secrets, all searched for at once (Aho-
 Every occurrence of every literal is found, also if literals overlap or contain each other. ``ignore_case`` compares
 code point by code point, with all forms of a letter equal (``caseless`` of unicode.py), so an occurrence has as many
 characters as its literal. ``whole_words``: the characters on both sides must not match ``\w`` (letters and digits of
-all scripts, underscore).
+all scripts, underscore). With ``whole_words="ascii"`` only those of ASCII must not be there, and the letter of an
+escaped line break or tab may precede: scripts without spaces and JSON within a text hide no occurrence.
 
 Lists of literals come from the rules file or from files (``read_literals``): one literal per line of plain text, or
 tables that also give names and promises. A message about such a file names the row, never its content.
@@ -18,6 +19,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, final
+from typing import Literal as TypingLiteral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +41,7 @@ class Literals:
     """Finds these strings, which are declared as secrets in this order; equal ones count once.
 
     ids: a public name for each, or None. protections: for each, or None for that of the rule. A literal's key is its
-    text, folded with ``ignore_case``.
+    text, folded with ``ignore_case``. distinctive: keys that also count inside words, despite ``whole_words``.
 
     >>> Literals(values=["Ada", "Alan"], ignore_case=True)
     Literals(2 literals, ignore_case=True, whole_words=False)
@@ -49,7 +51,8 @@ class Literals:
     ids: Sequence[str] | None = None
     protections: Sequence[Protection | None] | None = None
     ignore_case: bool = False
-    whole_words: bool = False
+    whole_words: bool | TypingLiteral["ascii"] = False
+    distinctive: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if isinstance(self.values, str):
@@ -98,8 +101,12 @@ class Literals:
         match_H3 = np.fromiter(chain.from_iterable(matches), np.int64, 3 * len(matches)).reshape(-1, 3)
         key_H, bytes_H, end_H = match_H3[:, 0], match_H3[:, 2] - match_H3[:, 1], match_H3[:, 2] + offset_N[0]
         characters_H = self._characters[key_H]
-        word = is_word() if self.whole_words else read_only(np.empty(0, np.bool_))
-        example_H, begin_H = place_matches(data, offset_N, end_H, bytes_H, characters_H, word)
+        in_ascii = self.whole_words == "ascii"
+        word = is_word()[:128] if in_ascii else is_word() if self.whole_words else read_only(np.empty(0, np.bool_))
+        is_bounded_H = self._is_bounded[key_H]
+        example_H, begin_H = place_matches(
+            data, offset_N, end_H, bytes_H, characters_H, is_bounded_H, word, escapes=in_ascii
+        )
         kept_H = example_H >= 0
         present, key_H = np.unique(key_H[kept_H], return_inverse=True)
         keys = tuple(self._keys[key] for key in present)
@@ -129,6 +136,11 @@ class Literals:
     def _characters(self) -> NDArray[np.int64]:
         """The number of characters of each distinct literal."""
         return np.fromiter(map(len, self._keys), np.int64, len(self._keys))
+
+    @cached_property
+    def _is_bounded(self) -> NDArray[np.bool_]:
+        """Which of the distinct literals must not be inside a word."""
+        return np.array([bool(self.whole_words) and key not in self.distinctive for key in self._keys], np.bool_)
 
     @cached_property
     def _named(self) -> list[tuple[str | None, Protection | None]]:

@@ -27,7 +27,6 @@ MIN_RANDOM_LENGTH = 8  # of a text that can be told from words
 MIN_CHANGES = 0.2
 MIN_ENTROPY_SHARE = 0.75  # of the largest possible Shannon entropy; random texts of 12 or more characters have 0.9
 MIN_LENGTH_IN_TESTS = 12  # of a text that counts as random in a test; shorter ones are made up as often as not
-MIN_DISTINCTIVE_LENGTH = 8
 # Lines of generated files have millions of characters: only so much of a text, and of what precedes it, is looked at.
 MAX_EXAMINED_CHARACTERS = 400
 MAX_NAME_CHARACTERS = 100
@@ -57,6 +56,14 @@ FORMAT_DETECTORS = frozenset(
         "TwilioKeyDetector",
     }
 )
+# What precedes the random part, of tokens whose random part has the alphabet of base64 for addresses, with - and _.
+PREFIXES = {
+    "DiscordBotTokenDetector": re.compile(r"[^.]*\.[^.]*\."),  # the number of the user and the time
+    "GitLabTokenDetector": re.compile(r"(?:gl[a-z]+-|GR1348941)(?:[0-9a-zA-Z]{2}_)?"),
+    "SendGridDetector": re.compile(r"SG\.[^.]*\."),
+    "SquareOAuthDetector": re.compile(r"sq0csp-"),
+    "TelegramBotTokenDetector": re.compile(r"\d+:"),
+}
 LOOSE_FORMATS = ("CloudantDetector", "MailchimpDetector", "TelegramBotTokenDetector", "TwilioKeyDetector")
 ENTROPY_DETECTORS = ("Base64HighEntropyString", "HexHighEntropyString")
 
@@ -128,7 +135,7 @@ def doubt(value: str, *, detector: str, line: str = "", path: str = "") -> str |
 def _doubt_about_format(value: str, detector: str) -> str | None:
     if detector == "JwtTokenDetector" and SUBJECT_OF_DOCUMENTATION.search(_decoded_claims(value)):
         return "a placeholder"
-    variable = max(re.findall(r"[A-Za-z0-9+/]+", value), key=len, default="")
+    variable = _random_part(value, detector)
     if PLACEHOLDER.search(value):
         return "a placeholder"
     if len(set(variable)) <= len(variable) // 6 + 2 or _counts(variable):
@@ -198,8 +205,8 @@ def looks_random(text: str) -> bool:
 
 
 def is_distinctive(text: str) -> bool:
-    """Whether a text is so unlikely to occur by chance that every occurrence is the secret."""
-    return len(text) >= MIN_DISTINCTIVE_LENGTH and not IDENTIFIER.fullmatch(text) and not text.isdigit()
+    """Whether a text is so unlikely to occur by chance that it counts inside longer words, too."""
+    return looks_random(text) or re.search(r"\W", text) is not None
 
 
 def most_values(value: str, *, detector: str) -> int:
@@ -218,8 +225,18 @@ def most_values(value: str, *, detector: str) -> int:
     if detector == "JwtTokenDetector":  # header and claims are no secret
         value = value.split(".")[2][:MAX_COUNTED_CHARACTERS] if value.count(".") == 2 else ""
         return _alphabet_size(value) ** len(value)
-    variable = max(re.findall(r"[A-Za-z0-9+/]+", value), key=len, default="")[:MAX_COUNTED_CHARACTERS]
+    if UUID.fullmatch(value):
+        return 16**30  # of its 32 digits, less than two state the version
+    variable = _random_part(value, detector)[:MAX_COUNTED_CHARACTERS]
     return _alphabet_size(variable) ** max(0, len(variable) - 9)  # prefixes and checksums have at most 9 characters
+
+
+def _random_part(value: str, detector: str) -> str:
+    """The longest run of random characters in a text of a vendor's format."""
+    prefix = PREFIXES.get(detector)
+    if prefix is None:
+        return max(re.findall(r"[A-Za-z0-9+/]+", value), key=len, default="")
+    return max(re.findall(r"[A-Za-z0-9+/_-]+", prefix.sub("", value, count=1)), key=len, default="")
 
 
 def _alphabet_size(text: str) -> int:

@@ -104,11 +104,12 @@ def fold_texts(data, offset_N, lower):
 
 
 @compiled
-def place_matches(data, offset_N, end_H, bytes_H, characters_H, word):
+def place_matches(data, offset_N, end_H, bytes_H, characters_H, is_bounded_H, word, escapes):
     """The text of each match (-1 if it lies in none) and its first character there.
 
     Matches are sorted by end, each with its length in bytes and in characters. ``word``: code points that must not
-    occur on either side of a match; empty if any may.
+    occur on either side of a match that is bounded. ``escapes``: the letter of an escaped line break or tab, as in
+    JSON, may precede it.
     """
     example_H, begin_H = np.empty(end_H.size, np.int64), np.empty(end_H.size, np.int64)
     i, counted_to, characters = 0, offset_N[0], 0
@@ -124,13 +125,16 @@ def place_matches(data, offset_N, end_H, bytes_H, characters_H, word):
         example_H[match] = i
         if begin < offset_N[i]:
             example_H[match] = -1  # it began in the text before
-        elif word.size:
+        elif is_bounded_H[match]:
             if begin > offset_N[i]:
                 before = begin - 1
                 while data[before] & 0xC0 == 0x80:
                     before -= 1
                 point = code_point(data, before)[0]
-                if point < word.size and word[point]:
+                is_escape = (
+                    escapes and before > offset_N[i] and data[before - 1] == 0x5C and point in (0x6E, 0x72, 0x74)
+                )
+                if point < word.size and word[point] and not is_escape:
                     example_H[match] = -1
             if end < offset_N[i + 1]:
                 point = code_point(data, end)[0]

@@ -147,7 +147,7 @@ class CredentialsRule(Model):
     find: Literal["credentials"]
     detectors: Texts | None = Field(default=None, description="a list of names of detectors")
     accept: Literal["plausible", "all"] = "plausible"
-    everywhere: bool = True  # search all examples for the distinctive texts that were found in one
+    everywhere: bool = True  # search all examples for the texts that were found in one
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 

@@ -93,10 +93,13 @@ def test_every_form_of_import_and_layout(tmp_path: Path) -> None:
     assert graph.with_errors == ()
 
 
-def test_of_two_packages_of_one_name_the_nearer_is_meant(tmp_path: Path) -> None:
+def test_of_two_packages_of_one_name_the_own_is_meant_if_they_are_distributions(tmp_path: Path) -> None:
     files = {f"{service}/{path}": "import common.a" for service in ("one", "two") for path in
              ("common/__init__.py", "common/a.py", "app/__init__.py", "app/main.py")}  # fmt: skip
-    graph = import_graph(plain_folder(tmp_path, files))
+    outside = import_graph(plain_folder(tmp_path / "outside", files))
+    assert outside.imports["one/app/main.py"] == ("one/common/a.py", "two/common/a.py"), "the search path is not known"
+    files |= {f"{name}/pyproject.toml": f"[project]\nname = '{name}'\ndependencies = []\n" for name in ("one", "two")}
+    graph = import_graph(plain_folder(tmp_path / "inside", files))
     assert graph.imports["one/app/main.py"] == ("one/common/a.py",)
     assert graph.imports["two/app/main.py"] == ("two/common/a.py",)
 
@@ -177,5 +180,5 @@ def test_a_name_that_several_folders_know_equally_well_leads_to_all_of_them(tmp_
     files = {f"{service}/utils/{name}.py": "X = 1" for service in ("one", "two") for name in ("__init__", "core")}
     scripts = {"one/main.py": "import utils.core\n", "tools/run.py": "from utils import core\n"}
     graph = import_graph(plain_folder(tmp_path, files | scripts))
-    assert graph.imports["one/main.py"] == ("one/utils/core.py",)
+    assert graph.imports["one/main.py"] == ("one/utils/core.py", "two/utils/core.py")
     assert graph.imports["tools/run.py"] == ("one/utils/core.py", "two/utils/core.py")

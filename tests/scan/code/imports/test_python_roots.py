@@ -111,6 +111,56 @@ def test_a_stub_that_imports_a_file_of_the_repository_passes_it_on(tmp_path: Pat
     assert set(graph.edges) == {("main.py", "shop/__init__.py"), ("shop/__init__.py", "pkgutil.py")}
 
 
+@pytest.mark.parametrize(
+    ("importer", "statement", "target"),
+    [
+        ("main.py", "from pay.proto import invoice_pb2", "pay/proto/__init__.py"),
+        ("main.py", "import pay.fast", "pay/__init__.py"),
+        ("pay/api.py", "from .proto import invoice_pb2", "pay/proto/__init__.py"),
+        ("pay/api.py", "from . import fast", "pay/__init__.py"),
+        ("main.py", "from pay import *", None),
+        ("main.py", "import pay.proto", None),
+    ],
+)
+def test_an_empty_package_stands_for_its_module_that_is_compiled_or_generated(
+    tmp_path: Path, importer: str, statement: str, target: str | None
+) -> None:
+    files = {"pay/__init__.py": "", "pay/proto/__init__.py": "", importer: statement + "\nX = 1\n"}
+    graph = import_graph(plain_folder(tmp_path, files))
+    assert graph.imports[importer] == (() if target is None else (target,))
+
+
+@pytest.mark.parametrize(
+    ("importer", "statement"), [("main.py", "from pay import engine"), ("pay/api.py", "from . import engine")]
+)
+def test_an_empty_module_does_not_hide_the_package_that_defines_its_name(
+    tmp_path: Path, importer: str, statement: str
+) -> None:
+    files = {"pay/__init__.py": "engine = 1\n", "pay/engine/__init__.py": "", importer: statement + "\n"}
+    assert import_graph(plain_folder(tmp_path, files)).imports[importer] == ("pay/__init__.py",)
+
+
+def test_a_stub_does_not_hide_the_source_of_another_root(tmp_path: Path) -> None:
+    files = {
+        "pyproject.toml": project("top"),
+        "lib/pyproject.toml": project("library"),
+        "pay/core.pyi": "X: int\n",
+        "lib/pay/__init__.py": "",
+        "lib/pay/core.py": "X = 1\n",
+        "main.py": "import pay.core\n",
+    }
+    graph = import_graph(plain_folder(tmp_path, files))
+    assert graph.imports["main.py"] == ("lib/pay/core.py", "pay/core.pyi")
+
+
+def test_two_distributions_are_connected_if_a_third_needs_both(tmp_path: Path) -> None:
+    names = {"own": (), "other": (), "stranger": (), "all": ("own", "other")}
+    files = {f"{name}/pyproject.toml": project(name, *requires) for name, requires in names.items()}
+    files |= {f"{name}/src/common.py": "X = 1\n" for name in ("own", "other", "stranger")}
+    graph = import_graph(plain_folder(tmp_path, files | {"own/src/main.py": "import common\n"}))
+    assert graph.imports["own/src/main.py"] == ("other/src/common.py", "own/src/common.py")
+
+
 SETUP = "from setuptools import setup\nsetup(name='one', {})\n"
 METADATA = {
     "project": ({"pyproject.toml": project("one", "other")}, False),

@@ -75,6 +75,13 @@ class Distributions:
             self._needs[number] = frozenset(reached)
         return self._needs[number]
 
+    def together_with(self, number: int) -> frozenset[int]:
+        """The distributions on which another may depend that may depend on this one, as far as that can be read."""
+        if number not in self._together:
+            needed = filter(None, map(self.may_need, range(len(self.all))))
+            self._together[number] = frozenset().union(*(group for group in needed if number in group))
+        return self._together[number]
+
     def _named(self, names: Iterable[str]) -> set[int]:
         return {index for name in names for index in self._by_name.get(name, ())}
 
@@ -90,6 +97,10 @@ class Distributions:
 
     @cached_property
     def _may_need(self) -> dict[int, frozenset[int] | None]:
+        return {}
+
+    @cached_property
+    def _together(self) -> dict[int, frozenset[int]]:
         return {}
 
     @cached_property

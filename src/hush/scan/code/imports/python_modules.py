@@ -3,14 +3,16 @@
 A root is a folder at which dotted names begin. At run time the search path is a list of roots, and the first that has a
 module decides. That list is not part of a repository, so a name may lead to several files. These narrow it:
 
-1. A file that defines nothing (empty, comments, a docstring, an extension of ``__path__``) is never a target: there is
-   nothing in it that the importing file could use. It does not hide other files of the same name either, so the stubs
-   of a namespace package never stand for the file that defines something.
+1. A file that defines nothing (empty, comments, a docstring, an extension of ``__path__``) is no target: there is
+   nothing in it that the importing file could use. It does not hide other files either, so the stubs of a namespace
+   package never stand for the file that defines something. The exception: if an imported name is found nowhere, it is
+   perhaps a module that is compiled or generated, and the packages that may hold it stand for it.
 2. If the nearest root above the importing file, its own distribution, or one without which that is never installed has
    the module, then only these count: roots above the file, its own distribution and all that this may depend on, files
-   outside of distributions, and distributions that depend on one of those that have the module. This assumes that no
-   environment holds two distributions that define the same module, unless one depends on the other: they would
-   overwrite each other. If dependencies cannot be read, a distribution may depend on any other.
+   outside of distributions, and distributions that depend on one of those that have the module. Two
+   distributions are also connected if a third may depend on both. This assumes that no environment holds two
+   distributions that define the same module and are not connected: they would overwrite each other. If its
+   dependencies cannot be read, a distribution may depend on any other, but connects no two others.
 3. Names of the standard library lead only to roots above the importing file, since its folder precedes those of
    installed distributions.
 
@@ -82,24 +84,30 @@ class PythonModules:
         if imported.level > len(parts) + 1:
             return
         base = "/".join(parts[: len(parts) - imported.level + 1])
-        beside = self._file(base, full) or self._file(base, imported.module)
-        if beside is not None and beside not in self.empty:
-            yield beside
+        module, package = self._file(base, full), self._file(base, imported.module)
+        found = [file for file in (module, package) if file is not None and file not in self.empty][:1]
         # A package may continue in another root, where the name is found by its absolute form.
         for root in self._roots_above(base):
-            package = base.removeprefix(root).strip("/").replace("/", ".")
-            if package:
-                yield from self._absolute(folder, f"{package}.{full}", names_module=False)
+            above = base.removeprefix(root).strip("/").replace("/", ".")
+            if above:
+                found += self._absolute(folder, f"{above}.{full}", names_module=False)
+        if not found and module is None and package is not None and imported.name != "*":
+            found = [package]  # the name is perhaps a compiled or generated module
+        yield from found
 
     def _absolute(self, folder: str, full: str, *, names_module: bool) -> Iterator[str]:
         """names_module: whether the last part must be a module; otherwise it may be a name inside one."""
         whole, outer = self._places(folder, full), full.rpartition(".")[0]
+        is_nowhere = not whole  # then the last part is a name in a module, or perhaps compiled or generated
+        whole = [hit for hit in whole if hit[1] not in self.empty]
         known = {root for root, _ in whole}  # here the last part is a module, and no name in another one
         inside = [hit for hit in self._places(folder, outer) if hit[0] not in known] if outer else []
-        if names_module:  # if it is nowhere, the last part is perhaps compiled or generated
-            inside = [] if whole else inside
-        whole = [hit for hit in whole if hit[1] not in self.empty]
+        if names_module and not is_nowhere:
+            inside = []
         hits = whole + [hit for hit in inside if hit[1] not in self.empty]
+        if not hits and is_nowhere and not full.endswith("*"):
+            yield from (file for _, file in inside)
+            return
         certain = whole or hits
         if not any(self._is_certain(folder, hit) for hit in certain):
             yield from (file for _, file in hits)
@@ -112,9 +120,10 @@ class PythonModules:
         """Whether a file is on the search path whenever a file of this folder is."""
         root, file = hit
         own, other = self.distributions.of_folder(folder), self.distributions.of(file)
-        return root == next(self._roots_above(folder)) or (
+        is_there = root == next(self._roots_above(folder)) or (
             own is not None and other is not None and other in self.distributions.needs(own)
         )
+        return is_there and file.endswith(".py")  # Python itself passes over a stub
 
     def _places(self, folder: str, dotted: str) -> list[Hit]:
         """The files of a module in all roots from which this folder can import it, also those that define nothing."""
@@ -138,17 +147,21 @@ class PythonModules:
             if _is_below(folder, root)
             or needed is None
             or (place := self.distributions.of(file)) in needed
-            or (place is None and own is not None)
+            or place is None
         ]
 
     def _connected(self, folder: str, near: Iterable[Hit], hits: Iterable[Hit]) -> Iterator[str]:
-        """Those of distributions that depend on one of the near ones, or may: they can be in the same environment."""
+        """Those of distributions that depend on one of the near ones, or may, or that a third needs with one.
+
+        They can be in the same environment.
+        """
         places = {self.distributions.of(file) for _, file in near} | {self.distributions.of_folder(folder)}
         places.discard(None)
         for _, file in hits:
             other = self.distributions.of(file)
             needed = frozenset[int]() if other is None else self.distributions.may_need(other)
-            if places and (needed is None or not places.isdisjoint(needed)):
+            together = frozenset[int]() if other is None else self.distributions.together_with(other)
+            if places and (needed is None or not places.isdisjoint(needed | together)):
                 yield file
 
     def _roots_above(self, folder: str) -> Iterator[str]:
