@@ -156,8 +156,8 @@ def refuse_tied(collate: Collate, rows: Sequence[Any], *, name: str) -> None:
     """Refuse a collator whose result for an example depends on the others; ``name`` is how messages call it.
 
     rows: a few different examples, each of which can be collated alone. If they cannot be collated together because
-    the collator does not pad their texts, there is nothing to compare. All random states are as before afterwards. Guarantee: owner-only. Errors name tensors, never an
-    example's content.
+    the collator does not pad their texts, there is nothing to compare. All random states are as before afterwards.
+    Guarantee: owner-only. Errors name tensors, never an example's content.
     """
     if len(rows) < 2:
         return
@@ -173,8 +173,8 @@ def refuse_tied(collate: Collate, rows: Sequence[Any], *, name: str) -> None:
         except Exception as error:
             if not differ:
                 raise InvalidInput(
-                    f"{name} fails on {len(rows)} examples together ({type(error).__name__}), although it makes tensors "
-                    "of one shape of each alone, so it cannot be checked that it ties no examples together; let it "
+                    f"{name} fails on {len(rows)} examples together ({type(error).__name__}), although it makes "
+                    "tensors of one shape of each alone, so it cannot be checked whether it ties examples; let it "
                     "make a batch of several examples"
                 ) from error
             return  # it does not pad, which is done here
