@@ -337,3 +337,70 @@ def test_the_form_of_a_batch_does_not_depend_on_who_is_in_it() -> None:
         padded_together(rows[:2], {})
     with pytest.raises(InvalidInput, match="gives some examples labels and others not"):
         padded_together(rows[1:], {})
+
+
+def of_sizes(key: str, *shapes: tuple[int, ...], **more: Any) -> Rows:
+    return [{key: torch.ones(1, *shape), **{name: made(shape) for name, made in more.items()}} for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("key", "rows"),
+    [
+        ("input_values", of_sizes("input_values", (5,), (7,))),
+        ("input_values", of_sizes("input_values", (5,), (7,), attention_mask=lambda shape: torch.ones(1, *shape))),
+        ("pixel_values", of_sizes("pixel_values", (3, 8, 8), (3, 8, 9))),
+        ("inputs_embeds", of_sizes("inputs_embeds", (5, 4), (7, 4))),
+        ("labels", of_sizes("labels", (5,), (7,))),  # numbers that no loss passes over
+        ("input_ids", of_sizes("input_ids", (2, 5), (3, 5))),  # choices, which have no mask
+        ("boxes", of_sizes("boxes", (5, 4), (5, 3), input_ids=lambda _: torch.ones(1, 5, dtype=torch.long))),
+        ("boxes", of_sizes("boxes", (5, 4), (7, 4), input_ids=lambda _: torch.ones(1, 5, dtype=torch.long))),
+        ("attention_mask", of_sizes("attention_mask", (1, 5, 5), (1, 7, 7), input_ids=lambda s: torch.ones(1, s[1]))),
+    ],
+)
+def test_what_no_mask_marks_is_not_padded(key: str, rows: Rows) -> None:
+    with pytest.raises(InvalidInput, match=rf"makes '{key}' of different shapes.*the same shape"):
+        padded_together(rows, {})
+
+
+def test_sounds_of_different_lengths_are_refused_before_training() -> None:
+    """Also by a collator that cannot stack them, where there is no batch to compare."""
+    rows = [{"input_values": torch.ones(size)} for size in (4, 8)]
+    for collate in (default_data_collator, DefaultDataCollator()):
+        with pytest.raises(InvalidInput, match="makes 'input_values' of different shapes"):
+            refuse_tied(collate, rows, name="default")
+
+
+def test_vectors_of_tokens_and_targets_of_their_own_length_are_padded() -> None:
+    rows = [
+        {
+            "input_ids": torch.ones(1, size, dtype=torch.long),
+            "bbox": torch.ones(1, size, 4),
+            "labels": torch.ones(1, size + 1, dtype=torch.long),
+            "decoder_input_ids": torch.ones(1, size + 1, dtype=torch.long),
+        }
+        for size in (2, 3)
+    ]
+    batch = padded_together(rows, {"labels": -100})
+    assert {key: tuple(value.shape) for key, value in batch.items()} == {
+        "input_ids": (2, 3),
+        "bbox": (2, 3, 4),
+        "labels": (2, 4),
+        "decoder_input_ids": (2, 4),
+        "attention_mask": (2, 3),
+    }
+
+
+def test_a_mask_without_an_entry_per_token_is_refused() -> None:
+    rows = [{"input_ids": torch.ones(1, n, dtype=torch.long), "attention_mask": torch.ones(1, 3)} for n in (2, 3)]
+    with pytest.raises(InvalidInput, match="'attention_mask' of one shape for texts of different lengths"):
+        padded_together(rows, {})
+
+
+def test_a_collator_that_fails_on_several_examples_of_one_shape_is_refused() -> None:
+    def collate(rows: Rows) -> dict[str, Any]:
+        if len(rows) > 1:
+            raise ValueError(f"only one: {rows[0]['input_ids']}")
+        return {"input_ids": torch.tensor([row["input_ids"] for row in rows])}
+
+    with pytest.raises(InvalidInput, match=r"single fails on 6 examples together \(ValueError\), although"):
+        refuse_tied(collate, rows_of(0, length=9), name="single")

@@ -20,6 +20,7 @@ from transformers import (
     DataCollatorForPermutationLanguageModeling,
     DataCollatorWithPadding,
     PreTrainedTokenizerFast,
+    TrainerCallback,
 )
 
 import hush
@@ -138,6 +139,30 @@ def test_data_that_replace_the_checked_ones_are_checked_too(keyed: hush.Plan, tm
     trainer.train()
     assert trainer.certificate is not None
     assert trainer.certificate.is_real
+
+
+def test_a_list_that_is_shuffled_in_place_after_it_was_checked_is_refused(keyed: hush.Plan, tmp_path: Path) -> None:
+    data = list(tokenised_rows(strings()))
+    trainer = trained(keyed, tmp_path / "out", data, key=KEY)
+    random.Random(0).shuffle(data)
+    with pytest.raises(InvalidInput, match=r"not the data that the plan was made for"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("name", ["train_dataset", "data_collator"])
+def test_what_a_callback_replaces_during_training_is_never_trained_on(
+    keyed: hush.Plan, tmp_path: Path, name: str
+) -> None:
+    class Swaps(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 2:
+                setattr(trainer, name, data[::-1] if name == "train_dataset" else NeighbourInFront())
+
+    data = list(tokenised_rows(strings()))
+    trainer = trained(keyed, tmp_path / "out", data, key=KEY, callbacks=[Swaps()])
+    with pytest.raises(InvalidInput, match="was replaced during training"):
+        trainer.train()
+    assert trainer.certificate is None
 
 
 @pytest.mark.parametrize("fingerprinted", [True, False])

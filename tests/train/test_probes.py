@@ -181,10 +181,20 @@ def test_a_loss_that_fails_without_its_padding_is_refused() -> None:
         probe(model, loss, batch, torch.ones(2, dtype=torch.bool), clipper=clipper)
 
 
-@pytest.mark.parametrize("unknown", [False, True])
-def test_only_what_goes_by_tokens_is_cut_with_the_padding(unknown: bool) -> None:
+COLUMNS = {
+    "none": {},
+    "a number per token": {"segment": torch.ones(2, 3)},
+    "a box per token": {"bbox": torch.ones(2, 3, 4)},
+    "as long by chance": {"features": torch.ones(2, 3, 8, 8)},
+    "an image": {"pixel_values": torch.ones(2, 1, 8, 8)},
+    "a vector": {"features": torch.ones(2, 5)},
+}
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_no_other_column_keeps_padding_from_being_tried(columns: str) -> None:
     class Counts(nn.Module):
-        """Sees the padding, which an unknown array, as wide by chance, keeps from being cut off."""
+        """Sees the padding."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -196,11 +206,29 @@ def test_only_what_goes_by_tokens_is_cut_with_the_padding(unknown: bool) -> None
     def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         return model(batch["input_ids"]).square().sum(1) * batch["input_ids"].sum(1)
 
-    model, batch = Counts(), padded([[1, 2, 3], [4]], width=3, left=False)
-    batch |= {"boxes": torch.ones(2, 3)} if unknown else {}
+    model, batch = Counts(), padded([[1, 2, 3], [4]], width=3, left=False) | COLUMNS[columns]
     clipper, real = OneByOne(model, loss), torch.ones(2, dtype=torch.bool)
-    if unknown:
-        assert probe(model, loss, batch, real, clipper=clipper).conclusive
+    assert is_padded(batch, real)
+    with pytest.raises(InvalidInput, match="when its padding is removed"):
+        probe(model, loss, batch, real, clipper=clipper)
+
+
+@pytest.mark.parametrize("choices", [False, True])
+@pytest.mark.parametrize("ignores_padding", [False, True])
+def test_columns_by_token_are_cut_with_the_padding_and_others_are_not(ignores_padding: bool, choices: bool) -> None:
+    def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        tokens, attended = batch["input_ids"], batch["attention_mask"]
+        seen = attended if ignores_padding else torch.ones_like(attended)
+        total = (tokens + batch["bbox"].sum(-1)).float() * seen  # fails if only one of them is cut
+        return model(total.flatten(1).sum(1, keepdim=True)).squeeze(1) * batch["image"].view(-1, 7).sum(1)
+
+    text = padded([[1, 2, 3], [4]], width=3, left=False)
+    batch = {key: torch.stack([value, value], 1) if choices else value for key, value in text.items()}
+    batch |= {"bbox": torch.ones(*batch["input_ids"].shape, 4), "image": torch.ones(2, 7)}
+    model, real = nn.Linear(1, 1), torch.ones(2, dtype=torch.bool)
+    clipper = OneByOne(model, loss)
+    if ignores_padding:
+        assert probe(model, loss, batch, real, clipper=clipper).padded
     else:
         with pytest.raises(InvalidInput, match="when its padding is removed"):
             probe(model, loss, batch, real, clipper=clipper)

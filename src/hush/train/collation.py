@@ -37,6 +37,10 @@ MIN_EVIDENCE = 40.0  # nats; e^-40, times the 65² pairs of counts, times 1e5 va
 MAX_VALUES = 4096  # of each tensor that are compared in SAMPLES collations
 FLOAT_TOLERANCE = 1e-4  # relative: sums over one row and over a batch may round differently
 
+_TARGETS = ("labels", "label")  # losses pass over their padding
+_DECODER_INPUTS = ("decoder_input_ids", "decoder_attention_mask")  # as long as the targets, and causal
+_TOKEN_PAIRS = ("perm_mask", "target_mapping")  # an entry for each pair of tokens
+
 _PADDING: Mapping[str, int] = {"labels": -100, "label": -100, "special_tokens_mask": 1, "perm_mask": 1}  # all others: 0
 
 
@@ -63,8 +67,9 @@ def padding_values(collator: Any, processing_class: Any) -> dict[str, int]:
 def padded_together(rows: Sequence[Batch], padding: Mapping[str, int], *, takes_mask: bool = True) -> Batch:
     """One batch of rows that were collated alone, each padded at the end to the largest shape among them.
 
-    Padding must be recognisable: texts of different lengths without an attention mask get one, or are refused if the
-    model takes none (takes_mask is False).
+    Padding must be recognisable, or the largest neighbour would decide what an example is. So shapes may differ only in
+    the length of texts, and in labels: texts of different lengths without an attention mask get one, or are refused if
+    the model takes none (takes_mask is False). Images, sounds and embeddings of different sizes are refused.
 
     Guarantee: row i of the result is row i, and behind it constants that depend on ``padding`` alone.
     """
@@ -74,7 +79,6 @@ def padded_together(rows: Sequence[Batch], padding: Mapping[str, int], *, takes_
             raise InvalidInput(
                 f"the collator gives some examples {', '.join(odd)} and others not; give every example the same columns"
             )
-    batch: Batch = {}
     for key in rows[0]:
         parts = [row[key] for row in rows]
         kinds = sorted({f"{part.dtype} with {part.ndim} dimensions" for part in parts})
@@ -83,17 +87,48 @@ def padded_together(rows: Sequence[Batch], padding: Mapping[str, int], *, takes_
                 f"the collator makes {key!r} of some examples {kinds[0]} and of others {kinds[1]}, so the form of a "
                 "batch would depend on who else is in it; give the column one type in all examples"
             )
-        batch[key] = _stacked(parts, padding.get(key, 0))
+        if len({part.shape for part in parts}) > 1 and not _has_recognisable_padding(key, rows):
+            raise InvalidInput(
+                f"the collator makes {key!r} of different shapes, and nothing would tell the model what of it is "
+                "padding, so an example's loss would depend on the largest in its batch; give every example the same "
+                f"shape of {key!r} before training"
+            )
+    batch = {key: _stacked([row[key] for row in rows], padding.get(key, 0)) for key in rows[0]}
     tokens = [row["input_ids"] for row in rows] if "input_ids" in batch else []
-    masked = "attention_mask" in batch or "perm_mask" in batch
-    if not masked and len({part.shape for part in tokens}) > 1:
-        if not takes_mask:
+    if len({part.shape for part in tokens}) > 1:
+        masks = [key for key in ("attention_mask", "perm_mask") if key in batch]
+        if masks and all(len({row[key].shape for row in rows}) == 1 for key in masks):
+            raise InvalidInput(
+                f"the collator makes {masks[0]!r} of one shape for texts of different lengths, so it cannot tell "
+                "padding from text; give it one entry per token"
+            )
+        if not masks and not takes_mask:
             raise InvalidInput(
                 "texts of different lengths are padded to one, and this model takes no attention_mask that would tell "
                 "padding from text; pad every example to the same length before training"
             )
-        batch["attention_mask"] = _stacked([torch.ones_like(part) for part in tokens], 0)
+        if not masks:
+            batch["attention_mask"] = _stacked([torch.ones_like(part) for part in tokens], 0)
     return batch
+
+
+def _has_recognisable_padding(key: str, rows: Sequence[Batch]) -> bool:
+    """Whether this tensor, whose shapes differ, is as long as the text in every row, or holds integer labels."""
+    if key in _TARGETS:
+        return not rows[0][key].is_floating_point()
+    if key in _DECODER_INPUTS:
+        return all("labels" in row and row[key].shape == row["labels"].shape for row in rows)
+    if "input_ids" not in rows[0]:
+        return False
+    tokens = [row["input_ids"].shape for row in rows]
+    if key in _TOKEN_PAIRS:
+        return all(row[key].shape == (*shape, shape[-1]) for row, shape in zip(rows, tokens, strict=True))
+    if key in ("input_ids", "attention_mask"):
+        follows = all(row[key].shape == shape for row, shape in zip(rows, tokens, strict=True))
+    else:  # one number or one vector per token
+        follows = all(row[key].shape[: len(shape)] == shape for row, shape in zip(rows, tokens, strict=True))
+    length = len(tokens[0]) - 1  # the place of the length in a shape; all others are the same
+    return follows and len({(*row[key].shape[:length], *row[key].shape[length + 1 :]) for row in rows}) == 1
 
 
 def _stacked(parts: Sequence[Tensor], padding: int) -> Tensor:
@@ -120,20 +155,29 @@ def _collated(collate: Collate, rows: Sequence[Any]) -> Batch:
 def refuse_tied(collate: Collate, rows: Sequence[Any], *, name: str) -> None:
     """Refuse a collator whose result for an example depends on the others; ``name`` is how messages call it.
 
-    rows: a few different examples, each of which can be collated alone. If they cannot be collated together, there is
-    nothing to compare. All random states are as before afterwards. Guarantee: owner-only. Errors name tensors, never an
-    example's content.
+    rows: a few different examples, each of which can be collated alone. If they cannot be collated together because
+    the collator does not pad their texts, there is nothing to compare. All random states are as before afterwards.
+    Guarantee: owner-only. Errors name tensors, never an example's content.
     """
     if len(rows) < 2:
         return
     with _own_random_states():
+        alone = [_collated(collate, [row]) for row in rows]
+        padded_together(alone, {})
+        differ = any(len({row[key].shape for row in alone}) > 1 for key in alone[0])
         try:
             together = _collated(collate, rows)
+            refuse_batch(together, len(rows))
         except InvalidInput:
             raise
-        except Exception:
-            return
-        refuse_batch(together, len(rows))
+        except Exception as error:
+            if not differ:
+                raise InvalidInput(
+                    f"{name} fails on {len(rows)} examples together ({type(error).__name__}), although it makes "
+                    "tensors of one shape of each alone, so it cannot be checked whether it ties examples; let it "
+                    "make a batch of several examples"
+                ) from error
+            return  # it does not pad, which is done here
         if not _problem(*_samples(collate, rows, QUICK), exact=True):
             return
         problem = _problem(*_samples(collate, rows, SAMPLES), exact=False)

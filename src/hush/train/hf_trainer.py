@@ -203,7 +203,7 @@ class HushTrainer(Trainer):
         self._scoring = Scoring(self.folder, self._releases)
         self._staging: Path | None = None
         self._check_collator()
-        self._checked = self.train_dataset, self.data_collator
+        self._checked: tuple[Any, Any] = self.train_dataset, self.data_collator
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(OwnerProgress(lambda: self.private and self.private.live, scores=not eval_is_public))
 
@@ -221,9 +221,9 @@ class HushTrainer(Trainer):
             refuse_selection(self.args, self.callback_handler.callbacks)  # callbacks may have been added
         if self._checked[0] is not self.train_dataset or self._checked[1] is not self.data_collator:  # replaced since
             check_data(self.train_dataset, self.plan, self.data_collator, self._buckets)
-            self._data_fingerprint = self._fingerprint_of(self.train_dataset)
             self._check_collator()
-            self._checked = self.train_dataset, self.data_collator
+        self._data_fingerprint = self._fingerprint_of(self.train_dataset)  # a list may be shuffled in place
+        self._checked = self.train_dataset, self.data_collator
         self._resuming = bool(resume_from_checkpoint)
         if self._resuming:
             resume_from_checkpoint = self._releases.resumed_from(resume_from_checkpoint)
@@ -302,7 +302,12 @@ class HushTrainer(Trainer):
             raise InvalidInput(
                 f"the loader is at round {inputs['round']}, training at {current.index}; start training again"
             )
-        lengths = self.train_dataset.lengths if self._buckets else None  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        if self._checked[0] is not self.train_dataset or self._checked[1] is not self.data_collator:
+            raise InvalidInput(
+                "train_dataset or data_collator was replaced during training, and what replaces it was not checked; "
+                "train on the plan's examples from the first round to the last"
+            )
+        lengths = self._checked[0].lengths if self._buckets else None
         for examples in current.micro_batches(lengths, self._buckets):
             private.accumulate(self._batch(examples, current.index), examples.real)
         return torch.zeros((), device=self.args.device)
@@ -310,13 +315,13 @@ class HushTrainer(Trainer):
     def _batch(self, examples: MicroBatch, round: int) -> Mapping[str, Tensor]:
         numbers: list[int] = examples.examples.tolist()
         # Each row is read by itself: a transform of a dataset sees all rows of one read.
-        rows = {number: self.train_dataset[number] for number in numbers}  # pyright: ignore[reportOptionalSubscript, reportIndexIssue]
+        data, collator = self._checked
+        rows = {number: data[number] for number in numbers}
         if self._has_own_collator:
-            collator: Any = self.data_collator
             batch = collator([rows[n] for n in numbers], examples=numbers, round=round, length=examples.length)
         else:
             alone = {n: collated_alone(self._collate(n, round, examples.length), row) for n, row in rows.items()}
-            padding = padding_values(self.data_collator, self.processing_class)
+            padding = padding_values(collator, self.processing_class)
             batch = padded_together([alone[number] for number in numbers], padding, takes_mask=self._takes_mask)
         return dict(self._prepare_inputs(batch))
 

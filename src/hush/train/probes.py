@@ -59,7 +59,7 @@ MAX_ROUNDINGS, MAX_SHARE = 4.0, 0.5
 SAME_GRADIENT_TOLERANCE = 2.0**-8  # norm and sum are taken of one gradient, so only their own rounding may differ
 # Same shapes, same kernels, same order of additions: only the neighbours' values differ, and rows do not mix.
 SAME_SHAPE_ULPS = 64
-PER_TOKEN_KEYS = {"input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "labels"}
+TOKEN_PAIRS = {"perm_mask", "target_mapping"}  # an entry for each pair of tokens
 
 
 # ---- evaluation without side effects ----
@@ -396,21 +396,29 @@ def padding_id(model: nn.Module) -> int | None:
 
 def _without_padding(row: Batch, padding: int | None) -> Batch | None:
     """A batch of one text without the unattended tokens before and after it; None if it has none."""
-    attended = _attended(row, padding)
-    inside = [] if attended is None else attended[0].nonzero().flatten().tolist()
-    if attended is None or not inside or inside[-1] + 1 - inside[0] == attended.shape[1]:
+    attended_BT = _attended(row, padding)
+    inside = [] if attended_BT is None else attended_BT[0].nonzero().flatten().tolist()
+    if attended_BT is None or not inside or inside[-1] + 1 - inside[0] == attended_BT.shape[1]:
         return None
     text = slice(inside[0], inside[-1] + 1)
-    return {key: value[:, text] if _is_per_token(key, value, attended) else value for key, value in row.items()}
+    return {key: _cut(key, value, row["input_ids"], text) for key, value in row.items()}
+
+
+def _cut(key: str, value: Tensor, tokens: Tensor, text: slice) -> Tensor:
+    """Its part in the text. What is as long as the tokens counts as theirs; a mistake ends in a refusal at worst."""
+    if value.shape[: tokens.ndim] != tokens.shape:
+        return value
+    cut = value[:, text] if tokens.ndim == 2 else value[:, :, text]
+    return cut[..., text] if key in TOKEN_PAIRS else cut
 
 
 def _attended(batch: Mapping[str, Tensor], padding: int | None) -> Tensor | None:
-    """Which tokens are attended to; None if the batch holds a tensor that may or may not have one entry per token.
+    """Which places hold tokens that are attended to, in any choice if there are several; None if that cannot be told.
 
     Without a mask, which some models do not take, these are all tokens but the padding, and those with a label.
     """
     tokens, attended = batch.get("input_ids"), batch.get("attention_mask")
-    if tokens is None or tokens.ndim != 2:
+    if tokens is None or tokens.ndim not in (2, 3):
         return None
     if attended is None and padding is not None:
         attended, labels = tokens != padding, batch.get("labels")
@@ -418,8 +426,7 @@ def _attended(batch: Mapping[str, Tensor], padding: int | None) -> Tensor | None
             attended |= labels != IGNORED
     if attended is None or attended.shape != tokens.shape:
         return None
-    known = all(value.ndim == 1 or _is_per_token(key, value, tokens) for key, value in batch.items())
-    return attended.bool() if known else None
+    return attended.bool().flatten(1, -2).any(1) if tokens.ndim == 3 else attended.bool()
 
 
 def _padded(batch: Mapping[str, Tensor], padding: int | None) -> Tensor | None:
@@ -428,10 +435,6 @@ def _padded(batch: Mapping[str, Tensor], padding: int | None) -> Tensor | None:
     if attended is None:
         return None
     return attended.any(1) & ~torch.cat([attended[:, :1], attended[:, -1:]], 1).all(1)
-
-
-def _is_per_token(key: str, value: Tensor, tokens: Tensor) -> bool:
-    return key in PER_TOKEN_KEYS and value.shape == tokens.shape
 
 
 # ---- the clipper against autograd ----
