@@ -1,6 +1,6 @@
 """Attribution at later batches: what moves rows without an index, branches first taken later, layers that wake up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -114,7 +114,7 @@ def test_an_example_that_is_not_finite_takes_no_neighbour_with_it() -> None:
     torch.manual_seed(0)
     model = nn.Linear(WIDTH, WIDTH, bias=False)
 
-    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         own = torch.block_diag(*[torch.full((LENGTH, LENGTH), 1 / LENGTH)] * len(batch["x"]))
         mixed = own @ model(batch["x"]).flatten(0, 1)
         return torch.tanh(mixed).unflatten(0, (-1, LENGTH)).flatten(1).sum(1).abs().sqrt()
