@@ -149,7 +149,7 @@ class Certificate:
             f"- noise multiplier {self.noise_multiplier!r}, {counted(self.rounds, 'round')}, "
             f"expected batch {self.batch_size!r}, clip norm {self.clip_norm!r}\n"
             f"- bound: {self.bound}; weights: {self.capacity}, {100 * self.kept_fraction:.1f} % of "
-            f"{examples} kept, stated to be within {self.weights_gap:.1e} of the largest sum\n"
+            f"{examples} kept, stated to be within {float(rounded_up(self.weights_gap, 2)):.1e} of the largest sum\n"
             f"- binding, those that about 1 % less noise would break: {', '.join(names) or 'none'}\n"
             f"{self._sampling()}"
         )

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from some_mail import SCAN, TOKEN
 
 from command_line import refused, run, run_json
@@ -65,3 +66,16 @@ def test_the_public_side_alone_explains_nothing(mail: Path) -> None:
     run_json(*SCAN)
     Path("found/owner").rename(mail / "kept")
     assert "found has no owner/ folder, which holds the reasons" in refused(2, "explain", "found", "1")
+
+
+def test_a_number_is_a_text_only_if_nothing_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("a\nb\nthe code is 1\nthe code is 77\n")
+    rule = {"name": "codes", "find": "literals", "values": ["77", "1"], "promise": {"prior": 0.01, "ceiling": 0.2}}
+    Path("rules.yaml").write_text(json.dumps({"rules": [rule]}))
+    run_json("scan", "notes.txt", "--rules", "rules.yaml", "--output", "found")
+    assert run_json("explain", "found", "1", "--show-text")["example"]["number"] == 1
+    second = run_json("explain", "found", "1", "--secret", "--show-text")["secret"]
+    assert second["number"] == 1
+    assert run_json("explain", "found", "77", "--show-text")["secret"]["examples"] == 1
+    assert "has that number or id" in refused(2, "explain", "found", "77", "--secret", "--show-text")

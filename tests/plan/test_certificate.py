@@ -98,3 +98,9 @@ def test_fingerprints_tell_promises_apart(plan: hush.Plan) -> None:
 
     assert renamed("a\nb", "c") != renamed("a", "b\nc")
     assert dataclasses.replace(plan, ceiling=plan.ceiling * 1.001).promises_fingerprint != plan.promises_fingerprint
+
+
+def test_the_gap_of_the_weights_is_shown_rounded_up(plan: hush.Plan) -> None:
+    for gap, shown in ((1.01e-5, "1.1e-05"), (9.91e-5, "1.0e-04"), (0.0, "0.0e+00")):
+        page = dataclasses.replace(plan.certificate, weights_gap=gap).to_markdown()
+        assert f"within {shown} of the largest sum" in page

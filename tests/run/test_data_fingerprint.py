@@ -91,3 +91,21 @@ def test_a_run_says_that_files_were_left_out(tmp_path: Path) -> None:
     config = small_config(tmp_path, data={"source": "notes"})
     notices = run_pipeline(config, output=tmp_path / "run").outputs["scan"]["notices"]
     assert [said for said in notices if said.endswith(": 1 file")]
+
+
+def test_a_run_says_what_was_set_aside_and_which_literals_are_nowhere(tmp_path: Path) -> None:
+    pytest.importorskip("detect_secrets")
+    rules = [
+        {"name": "keys", "find": "credentials"},
+        {"name": "names", "find": "literals", "values": ["Nobody", "QX-1000"]},
+    ]
+    config = small_config(tmp_path, rules=rules)
+    with (tmp_path / "data.txt").open("a") as file:
+        file.write('password = "changeme"\npassword = "48213"\n')
+    notices = run_pipeline(config, output=tmp_path / "run").outputs["scan"]["notices"]
+    aside = next(said for said in notices if said.startswith("texts found but set aside, so not protected: "))
+    assert "1 of rule keys (detector Secret Keyword: a placeholder)" in aside
+    assert "1 of rule keys (detector Secret Keyword: too short for its promise)" in aside
+    assert "changeme" not in aside
+    assert any(said.startswith("WARNING: Rule keys found 1 text in 1 example that cannot hold") for said in notices)
+    assert any("names" in said and "in no example" in said for said in notices)

@@ -198,14 +198,14 @@ def explain(
         loaded = Scan.load(folder)
     if loaded.owner is None:
         raise InvalidInput(f"{folder} has no owner/ folder, which holds the reasons; ask the owner of the scan")
-    found = _with_text(loaded, target) if show_text and not example else None
+    matches = _matches(loaded, target, example=example, secret=secret)
+    may_be_text = show_text and not example and not (secret and target.isdecimal())
+    found = _with_text(loaded, target) if may_be_text and not matches else None
     if isinstance(found, SetAside):
         record = set_aside_record(found)
         print_json(record) if json else show_set_aside(record, Console(), top=top)
         return
-    number, is_example = (
-        (found, False) if found is not None else _resolve_target(loaded, target, example=example, secret=secret)
-    )
+    number, is_example = (found, False) if found is not None else _only_match(loaded, target, matches)
     chosen = {"example": number if is_example else None, "secret": None if is_example else number}
     record = explain_record(loaded, **chosen, show_text=show_text)
     print_json(record) if json else show_explanation(record, Console(), top=top)
@@ -225,16 +225,13 @@ def _scan_folder(folder: Path) -> Path:
 
 def _with_text(scan: "Scan", text: str) -> "int | SetAside | None":
     """The secret with this text, by number; or what was found with this text and set aside; None if there is none."""
-    if text in (scan.secrets.texts or ()) and text not in scan.secrets.ids:
+    if text in (scan.secrets.texts or ()):
         return (scan.secrets.texts or ()).index(text)
     return next((entry for entry in scan.set_aside() if entry.text == text), None)
 
 
-def _resolve_target(scan: "Scan", target: str, *, example: bool, secret: bool) -> tuple[int, bool]:
-    """The number of an example or a secret, and whether it is an example.
-
-    Messages do not repeat what was typed: it may be the text of a secret.
-    """
+def _matches(scan: "Scan", target: str, *, example: bool, secret: bool) -> dict[str, tuple[int, bool]]:
+    """What has this number or id, in words: the number of an example or a secret, and whether it is an example."""
     number = int(target) if target.isdecimal() and len(target) < 19 else None
     matches: dict[str, tuple[int, bool]] = {}
     if not example:
@@ -251,6 +248,11 @@ def _resolve_target(scan: "Scan", target: str, *, example: bool, secret: bool) -
             raise InvalidInput(f"{len(by_id)} examples have that id ({listed}); pass the number of one of them")
         if by_id and not (example and matches):  # with --example, a number is the number of an example
             matches["the id of an example"] = by_id[0], True
+    return matches
+
+
+def _only_match(scan: "Scan", target: str, matches: dict[str, tuple[int, bool]]) -> tuple[int, bool]:
+    """The one match; messages do not repeat what was typed, since it may be the text of a secret."""
     if not matches:
         similar = _ids_containing(scan, target)
         sizes = f"{counted(scan.incidence.num_examples, 'example')} and {counted(len(scan.secrets), 'secret')}"

@@ -209,10 +209,10 @@ class CsvPart:
     def columns(self) -> dict[str, Column]:
         with self._reader() as reader:
             header = self._header(reader)
-        common = {name for name in header if name.strip().casefold() in COMMON_COLUMN_NAMES}
-        # Identifiers throughout, two usual names among them: no row of data looks like this.
-        is_header = len(common) > 1 and all(is_identifier(name.strip()) for name in header)
-        return {name: Column(is_text=True, has_safe_name=is_header or name in common) for name in header}
+        # Each by itself: a first row of data may have usual names among its cells, and other words beside them.
+        return {
+            name: Column(is_text=True, has_safe_name=name.strip().casefold() in COMMON_COLUMN_NAMES) for name in header
+        }
 
     def separator(self) -> str | None:
         """The separator that the first two lines seem to use, if it is not a comma."""

@@ -82,6 +82,7 @@ class DataStage:
 
 # --- scan and canaries
 
+NAMED_REASONS = 3  # at most, of texts that are set aside
 POSITIONS = ("example", "secret", "begin", "end")  # columns of a scan's reasons
 
 
@@ -193,16 +194,26 @@ class CanariesStage:
 
 
 def _scan_notices(result: "Scan") -> list[str]:
-    """What ``hush scan`` shows in its tables, which a run does not print: rules without a hit, rows left out."""
+    """What ``hush scan`` shows in its tables, which a run does not print: rules without a hit, rows left out, texts set
+    aside.
+    """
     from hush.scan.review import scan_cautions, scan_notes
 
+    summary = result.summary()
     notices = [
         f"rule {rule['rule']}: no example holds a secret of it; if you know one that does, mend the rule"
-        for rule in result.summary()["rules"]
+        for rule in summary["rules"]
         if not rule["secrets_found"]
     ]
     if result.skipped:
         notices.append(f"left out, since they cannot be read: {counted(result.skipped, 'row')}")
+    aside = [f"{row['texts']:,} of rule {row['rule']} ({row['why']})" for row in summary.get("set_aside", ())]
+    if aside:
+        more = f" and {len(aside) - NAMED_REASONS} more" if len(aside) > NAMED_REASONS else ""
+        notices.append(
+            f"texts found but set aside, so not protected: {', '.join(aside[:NAMED_REASONS])}{more}; the review of the "
+            "scan lists them"
+        )
     return [*notices, *(f"WARNING: {caution}" for caution in scan_cautions(result)), *scan_notes(result)]
 
 
