@@ -4,6 +4,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -286,8 +287,7 @@ class FirstSeen:
     """Numbers labels in the order in which it meets them, in an object that a look at its attributes passes over."""
 
     def __init__(self) -> None:
-        self.numbers = type("Numbers", (), {})()
-        self.numbers.__dict__ = {}
+        self.numbers = SimpleNamespace()
 
     def __call__(self, rows: Rows) -> dict[str, Any]:
         known = vars(self.numbers)
