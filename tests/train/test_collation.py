@@ -1,8 +1,10 @@
 """Collators: those that tie examples are refused by name, honest ones never, and every example is collated alone."""
 
+import math
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from transformers.data.data_collator import DataCollatorForMultipleChoice
 
 from hush.errors import InvalidInput
 from hush.train.collation import collated_alone, padded_together, padding_values, refuse_tied
+from hush.train.hf_trainer_arguments import check_collator
 
 VOCABULARY = 40
 SPECIAL = {"pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
@@ -118,7 +121,7 @@ HONEST: dict[str, tuple[Callable[[], Any], Callable[[int], Rows]]] = {
 )
 def test_collators_of_transformers_are_never_refused(name: str, seed: int) -> None:
     collator, rows = HONEST[name][0](), HONEST[name][1](seed)
-    refuse_tied(collator, rows, name=name)
+    check_collator(collator, rows, name=name)
     alone = [collated_alone(collator, row) for row in rows]
     batch = padded_together(alone, padding_values(collator, None))
     assert all(len(value) == len(rows) for value in batch.values())
@@ -278,6 +281,68 @@ def test_a_collator_that_remembers_the_example_before_is_refused() -> None:
 
     with pytest.raises(InvalidInput, match=r"remembers ties.*depends on the examples that were collated before"):
         refuse_tied(collate, rows_of(0), name="remembers")
+
+
+class FirstSeen:
+    """Numbers labels in the order in which it meets them, in an object that a look at its attributes passes over."""
+
+    def __init__(self) -> None:
+        self.numbers = SimpleNamespace()
+
+    def __call__(self, rows: Rows) -> dict[str, Any]:
+        known = vars(self.numbers)
+        labels = [known.setdefault(str(row["label"]), len(known)) for row in rows]
+        return {**padded(rows), "label": torch.tensor(labels)}
+
+
+@pytest.mark.parametrize("classes", [2, 6])
+def test_what_a_collator_has_seen_before_the_check_does_not_hide_its_state(classes: int) -> None:
+    rows = [{**row, "label": place % classes} for place, row in enumerate(rows_of(0))]
+    with pytest.raises(InvalidInput, match=r"numbers ties.*'label' depends on the examples that were collated before"):
+        check_collator(FirstSeen(), rows, name="numbers")
+
+
+@pytest.mark.parametrize("form", ["attribute", "method", "closure", "default"])
+def test_a_collator_that_keeps_what_does_not_show_yet_is_refused(form: str) -> None:
+    class Counts:
+        """Subtracts the mean of what it has seen, after more examples than any check collates."""
+
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+
+        def __call__(self, rows: Rows) -> dict[str, Any]:
+            return summed(rows, self.seen)
+
+        def collate(self, rows: Rows) -> dict[str, Any]:
+            return summed(rows, self.seen)
+
+    def summed(rows: Rows, seen: list[int]) -> dict[str, Any]:
+        seen.extend(row["input_ids"][1] for row in rows)
+        return padded(rows) if len(seen) < 2000 else padded([{"input_ids": seen[:5]} for _ in rows])
+
+    seen: list[int] = []
+
+    def closure(rows: Rows) -> dict[str, Any]:
+        return summed(rows, seen)
+
+    def default(rows: Rows, seen: list[int] = []) -> dict[str, Any]:  # noqa: B006 - the mistake
+        return summed(rows, seen)
+
+    collate = {"attribute": Counts(), "method": Counts().collate, "closure": closure, "default": default}[form]
+    refuse_tied(collate, rows_of(0), name="counts")  # nothing shows
+    with pytest.raises(InvalidInput, match=r"counts keeps state between calls \((seen|its defaults) changed"):
+        check_collator(collate, rows_of(1), name="counts")
+
+
+def test_collators_may_set_themselves_up_in_the_first_call() -> None:
+    class Lazy:
+        settings: dict[str, float] | None = None
+
+        def __call__(self, rows: Rows) -> dict[str, Any]:
+            self.settings = self.settings or {"share": math.nan}
+            return padded(rows)
+
+    check_collator(Lazy(), rows_of(0), name="lazy")
 
 
 def test_collators_may_add_noise_normalise_by_row_and_have_a_generator() -> None:

@@ -1,21 +1,27 @@
-"""Collation example by example: what a user's collator makes of one example never depends on another example.
+"""Collation example by example: a user's collator never gets two examples at once.
 
-The proof needs every row of a batch to be a function of its own example and randomness. So a collator that is not
-hush's own gets one example at a time, and hush pads the rows to a common shape itself: a collator that joins, permutes
-or normalises the examples of a batch has nothing to join.
+The proof needs every row of a batch to be a function of its own example and randomness. Guaranteed by construction: a
+collator that is not hush's own gets one example at a time, and hush pads the rows to a common shape itself, where a
+mask or a label marks the padding. So a collator that joins, permutes or normalises the examples of a batch has nothing
+to join. Not guaranteed, only tested: that it computes its row from its argument alone. Like the loss function, it must
+keep no state between calls, and read no other rows of the dataset through a closure or a global name.
 
-Such a collator would then train something else than its author meant, and one that keeps state between calls still ties
-examples. Both are refused before training by :func:`refuse_tied`, which collates a few examples alone, together and
-after others. Collators may be random (masks, crops), and the random numbers that an example gets alone and in a batch
-are not the same. So each way is repeated, and a difference counts only if two samples of one distribution show it with
-a probability of at most exp(-MIN_EVIDENCE): with n and m of S samples equal to some value, that probability is at most
-exp(-2 S JSD(n/S, m/S)), the Chernoff bounds of two binomial counts multiplied at their worst common rate, where JSD is
-the Jensen-Shannon divergence of two coins. A collator whose rows are independent is thus never refused in practice.
+A collator that joins examples would train something else than its author meant, so it is refused before training by
+:func:`refuse_tied`, which collates a few examples alone, together and after others. One that keeps state is refused if
+the state shows in these examples, or in what the collator holds (:func:`held_state`). Collators may be random (masks,
+crops), and the random numbers that an example gets alone and in a batch are not the same. So each way is repeated, and
+a difference counts only if two samples of one distribution show it with a probability of at most exp(-MIN_EVIDENCE):
+with n and m of S samples equal to some value, that probability is at most exp(-2 S JSD(n/S, m/S)), the Chernoff bounds
+of two binomial counts multiplied at their worst common rate, where JSD is the Jensen-Shannon divergence of two coins. A
+collator whose rows are independent is thus never refused in practice.
 """
 
+import copy
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -25,7 +31,7 @@ from torch import Tensor
 from hush.errors import InvalidInput
 from hush.train.preconditions import refuse_batch
 
-__all__ = ["Collate", "collated_alone", "padded_together", "padding_values", "refuse_tied"]
+__all__ = ["Collate", "collated_alone", "copied", "held_state", "padded_together", "padding_values", "refuse_tied"]
 
 
 Collate = Callable[[list[Any]], Mapping[str, Any]]
@@ -34,6 +40,7 @@ Batch = dict[str, Tensor]
 MAX_CHECKED = 6  # examples that are compared
 QUICK, SAMPLES = 2, 64  # collations of each kind: enough if nothing is random; otherwise
 MIN_EVIDENCE = 40.0  # nats; e^-40, times the 65² pairs of counts, times 1e5 values that are compared, is below 2e-9
+MAX_HELD = 1000  # values of a container that are looked at for state
 MAX_VALUES = 4096  # of each tensor that are compared in SAMPLES collations
 FLOAT_TOLERANCE = 1e-4  # relative: sums over one row and over a batch may round differently
 
@@ -152,16 +159,28 @@ def _collated(collate: Collate, rows: Sequence[Any]) -> Batch:
 # ---- collators that tie examples ----
 
 
+def copied(collate: Collate) -> Collate | None:
+    """A copy with state of its own, apart from the tokenizer, which may be large; None if it cannot be copied."""
+    tokenizer = getattr(getattr(collate, "data_collator", collate), "tokenizer", None)
+    try:
+        made = copy.deepcopy(collate, {} if tokenizer is None else {id(tokenizer): tokenizer})
+    except Exception:
+        return None
+    return None if made is collate else made
+
+
 def refuse_tied(collate: Collate, rows: Sequence[Any], *, name: str) -> None:
     """Refuse a collator whose result for an example depends on the others; ``name`` is how messages call it.
 
     rows: a few different examples, each of which can be collated alone. If they cannot be collated together because
-    the collator does not pad their texts, there is nothing to compare. All random states are as before afterwards.
-    Guarantee: owner-only. Errors name tensors, never an example's content.
+    the collator does not pad their texts, there is nothing to compare. All random states are as before afterwards,
+    and so is a collator that can be copied. Guarantee: owner-only. Errors name tensors, never an example's content.
     """
     if len(rows) < 2:
         return
     with _own_random_states():
+        problem = _memory(collate, rows, QUICK, exact=True) and _memory(collate, rows, SAMPLES, exact=False)
+        collate = copied(collate) or collate
         alone = [_collated(collate, [row]) for row in rows]
         padded_together(alone, {})
         differ = any(len({row[key].shape for row in alone}) > 1 for key in alone[0])
@@ -177,10 +196,9 @@ def refuse_tied(collate: Collate, rows: Sequence[Any], *, name: str) -> None:
                     "tensors of one shape of each alone, so it cannot be checked whether it ties examples; let it "
                     "make a batch of several examples"
                 ) from error
-            return  # it does not pad, which is done here
-        if not _problem(*_samples(collate, rows, QUICK), exact=True):
-            return
-        problem = _problem(*_samples(collate, rows, SAMPLES), exact=False)
+            together = None  # it does not pad, which is done here
+        if not problem and together is not None and _problem(*_samples(collate, rows, QUICK), exact=True):
+            problem = _problem(*_samples(collate, rows, SAMPLES), exact=False)
     if problem:
         raise InvalidInput(
             f"{name} ties examples together: {problem}. The promise needs every example's row to be computed from that "
@@ -210,6 +228,54 @@ def _samples(collate: Collate, rows: Sequence[Any], count: int) -> tuple[Samples
         for samples, row in zip(after, (rows[0], rows[-1]), strict=True):
             samples.append(_collated(collate, [row]))
     return alone, among, after
+
+
+def _memory(collate: Collate, rows: Sequence[Any], count: int, *, exact: bool) -> str:
+    """What a copy that has seen no other example and one that has make differently; empty if nothing.
+
+    Rows are tried after different ones, since what is remembered may be the same for two of them. A collator that
+    cannot be copied, as a function, is not compared in this way.
+    """
+    for place, row in enumerate(rows):
+        fresh, used = copied(collate), copied(collate)
+        if fresh is None or used is None:
+            return ""
+        for other in (*rows[place + 1 :], *rows[:place]):
+            _collated(used, [other])
+        mine, theirs = ([_collated(each, [row]) for _ in range(count)] for each in (fresh, used))
+        difference = _first_difference([mine], [theirs], exact=exact, left=False)
+        if difference:
+            return f"{difference} depends on the examples that were collated before"
+    return ""
+
+
+def held_state(collate: Any) -> dict[str, str]:
+    """The plain values that a collator holds in attributes, a closure or defaults, by name, as text to compare.
+
+    Of a container with more than MAX_HELD values only their number is told, and objects of other kinds, such as
+    tokenizers and generators, are left out. The text may hold examples: compare it, and show the names alone.
+    """
+    inner = getattr(collate, "data_collator", collate)  # the Trainer's, which removes columns
+    inner = getattr(inner, "__self__", inner)  # of a bound method
+    held = dict(getattr(inner, "__dict__", {}))
+    if isinstance(inner, FunctionType):
+        cells = zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True)
+        held |= {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+        held |= {"its defaults": [inner.__defaults__, inner.__kwdefaults__]}
+    return {name: repr(_plain(value)) for name, value in held.items()}
+
+
+def _plain(value: Any, depth: int = 4) -> Any:
+    if value is None or isinstance(value, str | bytes | int | float):
+        return value
+    if isinstance(value, Tensor | np.ndarray):
+        return tuple(value.shape), value.reshape(-1)[:MAX_HELD].tolist()
+    if not isinstance(value, Mapping | Sequence | Set | deque):
+        return None
+    if len(value) > MAX_HELD or not depth:
+        return len(value)
+    parts = [part for pair in value.items() for part in pair] if isinstance(value, Mapping) else value
+    return [_plain(part, depth - 1) for part in parts]
 
 
 def _problem(alone: Samples, among: Samples, after: Samples, *, exact: bool) -> str:

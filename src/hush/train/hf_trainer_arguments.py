@@ -21,7 +21,7 @@ from hush.errors import InvalidInput
 from hush.keys import DataKey, key_id_of
 from hush.plan import Plan
 from hush.train.cautions import refuse_unlabelled
-from hush.train.collation import MAX_CHECKED, Collate, collated_alone, refuse_tied
+from hush.train.collation import MAX_CHECKED, Collate, collated_alone, copied, held_state, refuse_tied
 from hush.train.language_models import Collator, TokenizedTexts
 from hush.train.round import check_lengths
 
@@ -226,9 +226,10 @@ def check_collator(collate: Collate, data: Any, *, name: str) -> None:
         sorted({place * (len(data) - 1) // (MAX_CHECKED - 1) for place in range(MAX_CHECKED)}) if len(data) else []
     )
     rows = [data[number] for number in numbers]
+    tried, states = copied(collate) or collate, list[dict[str, str]]()
     for number, row in zip(numbers, rows, strict=True):
         try:
-            inputs = collated_alone(collate, row).keys() - {"labels"}
+            inputs = collated_alone(tried, row).keys() - {"labels"}
         except InvalidInput:
             raise
         except Exception as error:
@@ -240,6 +241,14 @@ def check_collator(collate: Collate, data: Any, *, name: str) -> None:
             inputs = set()
         if not inputs:
             raise InvalidInput(_raw_text(row))
+        states.append(held_state(tried))
+        kept = [key for key in states[-1] if states[-1][key] != states[0].get(key)]  # the first call may set things up
+        if kept:
+            raise InvalidInput(
+                f"{name} keeps state between calls ({', '.join(kept)} changed when it collated another example), so "
+                "what it makes of an example may depend on which were drawn before; compute every row from its example "
+                "alone, and keep counts, caches and numberings out of the collator"
+            )
     refuse_tied(collate, rows, name=name)
 
 
