@@ -19,7 +19,7 @@ from typing import Self, final
 from hush.errors import InvalidInput, Setting
 from hush.storage import temporary_beside
 
-__all__ = ["LEAF_BYTES", "DataKey", "check_key_apart", "is_fingerprint", "key_id_of"]
+__all__ = ["LEAF_BYTES", "DataKey", "check_key_apart", "is_fingerprint", "key_id_of", "refuse_other_key"]
 
 KEY_BYTES = 32
 LEAF_BYTES = 32  # the length of an HMAC-SHA256
@@ -199,6 +199,16 @@ def key_id_of(fingerprint: str) -> str:
     if match is None:
         raise InvalidInput("this is not a keyed fingerprint; pass what DataKey.fingerprint_rows returned")
     return match[1]
+
+
+def refuse_other_key(key: "DataKey", fingerprint: str) -> None:
+    """Refuse a key other than the one under which a plan's fingerprint was made."""
+    if key.id != key_id_of(fingerprint):
+        raise InvalidInput(
+            f"this key is {key.id}, but the plan's fingerprint was made with {key_id_of(fingerprint)}; pass that key, "
+            "or plan again with this one",
+            setting="key",
+        )
 
 
 def check_key_apart(key: Path, source: str, *, read_as_data: bool) -> None:

@@ -24,7 +24,7 @@ from hush.arrays import Progress
 from hush.certificate import Certificate
 from hush.data import Corpus
 from hush.errors import InvalidInput, Setting
-from hush.keys import DataKey, key_id_of
+from hush.keys import DataKey, refuse_other_key
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.plan.plan import fingerprint
@@ -168,12 +168,7 @@ def check_key(plan: Plan, key: DataKey | None, *, unchecked_data: bool) -> None:
             Setting("key"),
             setting="key",
         )
-    if key.id != key_id_of(plan.data_fingerprint):
-        raise InvalidInput(
-            f"this key is {key.id}, but the plan's fingerprint was made with {key_id_of(plan.data_fingerprint)}; pass "
-            "that key, or plan again with this one",
-            setting="key",
-        )
+    refuse_other_key(key, plan.data_fingerprint)
 
 
 def check_fits(recipe: Recipe) -> None:

@@ -18,7 +18,7 @@ from hush.data import Corpus
 from hush.data.arrow_readers import DatasetPart
 from hush.data.parts import shown_name
 from hush.errors import InvalidInput
-from hush.keys import DataKey, key_id_of
+from hush.keys import DataKey, refuse_other_key
 from hush.plan import Plan
 from hush.train.cautions import refuse_unlabelled
 from hush.train.collation import MAX_CHECKED, Collate, collated_alone, copied, held_state, refuse_tied
@@ -298,12 +298,7 @@ def check_key(plan: Plan, key: DataKey | str | os.PathLike[str] | None) -> DataK
             "data_fingerprint=key.fingerprint_rows(texts), or leave the key out, which marks the certificate",
             setting="key",
         )
-    if loaded.id != key_id_of(plan.data_fingerprint):
-        raise InvalidInput(
-            f"this key is {loaded.id}, but the plan's fingerprint was made with {key_id_of(plan.data_fingerprint)}; "
-            "pass that key, or plan again with this one",
-            setting="key",
-        )
+    refuse_other_key(loaded, plan.data_fingerprint)
     return loaded
 
 

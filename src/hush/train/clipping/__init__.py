@@ -10,8 +10,8 @@ gradient is not finite, add exactly 0.
 
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -40,6 +40,7 @@ from hush.train.clipping.norms import (
     Kernels,
     PerExampleGrads,
     add_clipped_sum_,
+    full_precision,
     merged,
     squared_norms,
 )
@@ -194,7 +195,7 @@ class Clipper:
                 f"{problem}; and again in another pass over the same batch. Layers that are left out at random, or "
                 "that follow a state of the model, cannot be clipped: make every pass over a batch call the same layers"
             )
-        with torch.no_grad(), _full_precision():
+        with torch.no_grad(), full_precision():
             norms = self._add_clipped(grads, losses, real)
         if norms is None:  # a value that is not finite may have spread to others in this pass (0 times inf)
             return self._one_by_one(batch, real)
@@ -308,7 +309,7 @@ class Clipper:
                 grads = {
                     name: [g.unsqueeze(0)] for name, g in zip(self._parameters, found, strict=True) if g is not None
                 }
-            with torch.no_grad(), _full_precision():
+            with torch.no_grad(), full_precision():
                 totals[0, row] = loss.detach().float()[0]
                 norms = self._add_clipped(grads, loss.detach(), alone)
                 totals[1, row] = torch.nan if norms is None else norms[0]
@@ -506,24 +507,3 @@ class Clipper:
     @property
     def _device(self) -> torch.device:
         return next(iter(self._parameters.values())).device
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """Products of float32 in full float32, whatever the user allows the model: MARGIN is proven for that."""
-    cpu: Any = torch.backends.mkldnn
-    backends = torch.backends.cuda.matmul, cpu.matmul
-    precisions = [backend.fp32_precision for backend in backends]
-    try:
-        allowed = torch.get_float32_matmul_precision()
-    except RuntimeError:  # set for each backend, so there is no single value
-        allowed = None
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        if allowed is not None:
-            torch.set_float32_matmul_precision(allowed)
-        else:
-            for backend, precision in zip(backends, precisions, strict=True):
-                backend.fp32_precision = precision

@@ -19,6 +19,7 @@ Shapes: B examples, T positions, O × I the parameter.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Protocol, final
@@ -39,6 +40,7 @@ __all__ = [
     "add_clipped_sum_",
     "add_several_",
     "depth",
+    "full_precision",
     "merged",
     "scaled",
     "squared_norms",
@@ -429,3 +431,24 @@ def _matmul32(a: Tensor, b: Tensor) -> Tensor:
     if torch.float32 in (a.dtype, b.dtype) or not a.is_cuda:
         return a.float() @ b.float()
     return torch.bmm(a, b, out_dtype=torch.float32) if a.dim() == 3 else torch.mm(a, b, out_dtype=torch.float32)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Products of float32 in full float32, whatever the user allows the model: MARGIN is proven for that."""
+    cpu: Any = torch.backends.mkldnn
+    backends = torch.backends.cuda.matmul, cpu.matmul
+    precisions = [backend.fp32_precision for backend in backends]
+    try:
+        allowed = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set for each backend, so there is no single value
+        allowed = None
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        if allowed is not None:
+            torch.set_float32_matmul_precision(allowed)
+        else:
+            for backend, precision in zip(backends, precisions, strict=True):
+                backend.fp32_precision = precision
