@@ -24,6 +24,7 @@ ORDER = [
     "protection",
     "secret_table",
     "incidence",
+    "slots",
     "certificate",
     "data",
     "scan",

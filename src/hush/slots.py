@@ -1,0 +1,319 @@
+"""Slots: the places in an example's text where secrets stand, and the text around them, the skeleton.
+
+A rule that hides spans keeps secret what stands in the slots of its secrets. The text around them is public in the
+sense of the promise: a model may learn it without clipping and without noise. The slots themselves (how many, where in
+the skeleton, found by which rule, belonging to which secrets) are as public as the incidence; they say nothing about
+the content of a slot, its length included, because a place counts the characters of the public text before the slot.
+
+An example with secrets has slots for all of them or for none. Without slots the whole example is the secret: it has no
+skeleton. So the incidence and the slots together say what each promise covers, and nothing else needs to be stored.
+Shapes: N examples, S secrets, L slots, P pairs of slot and secret, H spans that were found.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hush.arrays import checked_indices
+from hush.errors import InvalidInput
+from hush.incidence import Incidence
+from hush.numbers import checked_size
+from hush.storage import read_table, table_digest, write_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Slots", "placeholder", "skeleton", "slots_of_spans"]
+
+
+MAX_PLACE = 2**53  # characters; exact as a double
+
+
+def placeholder(rule: str) -> str:
+    """The text that stands for a slot in a skeleton. It depends on the rule's name alone.
+
+    >>> placeholder("rare-words")
+    '[rare-words]'
+    """
+    return f"[{rule}]"
+
+
+def skeleton(text: str, begin: Sequence[int], end: Sequence[int], placeholders: Sequence[str]) -> str:
+    """The text with each span replaced by its placeholder; the spans ascend and do not touch.
+
+    >>> skeleton("Ann met Bob.", [0, 8], [3, 11], ["[names]", "[names]"])
+    '[names] met [names].'
+    """
+    parts, done = list[str](), 0
+    for first, last, instead in zip(begin, end, placeholders, strict=True):
+        if not done <= first < last <= len(text):
+            raise InvalidInput("the spans of an example do not ascend within its text; scan the data again")
+        parts += (text[done:first], instead)
+        done = last
+    return "".join((*parts, text[done:]))
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Slots:
+    """The slots of all examples, ordered by example and place; no two slots of an example have the same place.
+
+    Slot l is in example ``example_L[l]``, after ``place_L[l]`` characters of its public text, was found by the rule
+    ``rules[rule_L[l]]`` and belongs to the secrets ``secret_P[offset_L[l]:offset_L[l + 1]]``, which ascend. The arrays
+    are read-only.
+
+    >>> slots = Slots(num_examples=2, num_secrets=1, rules=("names",), example_L=[1], place_L=[4], rule_L=[0],
+    ...               offset_L=[0, 1], secret_P=[0])
+    >>> slots
+    Slots(1 slots in 1 of 2 examples)
+    """
+
+    num_examples: int
+    num_secrets: int
+    rules: tuple[str, ...]
+    example_L: NDArray[np.int64]
+    place_L: NDArray[np.int64]
+    rule_L: NDArray[np.int64]
+    offset_L: NDArray[np.int64]
+    secret_P: NDArray[np.int64]
+
+    def __init__(
+        self,
+        *,
+        num_examples: SupportsIndex,
+        num_secrets: SupportsIndex,
+        rules: Sequence[str],
+        example_L: ArrayLike,
+        place_L: ArrayLike,
+        rule_L: ArrayLike,
+        offset_L: ArrayLike,
+        secret_P: ArrayLike,
+    ) -> None:
+        n, m = checked_size("num_examples", num_examples), checked_size("num_secrets", num_secrets)
+        columns = {
+            "example_L": checked_indices("example_L", example_L, n),
+            "place_L": checked_indices("place_L", place_L, MAX_PLACE),
+            "rule_L": checked_indices("rule_L", rule_L, len(rules)),
+            "secret_P": checked_indices("secret_P", secret_P, m),
+        }
+        columns["offset_L"] = checked_indices("offset_L", offset_L, len(columns["secret_P"]) + 1)
+        for name, value in (("num_examples", n), ("num_secrets", m), ("rules", tuple(rules))):
+            object.__setattr__(self, name, value)
+        for name, array in columns.items():
+            frozen = np.array(array, dtype=np.int64)  # a copy, so that the caller cannot change it
+            frozen.flags.writeable = False
+            object.__setattr__(self, name, frozen)
+        self._check()
+
+    def _check(self) -> None:
+        number, pairs = len(self.example_L), len(self.secret_P)
+        if len(set(self.rules)) != len(self.rules):
+            raise InvalidInput("two rules of the slots have the same name; rename one")
+        if not len(self.place_L) == len(self.rule_L) == number or len(self.offset_L) != number + 1:
+            raise InvalidInput(f"the columns of the {number} slots have different lengths; scan the data again")
+        if self.offset_L[0] != 0 or self.offset_L[-1] != pairs or (np.diff(self.offset_L) < 1).any():
+            raise InvalidInput("every slot must belong to at least one secret; scan the data again")
+        same_example_L = np.diff(self.example_L) == 0
+        if (np.diff(self.example_L) < 0).any() or (np.diff(self.place_L)[same_example_L] <= 0).any():
+            raise InvalidInput("slots must be ordered by example and place, one at a place; scan the data again")
+        falls = np.flatnonzero(np.diff(self.secret_P) <= 0) + 1
+        if not np.isin(falls, self.offset_L).all():
+            raise InvalidInput("the secrets of a slot must be sorted and distinct; scan the data again")
+
+    @classmethod
+    def none(cls, incidence: Incidence) -> Self:
+        """No slots: every example with a secret is secret as a whole."""
+        sizes = {"num_examples": incidence.num_examples, "num_secrets": incidence.num_secrets}
+        return cls(**sizes, rules=(), example_L=[], place_L=[], rule_L=[], offset_L=[0], secret_P=[])
+
+    # What the slots say about examples and secrets
+
+    def check_against(self, incidence: Incidence) -> None:
+        """Refuses slots that do not belong to this incidence.
+
+        They do if an example with slots has in them exactly the secrets that the incidence says it contains.
+        """
+        if (self.num_examples, self.num_secrets) != (incidence.num_examples, incidence.num_secrets):
+            raise InvalidInput(
+                f"the slots are of {self.num_examples} examples and {self.num_secrets} secrets, the graph is of "
+                f"{incidence.num_examples} and {incidence.num_secrets}; pass those of the same scan"
+            )
+        example_P = np.repeat(self.example_L, np.diff(self.offset_L))
+        in_slots = np.unique(example_P * self.num_secrets + self.secret_P)
+        secret_E = np.repeat(np.arange(incidence.num_secrets), incidence.examples_per_secret)
+        with_slots_E = self.has_slots_N[incidence.example_of_entry]
+        listed = incidence.example_of_entry[with_slots_E].astype(np.int64) * self.num_secrets + secret_E[with_slots_E]
+        wrong = np.setxor1d(in_slots, listed)
+        if wrong.size:
+            example, secret = divmod(int(wrong[0]), self.num_secrets)
+            raise InvalidInput(
+                f"example {example} has slots, but not for exactly the secrets that the graph lists for it (secret "
+                f"{secret} first); pass slots and graph of the same scan"
+            )
+
+    @cached_property
+    def has_slots_N(self) -> NDArray[np.bool_]:
+        """Which examples have slots, and therefore a skeleton."""
+        return np.bincount(self.example_L, minlength=self.num_examples) > 0
+
+    def whole_examples(self, incidence: Incidence) -> NDArray[np.bool_]:
+        """Which examples are secret as a whole: they contain a secret and have no skeleton."""
+        return (incidence.secrets_per_example > 0) & ~self.has_slots_N
+
+    def whole_examples_of_secrets(self, incidence: Incidence) -> NDArray[np.int64]:
+        """In how many of each secret's examples the whole example is covered, shape (S,)."""
+        whole_E = ~self.has_slots_N[incidence.example_of_entry]
+        return np.add.reduceat(np.append(whole_E, False), incidence.offset_S[:-1], dtype=np.int64) * (
+            incidence.examples_per_secret > 0
+        )
+
+    def of_example(self, example: int) -> range:
+        """The numbers of the example's slots, in the order of their places."""
+        first, last = np.searchsorted(self.example_L, (example, example + 1))
+        return range(int(first), int(last))
+
+    def secrets_of(self, slot: int) -> NDArray[np.int64]:
+        """The secrets that a slot belongs to, ascending."""
+        return self.secret_P[self.offset_L[slot] : self.offset_L[slot + 1]]
+
+    def __len__(self) -> int:
+        return len(self.example_L)
+
+    # Files
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of everything above. A plain hash is enough, since the slots are public and hold no text."""
+        digest = hashlib.sha256(b"hush slots 1\n")
+        digest.update("\n".join(self.rules).encode())
+        sizes = np.array([self.num_examples, self.num_secrets, len(self), len(self.secret_P)])
+        for array in (sizes, self.example_L, self.place_L, self.rule_L, self.offset_L, self.secret_P):
+            digest.update(np.ascontiguousarray(array, dtype="<i8").data)
+        return digest.hexdigest()
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Writes one row a slot (example, place, rule, secrets); the file appears complete or not at all."""
+        table, labels = self._stored()
+        write_table(table, path, kind="slots", metadata=labels)
+
+    @property
+    def parquet_digest(self) -> str:
+        """SHA-256, in hex, of the file that ``to_parquet`` writes with this version of Arrow."""
+        table, labels = self._stored()
+        return table_digest(table, kind="slots", metadata=labels)
+
+    def _stored(self) -> "tuple[pa.Table, dict[str, str]]":
+        import pyarrow as pa
+
+        rule = pa.DictionaryArray.from_arrays(pa.array(self.rule_L, pa.int32()), pa.array(self.rules, pa.string()))
+        secrets = pa.LargeListArray.from_arrays(pa.array(self.offset_L, pa.int64()), pa.array(self.secret_P))
+        table = pa.table({"example": self.example_L, "place": self.place_L, "rule": rule, "secrets": secrets})
+        sizes = {"num_examples": str(self.num_examples), "num_secrets": str(self.num_secrets)}
+        return table, sizes | {"rules": "\n".join(self.rules), "fingerprint": self.fingerprint}
+
+    @classmethod
+    def from_parquet(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a file that ``to_parquet`` wrote. Guarantee: the slots have the fingerprint stored with them."""
+        import pyarrow as pa
+
+        table, labels = read_table(path, kind="slots", columns=("example", "place", "rule", "secrets"))
+        try:
+            rules = tuple(labels["rules"].split("\n")) if labels["rules"] else ()
+            number = {name: index for index, name in enumerate(rules)}
+            secrets: Any = table.column("secrets").combine_chunks().cast(pa.large_list(pa.int64()))
+            slots = cls(
+                num_examples=int(labels["num_examples"]),
+                num_secrets=int(labels["num_secrets"]),
+                rules=rules,
+                example_L=table.column("example").to_numpy(),
+                place_L=table.column("place").to_numpy(),
+                rule_L=[number[name] for name in table.column("rule").to_pylist()],
+                offset_L=np.append(0, np.cumsum(secrets.value_lengths().to_numpy(zero_copy_only=False))),
+                secret_P=secrets.flatten().to_numpy(),
+            )
+        except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
+            raise InvalidInput(f"{path} does not hold slots; scan the data again") from error
+        if slots.fingerprint != labels.get("fingerprint"):
+            raise InvalidInput(f"{path} was changed after it was written; scan the data again")
+        return slots
+
+    def __eq__(self, other: object) -> bool:
+        return self.fingerprint == other.fingerprint if isinstance(other, Slots) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        return f"Slots({len(self)} slots in {np.count_nonzero(self.has_slots_N)} of {self.num_examples} examples)"
+
+
+def slots_of_spans(
+    incidence: Incidence,
+    rules: Sequence[str],
+    *,
+    example: ArrayLike,
+    begin: ArrayLike,
+    end: ArrayLike,
+    rule: ArrayLike,
+    secret: ArrayLike,
+) -> tuple[Slots, NDArray[np.int64], NDArray[np.int64]]:
+    """The slots of the spans that were found, and where each begins and ends in its text (both private).
+
+    Spans that overlap or touch become one slot, which belongs to the secrets of all of them and carries the name of the
+    first of their rules. An example with a secret that has no span in it gets no slots: it is secret as a whole.
+
+    >>> graph = Incidence.from_pairs([0, 0], [0, 1], num_examples=1, num_secrets=2)
+    >>> slots, begin, end = slots_of_spans(graph, ["names"], example=[0, 0, 0], begin=[3, 5, 9], end=[6, 8, 10],
+    ...                                    rule=[0, 0, 0], secret=[0, 1, 0])
+    >>> begin.tolist(), end.tolist(), slots.place_L.tolist(), slots.secrets_of(0).tolist()
+    ([3, 9], [8, 10], [3, 4], [0, 1])
+    """
+    columns = [np.asarray(values, dtype=np.int64).reshape(-1) for values in (example, begin, end, rule, secret)]
+    num_secrets = incidence.num_secrets
+    example_H, begin_H, end_H, _, secret_H = columns
+    if ((begin_H < 0) | (end_H <= begin_H)).any():
+        raise InvalidInput("a span is empty or begins before its text; fix the finder")
+    found = np.unique(example_H * num_secrets + secret_H)
+    secret_E = np.repeat(np.arange(num_secrets), incidence.examples_per_secret)
+    listed = incidence.example_of_entry.astype(np.int64) * num_secrets + secret_E
+    is_whole_N = np.zeros(incidence.num_examples, dtype=bool)
+    is_whole_N[np.setdiff1d(listed, found) // max(num_secrets, 1)] = True
+    unlisted = np.setdiff1d(found, listed)
+    if unlisted.size:
+        raise InvalidInput(f"example {unlisted[0] // num_secrets} has a span of a secret that the graph does not list")
+    kept_H = ~is_whole_N[example_H]
+    order_H = np.lexsort((end_H[kept_H], begin_H[kept_H], example_H[kept_H]))
+    example_H, begin_H, end_H, rule_H, secret_H = (column[kept_H][order_H] for column in columns)
+    # One number for example and position, so that a running maximum never reaches into the next example.
+    stride = int(end_H.max(initial=0)) + 1
+    reach_H = np.maximum.accumulate(example_H * stride + end_H)
+    opens_H = np.ones(len(example_H), dtype=bool)
+    opens_H[1:] = (example_H * stride + begin_H)[1:] > reach_H[:-1]
+    opens_H[1:] |= example_H[1:] != example_H[:-1]
+    first_L = np.flatnonzero(opens_H)
+    slot_H = np.cumsum(opens_H) - 1
+    example_L, begin_L = example_H[first_L], begin_H[first_L]
+    end_L = np.maximum.reduceat(end_H, first_L) if len(first_L) else end_H
+    rule_L = np.minimum.reduceat(rule_H, first_L) if len(first_L) else rule_H
+    hidden_L = np.cumsum(end_L - begin_L) - (end_L - begin_L)  # secret characters before the slot, in all examples
+    new_example_L = np.diff(example_L, prepend=-1) != 0
+    before_example_L = hidden_L[new_example_L][np.cumsum(new_example_L) - 1] if len(first_L) else hidden_L
+    pairs = np.unique(slot_H * max(num_secrets, 1) + secret_H)
+    slot_P, secret_P = np.divmod(pairs, max(num_secrets, 1))
+    slots = Slots(
+        num_examples=incidence.num_examples,
+        num_secrets=num_secrets,
+        rules=rules,
+        example_L=example_L,
+        place_L=begin_L - (hidden_L - before_example_L),
+        rule_L=rule_L,
+        offset_L=np.searchsorted(slot_P, np.arange(len(first_L) + 1)),
+        secret_P=secret_P,
+    )
+    return slots, begin_L, end_L
