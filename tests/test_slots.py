@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
-from hush.slots import Slots, placeholder, skeleton, slots_of_spans
+from hush.slots import Slots, Spans, skeleton, slots_of_spans
 
 RULES = ("names", "words")
 SPANS = st.lists(
@@ -33,7 +33,8 @@ def slots_from(graph, spans):
 
 @given(SPANS)
 def test_slots_are_the_connected_runs_of_covered_characters(spans):
-    slots, begin_L, end_L = slots_from(graph_of(spans), spans)
+    spans_L = slots_from(graph_of(spans), spans)
+    slots, begin_L, end_L = spans_L.slots, spans_L.begin_L, spans_L.end_L
     for example in range(4):
         mine = [(b, b + length, rule, secret) for e, b, length, rule, secret in spans if e == example]
         covered = np.zeros(40, dtype=bool)
@@ -63,9 +64,8 @@ def test_slots_and_skeleton_are_the_same_for_every_filling(data):
             filling = data.draw(st.text(min_size=1, max_size=9))
             spans.append((0, len(text), len(filling), secret % 2, secret))
             text += filling + part
-        slots, begin_L, end_L = slots_from(graph_of(spans), spans)
-        names = [placeholder(slots.rules[rule]) for rule in slots.rule_L]
-        seen.append((slots.fingerprint, skeleton(text, begin_L.tolist(), end_L.tolist(), names)))
+        made = slots_from(graph_of(spans), spans)
+        seen.append((made.slots.fingerprint, made.skeleton(0, text)))
     assert seen[0] == seen[1]
 
 
@@ -74,7 +74,7 @@ def test_an_example_with_a_secret_outside_its_slots_has_none(spans):
     example, secret = spans[0][0], 4
     visible = [span for span in spans if (span[0], span[4]) != (example, secret)]
     graph = graph_of(visible, without=[(example, secret)])
-    slots, _, _ = slots_from(graph, visible)
+    slots = slots_from(graph, visible).slots
     assert not slots.has_slots_N[example]
     assert slots.whole_examples(graph)[example]
     slots.check_against(graph)
@@ -84,17 +84,21 @@ def test_an_example_with_a_secret_outside_its_slots_has_none(spans):
 
 @given(spans=SPANS)
 def test_a_file_gives_the_same_slots_back(spans, tmp_path_factory):
-    slots, _, _ = slots_from(graph_of(spans), spans)
-    path = tmp_path_factory.mktemp("slots") / "slots.parquet"
+    made = slots_from(graph_of(spans), spans)
+    slots, path = made.slots, tmp_path_factory.mktemp("slots") / "slots.parquet"
     slots.to_parquet(path)
     again = Slots.from_parquet(path)
     assert again == slots
     assert again.parquet_digest == slots.parquet_digest
+    made.to_parquet(path.with_name("spans.parquet"))
+    read = Spans.from_parquet(path.with_name("spans.parquet"), again)
+    assert (read.begin_L.tolist(), read.end_L.tolist()) == (made.begin_L.tolist(), made.end_L.tolist())
+    assert path.with_name("spans.parquet").stat().st_mode & 0o077 == 0
 
 
 def test_slots_of_another_graph_are_refused():
     spans = [(0, 3, 2, 0, 1), (2, 1, 4, 1, 0)]
-    slots, _, _ = slots_from(graph_of(spans), spans)
+    slots = slots_from(graph_of(spans), spans).slots
     for changed in (graph_of([*spans, (0, 8, 1, 0, 3)]), graph_of([(0, 3, 2, 0, 1), (2, 1, 4, 1, 2)])):
         with pytest.raises(InvalidInput, match="not for exactly the secrets"):
             slots.check_against(changed)
@@ -125,7 +129,7 @@ def test_columns_that_contradict_each_other_are_refused(change):
 
 def test_a_changed_file_is_refused(tmp_path):
     spans = [(0, 3, 2, 0, 1), (2, 1, 4, 1, 0)]
-    slots, _, _ = slots_from(graph_of(spans), spans)
+    slots = slots_from(graph_of(spans), spans).slots
     other = Slots(**{**{name: getattr(slots, name) for name in slots.__dataclass_fields__}, "place_L": [3, 2]})
     object.__setattr__(other, "fingerprint", slots.fingerprint)
     other.to_parquet(tmp_path / "slots.parquet")
@@ -137,3 +141,11 @@ def test_spans_outside_a_text_are_refused_and_no_text_is_shown():
     with pytest.raises(InvalidInput) as refused:
         skeleton("secret", [4, 2], [5, 3], ["[a]", "[a]"])
     assert "secret" not in str(refused.value)
+
+
+def test_spans_of_other_slots_are_refused():
+    slots = slots_from(graph_of([(0, 3, 2, 0, 1), (0, 9, 2, 0, 1)]), [(0, 3, 2, 0, 1), (0, 9, 2, 0, 1)]).slots
+    Spans(slots, [3, 10], [6, 12])  # a longer filling of the first slot moves the second
+    for begin, end in (([3, 9], [6, 12]), ([3], [5]), ([3, 8], [3, 10])):
+        with pytest.raises(InvalidInput, match="same scan"):
+            Spans(slots, begin, end)

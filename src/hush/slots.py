@@ -29,7 +29,7 @@ from hush.storage import read_table, table_digest, write_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Slots", "placeholder", "skeleton", "slots_of_spans"]
+__all__ = ["Slots", "Spans", "placeholder", "skeleton", "slots_of_spans"]
 
 
 MAX_PLACE = 2**53  # characters; exact as a double
@@ -262,16 +262,16 @@ def slots_of_spans(
     end: ArrayLike,
     rule: ArrayLike,
     secret: ArrayLike,
-) -> tuple[Slots, NDArray[np.int64], NDArray[np.int64]]:
-    """The slots of the spans that were found, and where each begins and ends in its text (both private).
+) -> "Spans":
+    """The slots of the spans that were found, with where each begins and ends in its text.
 
     Spans that overlap or touch become one slot, which belongs to the secrets of all of them and carries the name of the
     first of their rules. An example with a secret that has no span in it gets no slots: it is secret as a whole.
 
     >>> graph = Incidence.from_pairs([0, 0], [0, 1], num_examples=1, num_secrets=2)
-    >>> slots, begin, end = slots_of_spans(graph, ["names"], example=[0, 0, 0], begin=[3, 5, 9], end=[6, 8, 10],
-    ...                                    rule=[0, 0, 0], secret=[0, 1, 0])
-    >>> begin.tolist(), end.tolist(), slots.place_L.tolist(), slots.secrets_of(0).tolist()
+    >>> spans = slots_of_spans(graph, ["names"], example=[0, 0, 0], begin=[3, 5, 9], end=[6, 8, 10], rule=[0, 0, 0],
+    ...                        secret=[0, 1, 0])
+    >>> spans.begin_L.tolist(), spans.end_L.tolist(), spans.slots.place_L.tolist(), spans.slots.secrets_of(0).tolist()
     ([3, 9], [8, 10], [3, 4], [0, 1])
     """
     columns = [np.asarray(values, dtype=np.int64).reshape(-1) for values in (example, begin, end, rule, secret)]
@@ -301,9 +301,6 @@ def slots_of_spans(
     example_L, begin_L = example_H[first_L], begin_H[first_L]
     end_L = np.maximum.reduceat(end_H, first_L) if len(first_L) else end_H
     rule_L = np.minimum.reduceat(rule_H, first_L) if len(first_L) else rule_H
-    hidden_L = np.cumsum(end_L - begin_L) - (end_L - begin_L)  # secret characters before the slot, in all examples
-    new_example_L = np.diff(example_L, prepend=-1) != 0
-    before_example_L = hidden_L[new_example_L][np.cumsum(new_example_L) - 1] if len(first_L) else hidden_L
     pairs = np.unique(slot_H * max(num_secrets, 1) + secret_H)
     slot_P, secret_P = np.divmod(pairs, max(num_secrets, 1))
     slots = Slots(
@@ -311,9 +308,82 @@ def slots_of_spans(
         num_secrets=num_secrets,
         rules=rules,
         example_L=example_L,
-        place_L=begin_L - (hidden_L - before_example_L),
+        place_L=_places(example_L, begin_L, end_L),
         rule_L=rule_L,
         offset_L=np.searchsorted(slot_P, np.arange(len(first_L) + 1)),
         secret_P=secret_P,
     )
-    return slots, begin_L, end_L
+    return Spans(slots, begin_L, end_L)
+
+
+def _places(example_L: NDArray[np.int64], begin_L: NDArray[np.int64], end_L: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many public characters stand before each slot in its example."""
+    hidden_L = np.cumsum(end_L - begin_L) - (end_L - begin_L)  # secret characters before the slot, in all examples
+    new_example_L = np.diff(example_L, prepend=-1) != 0
+    before_example_L = hidden_L[new_example_L][np.cumsum(new_example_L) - 1] if len(example_L) else hidden_L
+    return begin_L - (hidden_L - before_example_L)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Spans:
+    """Where each slot begins and ends in the text of its example. Private: the lengths tell something of the secrets.
+
+    Slot l of ``slots`` covers the characters ``begin_L[l]`` to ``end_L[l]``. The owner keeps this file beside the data;
+    with both, any skeleton can be made again.
+
+    Guarantee: the public places of the slots are those of these spans.
+    """
+
+    slots: Slots
+    begin_L: NDArray[np.int64]
+    end_L: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for name in ("begin_L", "end_L"):
+            frozen = np.array(checked_indices(name, getattr(self, name), MAX_PLACE), dtype=np.int64)
+            frozen.flags.writeable = False
+            object.__setattr__(self, name, frozen)
+        same = len(self.slots) == len(self.begin_L) == len(self.end_L) and (self.begin_L < self.end_L).all()
+        if not same or (_places(self.slots.example_L, self.begin_L, self.end_L) != self.slots.place_L).any():
+            raise InvalidInput("the spans are not those of these slots; pass slots and spans of the same scan")
+
+    @classmethod
+    def none(cls, incidence: Incidence) -> Self:
+        """No spans: every example with a secret is secret as a whole."""
+        empty = np.empty(0, dtype=np.int64)
+        return cls(Slots.none(incidence), empty, empty)
+
+    def of_example(self, example: int) -> list[tuple[int, int]]:
+        """The spans of an example, in order; they ascend and do not touch."""
+        numbers = self.slots.of_example(example)
+        part = slice(numbers.start, numbers.stop)
+        return list(zip(self.begin_L[part].tolist(), self.end_L[part].tolist(), strict=True))
+
+    def skeleton(self, example: int, text: str) -> str:
+        """The text of an example with its slots replaced by placeholders; an example without slots is unchanged.
+
+        An example that is secret as a whole has no skeleton: do not ask for it.
+        """
+        numbers = self.slots.of_example(example)
+        part = slice(numbers.start, numbers.stop)
+        names = [placeholder(self.slots.rules[rule]) for rule in self.slots.rule_L[part].tolist()]
+        return skeleton(text, self.begin_L[part].tolist(), self.end_L[part].tolist(), names)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Writes begin and end of every slot to a file that only its owner can read."""
+        import pyarrow as pa
+
+        table = pa.table({"begin": self.begin_L, "end": self.end_L})
+        write_table(table, path, kind="spans", metadata={"slots": self.slots.fingerprint}, owner_only=True)
+
+    @classmethod
+    def from_parquet(cls, path: str | os.PathLike[str], slots: Slots) -> Self:
+        """Reads a file that ``to_parquet`` wrote for these slots."""
+        table, labels = read_table(path, kind="spans", columns=("begin", "end"))
+        if labels.get("slots") != slots.fingerprint:
+            raise InvalidInput(f"{path} is about other slots; pass slots and spans of the same scan")
+        return cls(slots, table.column("begin").to_numpy(), table.column("end").to_numpy())
+
+    def __repr__(self) -> str:
+        return f"Spans(of {len(self.slots)} slots)"
