@@ -10,7 +10,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 import hush
-from hush.train.hf_trainer import HushTrainer
+from hush.train.hf.trainer import HushTrainer
 from hush.train.language_models import CausalCollator, Collator, MaskedCollator, TokenizedTexts
 
 EXAMPLES, ROUNDS = 40, 6

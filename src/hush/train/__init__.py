@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hush.train.clipping import Clipper
-    from hush.train.hf_trainer import HushTrainer
+    from hush.train.hf.trainer import HushTrainer
     from hush.train.language_models import (
         CausalCollator,
         MaskedCollator,
@@ -42,7 +42,7 @@ __all__ = [
 _HOME = {
     "CausalCollator": "language_models",
     "Clipper": "clipping",
-    "HushTrainer": "hf_trainer",
+    "HushTrainer": "hf.trainer",
     "MaskedCollator": "language_models",
     "PrivateTraining": "private_training",
     "PublicStream": "public_stream",

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, Trainer
 
 import hush
 from hush.errors import InvalidInput
-from hush.train.hf_trainer_releases import move_into_place
+from hush.train.hf.releases import move_into_place
 from hush.train.run_folder import RunLog
 from limits import no_file_above
 

@@ -21,7 +21,7 @@ from hush.errors import InvalidInput
 from hush.keys import DataKey, refuse_other_key
 from hush.plan import Plan
 from hush.train.cautions import refuse_unlabelled
-from hush.train.collation import MAX_CHECKED, Collate, collated_alone, copied, held_state, refuse_tied
+from hush.train.hf.collation import MAX_CHECKED, Collate, collated_alone, copied, held_state, refuse_tied
 from hush.train.language_models import Collator, TokenizedTexts
 from hush.train.round import check_lengths
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, TrainerCallback, TrainerState
 
 import hush
 from hush.errors import InvalidInput
-from hush.train.hf_trainer import HushTrainer
-from hush.train.hf_trainer_releases import Releases
+from hush.train.hf.releases import Releases
+from hush.train.hf.trainer import HushTrainer
 from hush.train.private_training import PrivateTraining
 from hush.train.run_folder import RunLog
 

@@ -17,7 +17,7 @@ from transformers import (
 
 import hush
 from hush.errors import InvalidInput
-from hush.train.hf_trainer import HushTrainer
+from hush.train.hf.trainer import HushTrainer
 from hush.train.language_models import TokenizedTexts
 
 PUBLIC_SCORES: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}

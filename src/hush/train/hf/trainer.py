@@ -37,8 +37,7 @@ from hush.certificate import Certificate
 from hush.keys import DataKey
 from hush.plan import Plan
 from hush.train.cautions import cautions_before
-from hush.train.collation import Collate, collated_alone, padded_together, padding_values
-from hush.train.hf_trainer_arguments import (
+from hush.train.hf.arguments import (
     check_collator,
     check_data,
     check_key,
@@ -49,7 +48,8 @@ from hush.train.hf_trainer_arguments import (
     refuse_selection,
     unchecked_marks,
 )
-from hush.train.hf_trainer_releases import Releases, Scoring, owner_folder
+from hush.train.hf.collation import Collate, collated_alone, padded_together, padding_values
+from hush.train.hf.releases import Releases, Scoring, owner_folder
 from hush.train.language_models import CausalCollator, Collator, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream

@@ -13,7 +13,7 @@ from transformers import get_scheduler
 
 import hush
 from hush.keys import DataKey
-from hush.train.hf_trainer_arguments import checked_settings
+from hush.train.hf.arguments import checked_settings
 from hush.train.language_models import CausalCollator, default_loss
 from hush.train.private_training import PrivateTraining
 from hush.train.run_folder import RunLog

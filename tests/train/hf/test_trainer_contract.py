@@ -17,10 +17,10 @@ from transformers import ProgressCallback, Trainer, TrainingArguments
 from transformers.trainer_callback import CallbackHandler, TrainerState
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint, rotate_checkpoints
 
-from hush.train import hf_trainer, hf_trainer_arguments, hf_trainer_releases
-from hush.train.hf_trainer import HushTrainer
+from hush.train.hf import arguments, releases, trainer
+from hush.train.hf.trainer import HushTrainer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 SIGNATURES = {
     # overridden
@@ -108,12 +108,12 @@ def test_the_trainer_calls_what_we_override() -> None:
 
 
 def test_arguments_and_states_have_the_fields_that_we_read_and_set() -> None:
-    fields = attributes(hf_trainer_arguments, "args") | attributes(hf_trainer_arguments, "copied")
-    fields |= attributes(hf_trainer, "self.args") | attributes(hf_trainer_releases, "self._args")
+    fields = attributes(arguments, "args") | attributes(arguments, "copied")
+    fields |= attributes(trainer, "self.args") | attributes(releases, "self._args")
     assert fields
     missing = [name for name in fields - {"mixed_precision"} if not hasattr(TrainingArguments(output_dir="x"), name)]
     assert missing == []
-    states = attributes(hf_trainer, "self.state")
+    states = attributes(trainer, "self.state")
     assert {"global_step", "best_global_step", "best_model_checkpoint"} <= states
     assert [name for name in states if not hasattr(TrainerState(), name)] == []
 

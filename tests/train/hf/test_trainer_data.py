@@ -26,8 +26,8 @@ from transformers import (
 import hush
 from hush.errors import InvalidInput
 from hush.keys import DataKey
-from hush.train.hf_trainer import HushTrainer
-from hush.train.hf_trainer_arguments import checked_fingerprint
+from hush.train.hf.arguments import checked_fingerprint
+from hush.train.hf.trainer import HushTrainer
 from hush.train.language_models import CausalCollator, tokenise
 
 KEY = DataKey(bytes(range(32)))

@@ -1,0 +1,1 @@
+"""``HushTrainer``: private training with the interface of the Hugging Face Trainer."""
