@@ -30,6 +30,7 @@ from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_fi
 from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
+from hush.slots import spans_in
 from hush.storage import discard, read_json, whole_folder
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class CanariesStage:
             count=asked.count,
             repeats=asked.repeats,
             ceiling=asked.ceiling,
+            spans=spans_in(job.paths.scan),
         )
         discard(job.paths.canaries)
         save_planted(planted, corpus, job.paths.canaries)
