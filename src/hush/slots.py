@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, final
 
 import numpy as np
@@ -29,7 +30,7 @@ from hush.storage import read_table, table_digest, write_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Slots", "Spans", "placeholder", "skeleton", "slots_of_spans"]
+__all__ = ["Slots", "Spans", "placeholder", "save_spans", "skeleton", "slots_of_spans", "spans_in"]
 
 
 MAX_PLACE = 2**53  # characters; exact as a double
@@ -421,3 +422,24 @@ class Spans:
 
     def __repr__(self) -> str:
         return f"Spans(of {len(self.slots)} slots)"
+
+
+SLOTS_FILE, SPANS_FILE = Path("public", "slots.parquet"), Path("owner", "spans.parquet")
+
+
+def spans_in(folder: Path) -> Spans | None:
+    """The spans in the folder of a scan, or of canaries planted after one; None if nothing there hides spans."""
+    if not (folder / SLOTS_FILE).is_file():
+        return None
+    slots = Slots.from_parquet(folder / SLOTS_FILE)
+    if not (folder / SPANS_FILE).is_file():
+        raise InvalidInput(
+            f"{folder} has slots but no {SPANS_FILE}, which says where they are in the texts; pass the owner's folder"
+        )
+    return Spans.from_parquet(folder / SPANS_FILE, slots)
+
+
+def save_spans(spans: Spans, folder: Path) -> None:
+    """Writes slots and spans into the folders public/ and owner/ of this folder, which exist."""
+    spans.slots.to_parquet(folder / SLOTS_FILE)
+    spans.to_parquet(folder / SPANS_FILE)
