@@ -1,4 +1,4 @@
-"""What a certificate says about slots: how much each promise covers, on what it is conditional, what may be extracted."""
+"""What a certificate says about slots: how much each promise covers, on what it depends, what may be extracted."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""With slots a plan is that of the examples with a secret, its folder says what is secret, and no other scope passes."""
+"""With slots a plan is that of the examples with a secret; its folder says what is secret; no other scope passes."""
 
 import dataclasses
 import json

@@ -139,7 +139,7 @@ class Plan:
 
     @property
     def kept_fraction(self) -> float:
-        """Share of the examples that are ever drawn; with slots, of the examples with a secret, since no other can be."""
+        """Share of the examples that are ever drawn; with slots of those with a secret, since no other can be."""
         weights = self.weights if self.slots is None else self.weights[drawable_examples(self)]
         return float(np.mean(weights > KEPT_WEIGHT))
 
@@ -319,9 +319,7 @@ def check_scope(plan: "Plan") -> None:
     """With slots: they belong to the graph, only examples with a secret have weight, and held-out ones have none."""
     if plan.slots is None:
         if plan.skeleton_fingerprint is not None or plan.held_out is not None:
-            raise InvalidInput(
-                "skeleton_fingerprint and held_out are parts of plans with slots; pass slots, or neither"
-            )
+            raise InvalidInput("skeleton_fingerprint and held_out are parts of plans with slots; pass slots too")
         return
     plan.slots.check_against(plan.incidence)
     check_data_fingerprint(plan.skeleton_fingerprint, name="skeleton_fingerprint")
