@@ -96,9 +96,13 @@ def scan(
         check_key_apart(Path(key), os.fspath(source), read_as_data=read_as_data)
     if rules.about_code:
         from hush.scan.code.chunks import code_corpus
+        from hush.scan.code.spread import CodeSecrets
 
         repository = _repository(source)
-        corpus, id_column = code_corpus(repository, chunks_of_rules(rules)), "id"
+        preparation = prepare(rules, repository=repository)
+        finders = (rule.finder for rule in preparation.rules)
+        hidden = [finder.contained.hidden for finder in finders if isinstance(finder, CodeSecrets)]
+        corpus, id_column = code_corpus(repository, chunks_of_rules(rules), hidden), "id"
     else:
         repository = None
         corpus = source if isinstance(source, Corpus) else read_corpus(source, column=column, unit=unit)
@@ -109,7 +113,7 @@ def scan(
                 setting="id_column",
                 value=id_column,
             )
-    preparation = prepare(rules, repository=repository)
+        preparation = prepare(rules)
     if notice is not None and repository is not None:
         for sentence in _notices(repository, preparation):
             notice(sentence)
@@ -273,7 +277,8 @@ def _code(rule: CodeRule, rules: Rules, repository: "Repository | None") -> Prep
     settings = code_settings(rule, rules)
     finder = CodeSecrets.of(repository, settings)
     _check_matched(finder.contained.unmatched, rule, settings, repository)
-    return PreparedRule(name=rule.name, finder=finder, protection=rules.protection(rule, rule.secrets[0].promise))
+    protection = rules.protection(rule, rule.secrets[0].promise)
+    return PreparedRule(name=rule.name, finder=finder, protection=protection, hides_spans=rule.hides != "file")
 
 
 def _check_matched(
@@ -353,6 +358,8 @@ def code_settings(rule: CodeRule, rules: Rules) -> "CodeSettings":
         contributors=None if rule.contributors is None else _contributors(rule.contributors),
         authored=_contributors(rule.authored),
         groups=rule.groups,
+        hides=rule.hides,
+        public=rule.public,
     )
 
 

@@ -3,15 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Literal, final
+from typing import Literal, TypeAlias, final
 
 from hush.errors import InvalidInput
 from hush.protection import Protection
 
-__all__ = ["Chunks", "CodeSecret", "CodeSettings", "Contributors", "Imports"]
+__all__ = ["Chunks", "CodeSecret", "CodeSettings", "Contributors", "Hides", "Imports", "PublicPart"]
 
 
 DEFAULT_LINES = 80  # of a chunk
+
+Hides: TypeAlias = Literal["file", "definitions", "lines"]
+PublicPart: TypeAlias = Literal["imports", "signatures", "docstrings"]
 
 
 @final
@@ -81,6 +84,9 @@ class CodeSettings:
 
     authored: the share that a secret's ``authors`` together need to own a file. contributors: if given, a secret
     spreads to files by the contributors of its own files. groups: the addresses in each named group.
+
+    hides: what of a file is secret: all of it, its definitions that use the secret, or its lines that do. public: what
+    of a secret's own files is not hidden if definitions are.
     """
 
     secrets: tuple[CodeSecret, ...]
@@ -88,8 +94,15 @@ class CodeSettings:
     contributors: Contributors | None = None
     authored: Contributors = Contributors()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hides: Hides = "file"
+    public: tuple[PublicPart, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.public and self.hides != "definitions":
+            raise InvalidInput(
+                f"public names parts of a secret's own files, but hides is {self.hides}: all of them is hidden; "
+                "set hides to definitions, or drop public"
+            )
         names = [secret.name for secret in self.secrets]
         for name in names:
             if names.count(name) > 1:

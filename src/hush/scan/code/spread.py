@@ -6,15 +6,18 @@ files that one way adds are not starting points for the other (``containment``).
 code rule: a chunk contains the secrets of its file.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Self, final
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
+from hush.scan.code.chunks import HiddenSpans, merged_spans
+from hush.scan.code.hiding import Hidden, Sources, hidden_text
 from hush.scan.code.history import History, Owners, read_history
 from hush.scan.code.imports import ImportGraph, import_graph
 from hush.scan.code.repository import Globs, Repository
@@ -84,6 +87,12 @@ class Evidence:
             for path, share in self.files_of(people, self.settings.authored).items():
                 reasons.setdefault(path, []).append(f"file {path} is by authors of {secret.name}: {share}")
         return reasons
+
+    def declared_files(self, secret: CodeSecret) -> frozenset[str]:
+        """The files of a secret by its paths and owners, whoever wrote them."""
+        if not (secret.paths or secret.owners):
+            return frozenset()
+        return frozenset(self.own_files(replace(secret, authors=())))
 
     def unmatched(self, secret: CodeSecret) -> list[str]:
         """Sentences about entries of a secret that match nothing in this repository, which may be mistakes."""
@@ -173,7 +182,9 @@ class Containment:
 
     reasons: for each file that contains any, pairs of a secret's number and a sentence, each secret at least once.
     num_own_files: of each secret. unmatched: sentences about entries of the rules that match nothing in the repository.
-    with_errors: files whose imports may be incomplete.
+    with_errors: files whose imports may be incomplete. spans: for a rule that hides definitions or lines, the spans of
+    each file that are secret, by the secret's number; the whole file is secret where there are none. hidden: all spans
+    of a file together. Both are private.
     """
 
     secrets: tuple[CodeSecret, ...]
@@ -182,6 +193,8 @@ class Containment:
     num_own_files: tuple[int, ...]
     unmatched: tuple[str, ...] = ()
     with_errors: tuple[str, ...] = field(repr=False, default=())
+    spans: Mapping[str, Mapping[int, tuple[tuple[int, int], ...]]] = field(repr=False, default_factory=dict)
+    hidden: Mapping[str, HiddenSpans] = field(repr=False, default_factory=dict)
 
     def files_of(self, name: str) -> frozenset[str]:
         """The files that contain the secret of this name."""
@@ -200,6 +213,8 @@ def containment(repository: Repository, settings: CodeSettings, graph: ImportGra
             history.result()
     importers = {} if graph is None or settings.imports.depth == 0 else graph.importers()
     reasons_of_file: dict[str, list[tuple[int, str]]] = {}
+    spans_of_file: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {}
+    sources = Sources(repository, graph)
     num_own_files: list[int] = []
     unmatched: list[str] = []
     for number, secret in enumerate(settings.secrets):
@@ -210,11 +225,27 @@ def containment(repository: Repository, settings: CodeSettings, graph: ImportGra
         reached = reached_by_imports(importers, files, settings.imports.depth)
         for path in reached:
             reasons.setdefault(path, []).append(_import_reason(path, reached, secret))
+        by_contributors: set[str] = set()
         if settings.contributors is not None:
             people = evidence.contributors(files, settings.contributors)
             for path, share in evidence.files_of(people, settings.contributors).items():
                 if path not in files:
                     reasons.setdefault(path, []).append(f"file {path} is by contributors of {secret.name}: {share}")
+                    by_contributors.add(path)
+        if settings.hides != "file":
+            hidden = hidden_text(
+                sources,
+                own=files,
+                whole=files - frozenset(evidence.declared_files(secret)),
+                hides=settings.hides,
+                public=settings.public,
+                depth=settings.imports.depth,
+            )
+            hidden |= dict.fromkeys(by_contributors, Hidden(None))
+            reasons = {path: reasons.get(path) or [_hidden_reason(path, each, secret)] for path, each in hidden.items()}
+            for path, each in hidden.items():
+                if each.spans is not None:
+                    spans_of_file.setdefault(path, {})[number] = merged_spans(each.spans)
         for path, sentences in reasons.items():
             reasons_of_file.setdefault(path, []).extend((number, sentence) for sentence in sentences)
     return Containment(
@@ -224,7 +255,18 @@ def containment(repository: Repository, settings: CodeSettings, graph: ImportGra
         num_own_files=tuple(num_own_files),
         unmatched=tuple(dict.fromkeys(unmatched)),
         with_errors=() if graph is None else graph.with_errors,
+        spans=spans_of_file,
+        hidden={
+            path: HiddenSpans.of(sources.text(path), chain.from_iterable(of_secrets.values()))
+            for path, of_secrets in spans_of_file.items()
+        },
     )
+
+
+def _hidden_reason(path: str, hidden: Hidden, secret: CodeSecret) -> str:
+    """Why a file hides something that imports no file of the secret itself."""
+    through = "" if hidden.through is None else f" that {hidden.through} hands on"
+    return f"file {path} uses names of {secret.name}{through}"
 
 
 @final
@@ -280,7 +322,10 @@ def _import_reason(path: str, reached: Mapping[str, Step], secret: CodeSecret) -
 @final
 @dataclass(frozen=True, eq=False)
 class CodeSecrets:
-    """Finds the secrets of a repository in the chunks of its files, by the column path. Secret names are public."""
+    """Finds the secrets of a repository in the chunks of its files, by the column path. Secret names are public.
+
+    If definitions or lines are hidden, a chunk contains a secret if one of the secret's spans of the file is in it.
+    """
 
     contained: Containment
 
@@ -291,7 +336,7 @@ class CodeSecrets:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return ("path",)
+        return ("path", "offset") if self.contained.spans else ("path",)
 
     @property
     def declared(self) -> Sequence[DeclaredSecret]:
@@ -305,19 +350,37 @@ class CodeSecrets:
         examples: list[int] = []
         keys_of_hits: list[int] = []
         reasons_of_hits: list[int] = []
+        begins: list[int] = []
+        ends: list[int] = []
         reason_index: dict[str, int] = {}
+        offsets = block.columns["offset"].to_pylist() if self.contained.spans else [0] * len(paths)
         for row, path in enumerate(paths):
             if path not in self._files:
                 raise InvalidInput(
                     f"an example is of file {path!r}, which the repository did not have when its rules were read; "
                     "scan the same repository, and do not change it meanwhile"
                 )
+            spans = self.contained.spans.get(path, {})
             for secret, sentence in self.contained.reasons.get(path, ()):
-                examples.append(row)
-                keys_of_hits.append(secret)
-                reasons_of_hits.append(reason_index.setdefault(sentence, len(reason_index)))
+                found = [(-1, -1)]
+                if secret in spans:
+                    found = _spans_inside(spans[secret], int(offsets[row]), len(block.strings[row]), path)
+                for begin, end in found:
+                    examples.append(row)
+                    keys_of_hits.append(secret)
+                    begins.append(begin)
+                    ends.append(end)
+                    reasons_of_hits.append(reason_index.setdefault(sentence, len(reason_index)))
         keys = tuple(secret.name for secret in self.contained.secrets)
-        return Hits.of(examples, keys_of_hits, keys=keys, reasons=tuple(reason_index), reason=reasons_of_hits)
+        return Hits.of(
+            examples,
+            keys_of_hits,
+            keys=keys,
+            reasons=tuple(reason_index),
+            reason=reasons_of_hits,
+            begin=begins,
+            end=ends,
+        )
 
     @cached_property
     def _files(self) -> frozenset[str]:
@@ -331,3 +394,20 @@ class CodeSecrets:
 
     def __repr__(self) -> str:
         return f"CodeSecrets({len(self.contained.secrets)} secrets in {len(self.contained.reasons)} files)"
+
+
+def _spans_inside(spans: Sequence[tuple[int, int]], offset: int, length: int, path: str) -> list[tuple[int, int]]:
+    """The spans of a file that are in a chunk, counted from the chunk's beginning; a border never cuts one."""
+    first = bisect_left(spans, (offset, offset))
+    inside: list[tuple[int, int]] = []
+    for begin, end in spans[max(first - 1, 0) :]:
+        if begin >= offset + length:
+            break
+        if end <= offset:
+            continue
+        if begin < offset or end > offset + length:
+            raise InvalidInput(
+                f"a chunk of {path} cuts text that a rule hides; make the chunks with the spans of the same rules"
+            )
+        inside.append((begin - offset, end - offset))
+    return inside

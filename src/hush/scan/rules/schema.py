@@ -258,6 +258,10 @@ class CodeRule(Model):
         default=ContributorsRule(), description="a mapping with share, since, of or groups"
     )
     groups: dict[Name, Texts] = Field(default={}, description="a mapping from names of groups to lists of addresses")
+    hides: Literal["file", "definitions", "lines"] = "file"
+    public: tuple[Literal["imports", "signatures", "docstrings"], ...] = Field(
+        default=(), description="a list of imports, signatures and docstrings"
+    )
     optional: bool = Field(default=False, description=YES_OR_NO)  # for all its secrets
     promise: Promise | None = Field(default=None, description=PROMISE)
 
@@ -267,6 +271,12 @@ class CodeRule(Model):
         for place, name in enumerate(names):
             if name in names[:place]:
                 raise wrong(f"secrets[{names.index(name)}] and secrets[{place}] are both called {name}; rename one")
+        return self
+
+    @model_validator(mode="after")
+    def _public_of_definitions(self) -> Self:
+        if self.public and self.hides != "definitions":
+            raise wrong(f"public is for hides: definitions, and this rule has hides: {self.hides}; drop one of the two")
         return self
 
 

@@ -10,7 +10,7 @@ from hush.errors import InvalidInput
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["nodes_of", "text_of"]
+__all__ = ["nodes_of", "text_of", "tree_of"]
 
 
 # The package and function of the grammar of each language.
@@ -41,16 +41,21 @@ def _language(name: str) -> Any:
     return Language(getattr(grammar, maker)())
 
 
+def tree_of(language: str, text: str) -> "Node":
+    """The root of a text's tree."""
+    grammar = _language(language)
+    from tree_sitter import Parser
+
+    return Parser(grammar).parse(text.encode()).root_node
+
+
 def nodes_of(language: str, kinds: Collection[str], text: str) -> tuple[dict[str, list["Node"]], bool]:
     """The nodes of these kinds in a text's tree, in order, outer before inner; and whether the text has errors.
 
     The walk is not recursive and takes linear time: tree-sitter's own queries take quadratic time on a long run of
     unclosed brackets.
     """
-    grammar = _language(language)
-    from tree_sitter import Parser
-
-    root = Parser(grammar).parse(text.encode()).root_node
+    root = tree_of(language, text)
     nodes: dict[str, list[Node]] = {kind: [] for kind in kinds}
     cursor = root.walk()
     while True:

@@ -165,12 +165,16 @@ class Python:
         self, repository: Repository, references: Mapping[str, PythonReferences]
     ) -> Iterator[tuple[str, set[str]]]:
         """Each file with the files that it imports, without those that define nothing."""
+        modules = self.modules(repository, references)
+        for path, file in references.items():
+            yield path, modules.imports_of(path, file.imports)
+
+    def modules(self, repository: Repository, references: Mapping[str, PythonReferences]) -> PythonModules:
+        """Where the imports of a repository lead, without files that define nothing."""
         files = tuple(path for path in repository.paths if path.endswith(ENDINGS))
         distributions = read_distributions(repository)
         empty = frozenset(path for path, file in references.items() if file.defines_nothing)
         every = PythonModules(files, distributions)
         # A file that defines nothing but imports one of the repository, perhaps called pkgutil, passes that on.
         empty = frozenset(path for path in empty if not every.imports_of(path, references[path].imports))
-        modules = PythonModules(files, distributions, empty)
-        for path, file in references.items():
-            yield path, modules.imports_of(path, file.imports)
+        return PythonModules(files, distributions, empty)
