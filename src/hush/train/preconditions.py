@@ -304,8 +304,8 @@ def refuse_longer(batch: Mapping[str, Tensor], most: int | None) -> None:
     for name, dimension in (("input_ids", -1), ("inputs_embeds", 1)):  # pairs of texts are [B, 2, T]
         if most is not None and name in batch and batch[name].shape[dimension] > most:
             raise InvalidInput(
-                f"batch[{name!r}] has {batch[name].shape[dimension]} tokens in a row, but beyond {most} this model's rotary "
-                "positions (dynamic or longrope) follow the longest text of a micro-batch, which ties examples "
+                f"batch[{name!r}] has {batch[name].shape[dimension]} tokens in a row, but beyond {most} this model's "
+                "rotary positions (dynamic or longrope) follow the longest text of a micro-batch, which ties examples "
                 f"together; truncate every text to at most {most} tokens before training"
             )
 

@@ -7,8 +7,9 @@ its own skeleton; one that is secret as a whole has none, and asking for it is r
 
 Private side. The tokens of the full text, with a mask of those that overlap a slot. Any function of the example may
 stand here, since its gradient is clipped and noised: a text longer than max_length is cut to a window that holds as
-many tokens of slots as possible. ``part`` says what is learnt from an example with slots (:mod:`hush.train.slot_loss`);
-from one that is secret as a whole, everything.
+many tokens of slots as possible. ``part`` says what is learnt from an example with slots: "slot", the labels in its
+slots; "difference", its loss without that of its skeleton, whose row comes with it
+(:class:`~hush.train.language_models.DifferenceLoss`). From an example that is secret as a whole everything is learnt.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,12 @@ __all__ = ["SkeletonTexts", "SlotTexts", "add_placeholder_tokens", "tokenise_slo
 
 
 TEXTS_PER_CALL = 1000  # that a tokenizer gets at once
+
+PUBLIC_COLUMNS = ("input_ids", "labels")
+COLUMNS: dict[Part, tuple[str, ...]] = {
+    "slot": (*PUBLIC_COLUMNS, "in_slot"),
+    "difference": (*PUBLIC_COLUMNS, "in_slot", "places"),  # places: random choices that a text and its skeleton share
+}
 
 Row = dict[str, Any]
 Ranges = Sequence[tuple[int, int]]  # of characters: begin, end
@@ -74,13 +81,15 @@ def _embeddings(model: Any) -> list[Any]:
 
 @final
 class _RaggedRows:
-    """Rows of different lengths, by number, each with the same columns; every column is one array."""
+    """Rows of different lengths, by number; every column is one array."""
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
         self.lengths = np.fromiter((len(row["input_ids"]) for row in rows), dtype=np.int64, count=len(rows))
         self._ends = np.cumsum(self.lengths)
-        names = rows[0] if rows else ()
-        self._columns = {name: np.concatenate([np.asarray(row[name], dtype=np.int32) for row in rows]) for name in names}
+        empty = np.zeros(0, dtype=np.int32)
+        self._columns = {
+            name: np.concatenate([empty, *(np.asarray(row[name], dtype=np.int32) for row in rows)]) for name in columns
+        }
 
     def __getitem__(self, number: int) -> Row:
         end = int(self._ends[number])
@@ -120,7 +129,13 @@ class SlotTexts:
     """
 
     def __init__(
-        self, rows: _RaggedRows, paired: _RaggedRows | None, *, skeletons: SkeletonTexts, fingerprint: str | None, cut: int
+        self,
+        rows: _RaggedRows,
+        paired: _RaggedRows | None,
+        *,
+        skeletons: SkeletonTexts,
+        fingerprint: str | None,
+        cut: int,
     ) -> None:
         self._rows, self._paired = rows, paired
         self.skeletons, self.fingerprint, self.cut = skeletons, fingerprint, cut
@@ -130,11 +145,6 @@ class SlotTexts:
     def part(self) -> Part:
         """What is learnt privately from an example with slots."""
         return "slot" if self._paired is None else "difference"
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether anything is to be learnt."""
-        return any((self._rows[number]["labels"] != IGNORED).any() for number in range(len(self)))
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -168,7 +178,9 @@ def tokenise_slots(
     Guarantee: the public tokens are the same whatever stands in the slots, whatever its length.
     """
     if plan.slots is None or spans.slots != plan.slots:
-        raise InvalidInput("the spans are not those of the plan's slots; pass the spans of the scan that was planned for")
+        raise InvalidInput(
+            "the spans are not those of the plan's slots; pass the spans of the scan that was planned for"
+        )
     if not getattr(tokenizer, "is_fast", False):
         raise InvalidInput(
             f"{type(tokenizer).__name__} does not tell which characters a token stands for; use a fast tokenizer "
@@ -192,14 +204,19 @@ def tokenise_slots(
         if reading is not None:
             reading(len(private), len(whole_N))
     if len(private) != len(whole_N):
-        raise InvalidInput(f"there are {len(private)} texts but the plan has {len(whole_N)} examples; pass the plan's data")
+        raise InvalidInput(
+            f"there are {len(private)} texts but the plan has {len(whole_N)} examples; pass the plan's data"
+        )
     fingerprint = None if key is None else key.fingerprint_leaves(leaves)
     of_skeletons = None if key is None else key.fingerprint_leaves(skeleton_leaves)
     _refuse_other(plan, fingerprint, of_skeletons)
+    columns = COLUMNS[part]
     return SlotTexts(
-        _RaggedRows(private),
-        _RaggedRows(paired) if part == "difference" else None,
-        skeletons=SkeletonTexts(_RaggedRows(public), slots=plan.slots, whole_N=whole_N, fingerprint=of_skeletons),
+        _RaggedRows(private, columns),
+        _RaggedRows(paired, columns) if part == "difference" else None,
+        skeletons=SkeletonTexts(
+            _RaggedRows(public, PUBLIC_COLUMNS), slots=plan.slots, whole_N=whole_N, fingerprint=of_skeletons
+        ),
         fingerprint=fingerprint,
         cut=maker.cut,
     )
@@ -244,15 +261,17 @@ class _Encoded:
             found |= (begin_T < end) & (end_T > begin)
         return found
 
-    def public_places(self, ranges: Ranges) -> list[tuple[int, int, int]]:
-        """Each token's characters counted without those of the ranges, and how many tokens before it had the same."""
-        places, seen = list[tuple[int, int, int]](), dict[tuple[int, int], int]()
-        for begin, end in self.offsets.tolist():
+    def public_places(self, ranges: Ranges) -> dict[tuple[int, int, int], int]:
+        """Numbers of the tokens outside of the ranges, by the characters that each stands for, counted without those
+        of the ranges, and by how many tokens before it stand for the same."""
+        numbers, seen = dict[tuple[int, int, int], int](), dict[tuple[int, int], int]()
+        for number in np.flatnonzero(~self.overlap(ranges)).tolist():
+            begin, end = self.offsets[number].tolist()
             hidden = sum(last - first for first, last in ranges if last <= begin)
             place = begin - hidden, end - hidden
-            places.append((*place, seen.get(place, 0)))
+            numbers[*place, seen.get(place, 0)] = number
             seen[place] = seen.get(place, 0) + 1
-        return places
+        return numbers
 
 
 @final
@@ -299,20 +318,17 @@ class _RowMaker:
         if self._part == "slot":
             return row | {"labels": np.where(in_slot, encoded.tokens, IGNORED)}, {}
         [without] = self._encode([skeleton], truncated=True)
-        number_of = {place: number for number, place in enumerate(without.public_places(places))}
-        hidden = without.overlap(places)
-        own = encoded.public_places(ranges)
-        number = [
-            self._max_length + t if in_slot[t] else number_of.get(place, self._max_length + t)
-            for t, place in enumerate(own)
-        ]
+        hidden, number_of = without.overlap(places), without.public_places(places)
+        numbers = self._max_length + np.arange(len(in_slot))  # of tokens that only the full text has
+        for place, number in encoded.public_places(ranges).items():
+            numbers[number] = number_of.get(place, numbers[number])
         subtracted = {
             "input_ids": without.tokens,
             "labels": np.where(hidden, IGNORED, without.tokens),
             "in_slot": np.zeros(len(hidden), dtype=bool),
             "places": np.arange(len(hidden)),
         }
-        return row | {"labels": encoded.tokens, "places": number}, subtracted
+        return row | {"labels": encoded.tokens, "places": numbers}, subtracted
 
     def _window(self, encoded: _Encoded, in_slot: NDArray[np.bool_]) -> tuple[int, int]:
         """The characters of the max_length tokens that hold the most tokens of slots: the first ones if those do."""
@@ -364,7 +380,9 @@ def _cut(
 ) -> tuple[str, list[tuple[int, int]], str, list[tuple[int, int]]]:
     """Text and skeleton within a window of the text's characters, and where slots and placeholders are in them."""
     begin, end = window
-    kept = [(span, place) for span, place in zip(ranges, placeholders, strict=True) if span[0] < end and span[1] > begin]
+    kept = [
+        (span, place) for span, place in zip(ranges, placeholders, strict=True) if span[0] < end and span[1] > begin
+    ]
     inside = [(max(span[0], begin) - begin, min(span[1], end) - begin) for span, _ in kept]
     parts, done, places = list[str](), 0, list[tuple[int, int]]()
     piece = text[begin:end]
