@@ -108,9 +108,9 @@ def classification_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor
 class DifferenceLoss:
     """What a text teaches beyond its skeleton: loss(x) - loss(x°) of each pair of a batch, [B, 2, T]; [B].
 
-    Both go through the model in one pass, as two rows of one example. Both sums over tokens are divided by the number
-    of labels of x, so that the terms of public tokens cancel as far as the model predicts them alike. A batch that
-    holds no pairs has the plain loss. Dropout, if a model has any, differs between x and x°.
+    Each has a forward pass, so every layer is called twice. Both sums over tokens are divided by the number of labels
+    of x, so that the terms of public tokens cancel as far as the model predicts them alike. A batch that holds no pairs
+    has the plain loss. Dropout, if a model has any, differs between x and x°.
 
     Guarantee: that of the loss: entry i depends on the model and on pair i alone.
     """
@@ -120,10 +120,12 @@ class DifferenceLoss:
     def __call__(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         if batch["labels"].ndim == 2:
             return self.loss(model, batch)
-        loss_B2 = self.loss(model, {name: value.flatten(0, 1) for name, value in batch.items()}).view(-1, 2)
+        text_B, skeleton_B = (
+            self.loss(model, {name: value[:, side] for name, value in batch.items()}) for side in (0, 1)
+        )
         labels = batch["labels"][..., 1:] if self.loss is causal_lm_loss else batch["labels"]
         count_B2 = (labels != IGNORED).sum(dim=2)
-        return loss_B2[:, 0] - loss_B2[:, 1] * (count_B2[:, 1] / count_B2[:, 0].clamp(min=1))
+        return text_B - skeleton_B * (count_B2[:, 1] / count_B2[:, 0].clamp(min=1))
 
 
 _BY_CLASS_NAME: dict[str, Loss] = {
