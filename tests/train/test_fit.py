@@ -18,7 +18,8 @@ from hush.plan.make import make_plan_holding_out
 from hush.run.sections import SmallModel
 from hush.run.stage_train import base_model
 from hush.train import fit
-from hush.train.fit import Batches, tokenised
+from hush.train.batches import Batches
+from hush.train.fit import tokenised
 from hush.train.language_models import CausalCollator, MaskedCollator, TokenizedTexts
 from hush.train.pretrained import Pretrained, blocks_of, load_pretrained
 from hush.train.private_training import _test_draw_seed

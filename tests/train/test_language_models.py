@@ -216,7 +216,7 @@ def test_shares_of_masked_replaced_and_kept_tokens_are_as_stated() -> None:
 
 
 def test_own_uniforms_are_uniform_and_uncorrelated_between_neighbours() -> None:
-    values = own_uniforms(0, 0, np.arange(1000), 200, draws=2)
+    values = own_uniforms(0, 0, np.arange(1000), np.arange(200), draws=2)
     assert 0 <= values.min() < values.max() < 1
     assert abs(values.mean() - 0.5) < 5 * (1 / 12 / values.size) ** 0.5
     centred = values - 0.5
@@ -224,8 +224,8 @@ def test_own_uniforms_are_uniform_and_uncorrelated_between_neighbours() -> None:
         (centred[0], centred[1]),
         (centred[:, 1:], centred[:, :-1]),
         (centred[:, :, 1:], centred[:, :, :-1]),
-        (own_uniforms(0, 1, np.arange(1000), 200, draws=2) - 0.5, centred),
-        (own_uniforms(1, 0, np.arange(1000), 200, draws=2) - 0.5, centred),
+        (own_uniforms(0, 1, np.arange(1000), np.arange(200), draws=2) - 0.5, centred),
+        (own_uniforms(1, 0, np.arange(1000), np.arange(200), draws=2) - 0.5, centred),
     ):
         assert abs((one * other).mean()) < 5 / 12 / one.size**0.5
 

@@ -7,7 +7,7 @@ If several processes train together, each runs all of this file, and they check 
 given the same plan, settings and tokens.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,22 +26,24 @@ from hush.data import Corpus
 from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey, refuse_other_key
 from hush.plan import Plan
-from hush.plan.make import held_out_examples
+from hush.plan.make import held_out_examples, public_examples
 from hush.plan.plan import fingerprint
+from hush.slots import Spans
+from hush.train.batches import Batches, SkeletonBatches
 from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabelled, release_cautions
 from hush.train.distributed import Ranks, reshard
-from hush.train.language_models import Collator, Loss, TokenizedTexts
+from hush.train.language_models import DifferenceLoss, Loss, TokenizedTexts
 from hush.train.pretrained import Pretrained, choose_device, load_pretrained, unloaded
 from hush.train.private_training import PrivateTraining
-from hush.train.public_stream import PublicStream
+from hush.train.public_stream import PublicStream, default_batch
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
 from hush.train.round import LiveNumbers
 from hush.train.run_folder import EVALUATIONS, RoundLines, RunLog
 from hush.train.settings import Recipe, Runtime, Task
+from hush.train.slot_texts import SlotTexts, add_placeholder_tokens, tokenise_slots
 
 __all__ = [
     "LOSS",
-    "Batches",
     "Evaluation",
     "Fitted",
     "Stop",
@@ -50,13 +52,13 @@ __all__ = [
     "check_fits",
     "check_key",
     "check_rows",
+    "check_spans",
     "fit",
     "is_stopped",
     "tokenised",
 ]
 
 
-SHORTEST_BUCKET = 32  # tokens: below it, further shapes cost more than padding
 TEXTS_PER_CALL = 1000  # that a tokenizer gets at once
 EVALUATIONS_PER_RUN = 20  # about as many as a run has, unless evaluate_every is given
 MAX_EVALUATION_BATCH = 8  # texts: in an evaluation all their logits exist at once, unlike in training
@@ -68,32 +70,6 @@ Stop = Callable[[], bool]
 
 
 # ---- data ----
-
-
-@final
-class Batches:
-    """Batches on the device by example number, each padded to one of a few lengths; ``round`` is the current round.
-
-    Guarantee: the lengths are 32, 64, … and the collator's, to which texts are truncated, whatever the data: padding
-    moves the last digits of a score, so a length taken from the data would tell others how long its longest text is.
-    """
-
-    def __init__(self, tokens: TokenizedTexts, collator: Collator, device: torch.device) -> None:
-        self._tokens, self._collator, self._device = tokens, collator, device
-        self.round = 0
-        doubled = [SHORTEST_BUCKET * 2**power for power in range(20)]
-        self.buckets = [length for length in doubled if length < collator.length] + [collator.length]
-
-    def of(
-        self, examples: NDArray[np.int64], length: int | None = None, *, round: int | None = None
-    ) -> dict[str, Tensor]:
-        """These examples in this round, padded to this length, or to the shortest bucket that holds them."""
-        if length is None:
-            longest = int(self._tokens.lengths[examples].max(initial=0))
-            length = next(bucket for bucket in self.buckets if bucket >= longest)
-        rows = [self._tokens[example] for example in examples.tolist()]
-        batch = self._collator(rows, examples=examples, round=self.round if round is None else round, length=length)
-        return {name: tensor.to(self._device) for name, tensor in batch.items()}
 
 
 def tokenised(
@@ -171,6 +147,29 @@ def check_key(plan: Plan, key: DataKey | None, *, unchecked_data: bool) -> None:
     refuse_other_key(key, plan.data_fingerprint)
 
 
+def check_spans(plan: Plan, spans: Spans | None) -> None:
+    """Refuse spans that are missing or not those of the plan's slots."""
+    if plan.slots is None:
+        if spans is not None and len(spans.slots):
+            raise InvalidInput(
+                "the spans say which parts of the texts are secret, but the plan was made without slots, so whole "
+                "examples are; make the plan again from the same scan, or leave the spans out"
+            )
+        return
+    if spans is None:
+        raise InvalidInput(
+            "the plan has slots, and only the folder of its scan says where in the texts they are; pass ",
+            Setting("scan"),
+            setting="scan",
+        )
+    if spans.slots != plan.slots:
+        raise InvalidInput(
+            "the spans are not those of the plan's slots; pass the folder of the scan that the plan was made from: ",
+            Setting("scan"),
+            setting="scan",
+        )
+
+
 def check_fits(recipe: Recipe) -> None:
     """Refuse a recipe that does not fit its model, as far as the model's small files tell."""
     pretrained = unloaded(recipe.model, task=recipe.task, max_length=recipe.max_length)
@@ -178,14 +177,16 @@ def check_fits(recipe: Recipe) -> None:
         pretrained.with_lora(recipe.lora)
 
 
-def check_alike(ranks: Ranks, plan: Plan, tokens: TokenizedTexts, *, settings: Any) -> None:
+def check_alike(ranks: Ranks, plan: Plan, tokens: TokenizedTexts | SlotTexts, *, settings: Any) -> None:
     """Refuse processes that would not train the same: each reads plan and data itself, maybe on other machines."""
     digest = blake2b(digest_size=32)
     for row in range(len(tokens)):
-        digest.update(tokens[row]["input_ids"].tobytes() + b"end")
+        for name in ("input_ids", "labels"):
+            digest.update(tokens[row].get(name, np.zeros(0)).tobytes() + b"end")
+    skeletons = plan.skeleton_fingerprint, None if plan.slots is None else plan.slots.fingerprint
     numbers = (plan.rounds, plan.batch_size, plan.clip_norm, plan.training_noise_multiplier, plan.data_fingerprint)
     mine = {
-        "plan": (*numbers, plan.incidence.fingerprint, fingerprint(b"hush rates 1\n", plan.rates)),
+        "plan": (*numbers, *skeletons, plan.incidence.fingerprint, fingerprint(b"hush rates 1\n", plan.rates)),
         "settings": settings,
         "tokens": digest.hexdigest(),
     }
@@ -329,6 +330,7 @@ def fit(
     key: DataKey | None,
     output: str | Path,
     runtime: Runtime | None = None,
+    spans: Spans | None = None,
     resume: bool = True,
     unchecked_data: bool = False,
     insecure_seed: int | None = None,
@@ -343,10 +345,13 @@ def fit(
     each round; if it returns True, the state is saved and training ends for now. notice gets warnings before the first
     round, such as that noise will drown all signal. If torch's default process group is
     initialised, all its processes call this together, and only the first one writes. If the plan holds examples out,
-    the loss on them is released with the model, as evaluations.jsonl.
+    the loss on them is released with the model, as evaluations.jsonl. spans, which stay with the owner, say where the
+    slots of the plan are in the texts; then what is public of the data is learnt beside the private rounds, without
+    clipping or noise.
 
-    Guarantee: the data trained on are, row by row, those whose keyed fingerprint the plan states. With unchecked_data,
-    for a plan that states none, the certificate is marked, as it is with an insecure_seed.
+    Guarantee: the data trained on are, row by row, those whose keyed fingerprint the plan states, and so are their
+    skeletons. With unchecked_data, for a plan that states none, the certificate is marked, as it is with an
+    insecure_seed.
     """
     runtime = runtime or Runtime()
     folder = Path(output)
@@ -359,12 +364,26 @@ def fit(
         )
     check_rows(plan, corpus)
     check_key(plan, key, unchecked_data=unchecked_data)
+    check_spans(plan, spans)
     ranks.run_on_first(lambda: check_recipe(folder, recipe, resume=resume))
     device = choose_device(runtime.device)
     if insecure_seed is not None:
         torch.manual_seed(insecure_seed)  # new adapters and heads begin at random
-    pretrained = _load_model(recipe, runtime, device)
-    tokens, fingerprint = tokenised(corpus, pretrained, key, reading)
+    pretrained = _load_model(recipe, runtime, device, () if spans is None else spans.slots.rules)
+    if spans is None or plan.slots is None:
+        tokens, fingerprint = tokenised(corpus, pretrained, key, reading)
+    else:
+        tokens = tokenise_slots(
+            corpus.texts(),
+            pretrained.tokenizer,
+            plan,
+            spans,
+            max_length=pretrained.max_length,
+            part=recipe.part,
+            key=key,
+            reading=reading,
+        )
+        fingerprint = tokens.fingerprint
     if plan.data_fingerprint is not None and fingerprint != plan.data_fingerprint:
         raise InvalidInput(
             f"{corpus.source} is not the data that the plan was made for: its fingerprint under your key differs. Pass "
@@ -376,21 +395,25 @@ def fit(
     if runtime.shard:
         ranks.broadcast_model_(pretrained.model)  # each process keeps a part of its copy, so the copies must agree
         pretrained.shard(device)
-    batches = Batches(tokens, pretrained.collator(pretrained.max_length), device)
+    collator = pretrained.collator(pretrained.max_length)
+    batches = Batches(tokens, collator, device)
+    skeletons = tokens.skeletons if isinstance(tokens, SlotTexts) else None
+    shown = batches if skeletons is None else Batches(skeletons, collator, device)
+    stream = batches.of if skeletons is None else SkeletonBatches(skeletons, collator, device)
     trainable = [parameter for parameter in pretrained.model.parameters() if parameter.requires_grad]
     optimizer = make_optimizer(recipe, trainable)
     training = PrivateTraining(
         pretrained.model,
         optimizer,
         plan,
-        loss=pretrained.loss,
+        loss=DifferenceLoss(pretrained.loss) if recipe.part == "difference" else pretrained.loss,
         micro_batch=runtime.micro_batch,
         scheduler=make_schedule(recipe, optimizer, plan.rounds),
         folder=folder,
         insecure_seed=insecure_seed,
         compile=runtime.compile,
         autocast=torch.bfloat16 if recipe.bf16 else None,
-        public=_public_stream(recipe, plan, batches),
+        public=_public_stream(recipe, plan, stream, micro_batch=runtime.micro_batch),
         export=pretrained.export,
         save_every=runtime.save_every,
         data_fingerprint=None if plan.data_fingerprint is None else fingerprint,
@@ -398,7 +421,7 @@ def fit(
     )
     try:
         ranks.run_on_first(lambda: store_recipe(folder, recipe))
-        cut = int((tokens.lengths == pretrained.max_length).sum())
+        cut = tokens.cut if isinstance(tokens, SlotTexts) else int((tokens.lengths == pretrained.max_length).sum())
         ranks.run_on_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
         resumed_after = training.round
         if notice is not None:
@@ -407,7 +430,7 @@ def fit(
         evaluate = Evaluation(
             training,
             pretrained.loss,
-            lambda examples: batches.of(examples, round=0),
+            lambda examples: shown.of(examples, round=0),
             held_out_examples(plan),
             size=min(runtime.micro_batch, MAX_EVALUATION_BATCH),
             every=runtime.evaluate_every,
@@ -454,21 +477,29 @@ def _cautions(folder: Path, clip_norm: float, model: nn.Module) -> tuple[tuple[s
     )
 
 
-def _load_model(recipe: Recipe, runtime: Runtime, device: torch.device) -> Pretrained:
+def _load_model(recipe: Recipe, runtime: Runtime, device: torch.device, rules: Sequence[str]) -> Pretrained:
     # Frozen weights may be in half precision; trained ones stay float32, as noise and small steps require.
     dtype = torch.bfloat16 if recipe.bf16 and recipe.lora else torch.float32
     pretrained = load_pretrained(recipe.model, task=recipe.task, max_length=recipe.max_length, dtype=dtype)
     if runtime.gradient_checkpointing:
         model: Any = pretrained.model
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if recipe.lora is not None:
+    if recipe.lora is not None:  # adapters are released alone: the model that they fit keeps its vocabulary
         pretrained = pretrained.with_lora(recipe.lora)
+    elif rules:
+        add_placeholder_tokens(pretrained.model, pretrained.tokenizer, rules)
     if not runtime.shard:  # shards are moved to the device one by one
         pretrained.model.to(device)
     return pretrained
 
 
-def _public_stream(recipe: Recipe, plan: Plan, batches: Batches) -> PublicStream | None:
-    if recipe.public is None:
+def _public_stream(recipe: Recipe, plan: Plan, collate: Any, *, micro_batch: int) -> PublicStream | None:
+    """The stream that the recipe asks for; with slots, by default, one over all that is public."""
+    if recipe.public is not None:
+        part = recipe.public
+        return PublicStream(plan, collate, batch_size=part.batch, weight=part.weight, micro_batch=micro_batch)
+    public = 0 if plan.slots is None else public_examples(plan).size
+    if not public:
         return None
-    return PublicStream(plan, batches.of, batch_size=recipe.public.batch, weight=recipe.public.weight)
+    batch = default_batch(plan, public)
+    return PublicStream(plan, collate, batch_size=batch, weight=None, micro_batch=micro_batch)

@@ -32,6 +32,7 @@ __all__ = [
     "IGNORED",
     "CausalCollator",
     "Collator",
+    "DifferenceLoss",
     "Loss",
     "MaskedCollator",
     "TokenizedTexts",
@@ -100,6 +101,31 @@ def classification_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor
             dim=1
         )
     return functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DifferenceLoss:
+    """What a text teaches beyond its skeleton: loss(x) - loss(x°) of each pair of a batch, [B, 2, T]; [B].
+
+    Each has a forward pass, so every layer is called twice. Both sums over tokens are divided by the number of labels
+    of x, so that the terms of public tokens cancel as far as the model predicts them alike. A batch that holds no pairs
+    has the plain loss. Dropout, if a model has any, differs between x and x°.
+
+    Guarantee: that of the loss: entry i depends on the model and on pair i alone.
+    """
+
+    loss: Loss
+
+    def __call__(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        if batch["labels"].ndim == 2:
+            return self.loss(model, batch)
+        text_B, skeleton_B = (
+            self.loss(model, {name: value[:, side] for name, value in batch.items()}) for side in (0, 1)
+        )
+        labels = batch["labels"][..., 1:] if self.loss is causal_lm_loss else batch["labels"]
+        count_B2 = (labels != IGNORED).sum(dim=2)
+        return text_B - skeleton_B * (count_B2[:, 1] / count_B2[:, 0].clamp(min=1))
 
 
 _BY_CLASS_NAME: dict[str, Loss] = {
@@ -270,7 +296,8 @@ def rows_of(source: Any, numbers: Sequence[int]) -> list[Any]:
 class Collator(ABC):
     """Rows of tokens into a batch of ``length`` tokens each, padded at the end.
 
-    Without ``examples``, as in evaluations, the position of a row in the batch counts as its example number.
+    Without ``examples``, as in evaluations, the position of a row in the batch counts as its example number. Rows that
+    come with the row of their ``skeleton`` (:mod:`hush.train.slot_texts`) become pairs: every tensor is [B, 2, T].
 
     Guarantee: row i of the result depends on row i, ``examples[i]``, ``round`` and ``length`` alone.
     """
@@ -280,6 +307,15 @@ class Collator(ABC):
 
     def __call__(
         self, rows: Rows, *, examples: Sequence[int] | Integers | None = None, round: int = 0, length: int | None = None
+    ) -> dict[str, Tensor]:
+        if rows and "skeleton" in rows[0]:
+            skeletons = [row["skeleton"] for row in rows]
+            pair = [self._padded(side, examples=examples, round=round, length=length) for side in (rows, skeletons)]
+            return {name: torch.stack([side[name] for side in pair], dim=1) for name in pair[0]}
+        return self._padded(rows, examples=examples, round=round, length=length)
+
+    def _padded(
+        self, rows: Rows, *, examples: Sequence[int] | Integers | None, round: int, length: int | None
     ) -> dict[str, Tensor]:
         width = self.length if length is None else length
         tokens = [np.asarray(row["input_ids"]) for row in rows]
@@ -296,16 +332,27 @@ class Collator(ABC):
         if len(rows):
             token_BT[inside_BT] = np.concatenate(tokens)
             label_BT[inside_BT] = np.concatenate(labels)
+        extra = {name: _filled(rows, name, inside_BT) for name in ("in_slot", "places")}
         numbers = np.arange(len(rows)) if examples is None else np.asarray(examples, dtype=np.int64)
-        seen_BT, learnt_BT = self._learnt(token_BT, label_BT, examples=numbers, round=round)
+        seen_BT, learnt_BT = self._learnt(token_BT, label_BT, examples=numbers, round=round, **extra)
         arrays = {"input_ids": seen_BT, "attention_mask": inside_BT.astype(np.int64), "labels": learnt_BT}
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     @abstractmethod
     def _learnt(
-        self, token_BT: Integers, label_BT: Integers, *, examples: Integers, round: int
+        self,
+        token_BT: Integers,
+        label_BT: Integers,
+        *,
+        examples: Integers,
+        round: int,
+        in_slot: Integers | None,
+        places: Integers | None,
     ) -> tuple[Integers, Integers]:
-        """(the tokens that the model sees, the labels that it must predict)."""
+        """(the tokens that the model sees, the labels that it must predict).
+
+        in_slot tells the tokens of a slot, places numbers the tokens for the random choice; None: none, 0, 1, 2, …
+        """
 
 
 @final
@@ -314,7 +361,14 @@ class CausalCollator(Collator):
     """Every token is a label, or those with a label if rows have labels."""
 
     def _learnt(
-        self, token_BT: Integers, label_BT: Integers, *, examples: Integers, round: int
+        self,
+        token_BT: Integers,
+        label_BT: Integers,
+        *,
+        examples: Integers,
+        round: int,
+        in_slot: Integers | None,
+        places: Integers | None,
     ) -> tuple[Integers, Integers]:
         return token_BT, label_BT
 
@@ -324,40 +378,53 @@ class CausalCollator(Collator):
 class MaskedCollator(Collator):
     """A random ``share`` of each text is to be predicted: 80 % masked, 10 % replaced by a random word, 10 % unchanged.
 
-    New in every round. ``special`` tokens are never chosen. The choice needs no secrecy: it is the example's own
-    randomness.
+    New in every round. ``special`` tokens are never chosen; of tokens in a slot the share is ``slot_share``. The choice
+    needs no secrecy: it is the example's own randomness.
     """
 
     mask: int
     vocabulary: int
     special: frozenset[int] = frozenset()
     share: float = 0.15
+    slot_share: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise InvalidInput(f"share={self.share} of the tokens cannot be masked; pass more than 0 and at most 1")
+        for name in ("share", "slot_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InvalidInput(
+                    f"{name}={getattr(self, name)} of the tokens cannot be masked; pass more than 0 and at most 1"
+                )
 
     def _learnt(
-        self, token_BT: Integers, label_BT: Integers, *, examples: Integers, round: int
+        self,
+        token_BT: Integers,
+        label_BT: Integers,
+        *,
+        examples: Integers,
+        round: int,
+        in_slot: Integers | None,
+        places: Integers | None,
     ) -> tuple[Integers, Integers]:
-        chance_BT, way_BT, word_BT = own_uniforms(self.seed, round, examples, token_BT.shape[1], draws=3)
+        numbers = np.arange(token_BT.shape[1]) if places is None else places
+        chance_BT, way_BT, word_BT = own_uniforms(self.seed, round, examples, numbers, draws=3)
+        share_BT = self.share if in_slot is None else np.where(in_slot > 0, self.slot_share, self.share)
         eligible_BT = (label_BT != IGNORED) & ~np.isin(token_BT, list(self.special))
-        chosen_BT = eligible_BT & (chance_BT < self.share)
+        chosen_BT = eligible_BT & (chance_BT < share_BT)
         words_BT = (word_BT * self.vocabulary).astype(np.int64)
         seen_BT = np.where(chosen_BT & (way_BT < 0.8), self.mask, token_BT)
         seen_BT = np.where(chosen_BT & (way_BT >= 0.9), words_BT, seen_BT)
         return seen_BT, np.where(chosen_BT, label_BT, IGNORED)
 
 
-def own_uniforms(seed: int, round: int, examples: Integers, width: int, *, draws: int) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1), [draws, B, T]: each a hash of (seed, round, example, token, draw) alone.
+def own_uniforms(seed: int, round: int, examples: Integers, places: Integers, *, draws: int) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1), [draws, B, T]: each a hash of (seed, round, example, place of the token, draw) alone.
 
     SplitMix64 over a chain of counters: good statistics, no secrecy.
     """
     origin = _mixed(np.uint64(seed % 2**64), np.uint64(round % 2**64))
     row_B = _mixed(origin, examples.astype(np.uint64))
-    token_BT = _mixed(row_B[:, None], np.arange(width, dtype=np.uint64)[None, :])
+    token_BT = _mixed(row_B[:, None], places.astype(np.uint64).reshape(-1, places.shape[-1]))
     bits = np.stack([_mixed(token_BT, np.uint64(draw)) for draw in range(draws)])
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
@@ -369,6 +436,15 @@ def _mixed(state: Any, counter: Any) -> Any:
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return bits ^ (bits >> np.uint64(31))
+
+
+def _filled(rows: "Rows", name: str, inside_BT: NDArray[np.bool_]) -> Integers | None:
+    """A column of the rows, padded with 0; None if no row has it."""
+    if not rows or name not in rows[0]:
+        return None
+    filled_BT = np.zeros(inside_BT.shape, dtype=np.int64)
+    filled_BT[inside_BT] = np.concatenate([np.asarray(row[name]) for row in rows])
+    return filled_BT
 
 
 def _integers(row: Tokens) -> NDArray[np.int32]:

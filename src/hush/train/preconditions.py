@@ -301,11 +301,11 @@ def most_positions(model: nn.Module) -> int | None:
 
 def refuse_longer(batch: Mapping[str, Tensor], most: int | None) -> None:
     """Refuse a batch of more tokens than ``most_positions`` gave."""
-    for name in ("input_ids", "inputs_embeds"):
-        if most is not None and name in batch and batch[name].shape[1] > most:
+    for name, dimension in (("input_ids", -1), ("inputs_embeds", 1)):  # pairs of texts are [B, 2, T]
+        if most is not None and name in batch and batch[name].shape[dimension] > most:
             raise InvalidInput(
-                f"batch[{name!r}] has {batch[name].shape[1]} tokens in a row, but beyond {most} this model's rotary "
-                "positions (dynamic or longrope) follow the longest text of a micro-batch, which ties examples "
+                f"batch[{name!r}] has {batch[name].shape[dimension]} tokens in a row, but beyond {most} this model's "
+                "rotary positions (dynamic or longrope) follow the longest text of a micro-batch, which ties examples "
                 f"together; truncate every text to at most {most} tokens before training"
             )
 

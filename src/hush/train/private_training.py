@@ -198,8 +198,11 @@ class PrivateTraining:
         )
         # From here on the round counts, even if the rest of it is interrupted: its sum never gets noise twice.
         self._rounds_done, self._round, self._holds_sums = index + 1, None, False
+        scale = self._private_scale(public)
         for name, parameter in self._trainable.items():
             gradient = sums[name].div_(self.plan.batch_size)
+            if scale != 1:
+                gradient.mul_(scale)
             if name in public:
                 gradient.add_(public[name])
             parameter.grad = gradient.to(parameter.dtype)
@@ -268,6 +271,13 @@ class PrivateTraining:
         )
         self._ranks.broadcast_tensors_(gradients.values())  # replicas agree bit for bit, whatever their kernels do
         return gradients
+
+    def _private_scale(self, public: Mapping[str, Tensor]) -> float:
+        """The factor of the noisy mean beside the public part: a function of the latter, the plan and the model."""
+        if self._public is None:
+            return 1.0
+        noise_norm = self._noise_scale * self._num_trained**0.5 / self.plan.batch_size
+        return self._public.private_scale(public, noise_norm, self._ranks)
 
     def _record_round(self, norm: Tensor) -> None:
         """Add the round to the owner's run log, and save the state if it is due."""

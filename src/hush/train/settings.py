@@ -11,9 +11,10 @@ from pydantic import Field, model_validator
 from hush.errors import Setting
 from hush.settings import YES_OR_NO, Count, Positive, Real, Settings, Text, Texts, Whole, wrong
 
-__all__ = ["Learning", "Lora", "PublicPart", "Recipe", "Runtime", "Task"]
+__all__ = ["Learning", "Lora", "Part", "PublicPart", "Recipe", "Runtime", "Task"]
 
 Task = Literal["causal", "masked"]
+Part = Literal["slot", "difference"]
 MAX_LEARNING_RATE = 1e3  # above it, every optimizer overflows
 
 
@@ -40,7 +41,9 @@ class PublicPart(Settings):
 class Learning(Settings):
     """How the model learns.
 
-    learning_rate: by default 5e-4 for AdamW, 1e-3 with adapters, and 0.1 for SGD.
+    learning_rate: by default 5e-4 for AdamW, 1e-3 with adapters, and 0.1 for SGD. public: by default none, but with
+    slots all examples that have a public part. part: what is learnt privately from an example with slots, the loss at
+    the tokens of its slots or the difference of its loss and that of its skeleton.
     """
 
     task: Task | None = None
@@ -60,6 +63,7 @@ class Learning(Settings):
     )
     bf16: bool = Field(default=False, description=YES_OR_NO)
     public: PublicPart | None = Field(default=None, description="a mapping with weight and batch")
+    part: Part = "slot"
 
 
 @final
