@@ -14,6 +14,7 @@ from scipy.special import logsumexp, softmax
 import hush
 from hush.audit import game as module
 from hush.audit.game import MARK, Arena, Game, arenas_of, literal_scan, log_likelihoods, play, prepare
+from hush.audit.statistics import exceeded
 from hush.errors import InvalidInput
 
 RUNS = 600
@@ -37,7 +38,7 @@ def test_an_honest_owner_is_not_flagged_in_ten_repeated_audits() -> None:
     played = [play(small_game(), runs=200, rng=seeded(1000 + audit)) for audit in range(10)]
     successes = [success for each in played for success in (each.without_model, each.with_model)]
     bounds = [bound for each in played for bound in (each.prior, each.certified)]
-    assert not hush.audit.exceeded(successes, bounds).any()
+    assert not exceeded(successes, bounds).any()
 
 
 def test_other_secrets_beside_the_drawn_one_and_whole_examples_change_nothing() -> None:
