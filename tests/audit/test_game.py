@@ -70,6 +70,24 @@ def test_the_certified_bound_is_that_of_the_examples_with_the_secret() -> None:
     assert posterior == pytest.approx(float(arena.plan.posterior[0, 0]), rel=1e-3)
 
 
+@pytest.mark.parametrize("learning_rate", [1.0, 4.0, 16.0])
+def test_no_model_gives_the_secret_more_than_the_bound_on_average(learning_rate: float) -> None:
+    """Sampling from the model is an attack, so its log-loss at a whole secret has a limit, however it is trained."""
+    game = small_game(
+        texts=["x{secret}", "xy", "yx"], candidates=list("abcdefgh"), ceiling=0.8, rounds=5, batch_size=1.0,
+        learning_rate=learning_rate,
+    )  # fmt: skip
+    (arena,) = arenas_of(game)
+    truth_R = seeded(8).integers(8, size=2000)
+    last_RVV = module._train(arena, truth_R, seeded(9))[:, -1]
+    tokens = sorted({*"abcdefghxy", "[secret]"})
+    secret_R = np.array([tokens.index(game.candidates[truth]) for truth in truth_R])
+    chance_R = softmax(last_RVV[:, tokens.index("x")], axis=1)[np.arange(2000), secret_R]
+    certified = float(arena.plan.posterior[0, 0])
+    assert 1 / 8 < chance_R.mean() <= certified
+    assert -np.log(chance_R).mean() >= np.log(1 / certified)
+
+
 # Broken owners.
 
 
