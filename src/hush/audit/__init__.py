@@ -3,6 +3,7 @@
 statistics         exact confidence limits, multiple comparisons, excess over a baseline
 mechanism          the optimal attack on the simulated worst case of a secret; mechanism_kernels: its compiled loop
 reconstruction     attacks on the iterates of many small trainings, to test the trainer itself
+game               scan, skeletons, plan and training attacked as a whole, on many small models, to test slots
 models, sequences  language models under audit; the token sequences and prompts that are tried on them
 extraction         greedy and (n, p)-discoverable extraction from causal models; fill_in: the same for masked models
 canaries           planted secrets with known candidates; exposure: their ranks among the candidates
