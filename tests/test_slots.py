@@ -149,3 +149,25 @@ def test_spans_of_other_slots_are_refused():
     for begin, end in (([3, 9], [6, 12]), ([3], [5]), ([3, 8], [3, 10])):
         with pytest.raises(InvalidInput, match="same scan"):
             Spans(slots, begin, end)
+
+
+def test_public_rows_are_texts_skeletons_or_nothing():
+    spans = [(1, 0, 3, 0, 0)]
+    graph = graph_of(spans, without=[(2, 1)])
+    rows = slots_from(graph, spans).public_rows(graph, ["no secret", "Ann is here", "Ann wrote this", "none"])
+    assert list(rows) == ["no secret", "[names] is here", "", "none"]
+
+
+@given(SPANS)
+def test_examples_added_at_the_end_change_no_other_slot(spans):
+    before = slots_from(graph_of(spans), spans)
+    pairs = [(span[0], span[4]) for span in spans] + [(4, 5), (5, 5)]
+    graph = Incidence.from_pairs(*zip(*pairs, strict=True), num_examples=6, num_secrets=6)
+    after = before.with_more(graph, "canary", example=[4, 5], begin=[2, 2], end=[5, 5], secret=[5, 5])
+    after.slots.check_against(graph)
+    kept = len(before.slots)
+    assert len(after.slots) == kept + 2
+    assert after.slots.rules == (*before.slots.rules, "canary")
+    for name in ("example_L", "place_L", "rule_L", "offset_L"):
+        assert getattr(after.slots, name)[:kept].tolist() == getattr(before.slots, name)[:kept].tolist()
+    assert after.end_L[:kept].tolist() == before.end_L.tolist()

@@ -12,9 +12,10 @@ Shapes: N examples, S secrets, L slots, P pairs of slot and secret, H spans that
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, final
 
 import numpy as np
@@ -29,7 +30,7 @@ from hush.storage import read_table, table_digest, write_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Slots", "Spans", "placeholder", "skeleton", "slots_of_spans"]
+__all__ = ["Slots", "Spans", "placeholder", "save_spans", "skeleton", "slots_of_spans", "spans_in"]
 
 
 MAX_PLACE = 2**53  # characters; exact as a double
@@ -370,6 +371,40 @@ class Spans:
         names = [placeholder(self.slots.rules[rule]) for rule in self.slots.rule_L[part].tolist()]
         return skeleton(text, self.begin_L[part].tolist(), self.end_L[part].tolist(), names)
 
+    def public_rows(self, incidence: Incidence, texts: Iterable[str]) -> Iterator[str]:
+        """What is public of each example, in order: its text, its skeleton, or "" if it is secret as a whole.
+
+        This is what the keyed fingerprint of the skeletons is computed from. texts: of all examples, in order.
+        """
+        secrets_N, has_slots_N = incidence.secrets_per_example, self.slots.has_slots_N
+        for example, text in enumerate(texts):
+            if has_slots_N[example]:
+                yield self.skeleton(example, text)
+            else:
+                yield "" if secrets_N[example] else text
+
+    def with_more(
+        self,
+        incidence: Incidence,
+        rule: str,
+        *,
+        example: ArrayLike,
+        begin: ArrayLike,
+        end: ArrayLike,
+        secret: ArrayLike,
+    ) -> "Spans":
+        """The spans of a graph with more examples and secrets at its end, which a further rule found."""
+        slots = self.slots
+        slot_P = np.repeat(np.arange(len(slots)), np.diff(slots.offset_L))
+        more = [np.asarray(values, dtype=np.int64).reshape(-1) for values in (example, begin, end, secret)]
+        before = [slots.example_L[slot_P], self.begin_L[slot_P], self.end_L[slot_P], slots.secret_P]
+        joined = [np.concatenate(columns) for columns in zip(before, more, strict=True)]
+        rule_H = np.concatenate([slots.rule_L[slot_P], np.full(len(more[0]), len(slots.rules))])
+        names = (*slots.rules, rule)
+        return slots_of_spans(
+            incidence, names, example=joined[0], begin=joined[1], end=joined[2], rule=rule_H, secret=joined[3]
+        )
+
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Writes begin and end of every slot to a file that only its owner can read."""
         import pyarrow as pa
@@ -387,3 +422,24 @@ class Spans:
 
     def __repr__(self) -> str:
         return f"Spans(of {len(self.slots)} slots)"
+
+
+SLOTS_FILE, SPANS_FILE = Path("public", "slots.parquet"), Path("owner", "spans.parquet")
+
+
+def spans_in(folder: Path) -> Spans | None:
+    """The spans in the folder of a scan, or of canaries planted after one; None if nothing there hides spans."""
+    if not (folder / SLOTS_FILE).is_file():
+        return None
+    slots = Slots.from_parquet(folder / SLOTS_FILE)
+    if not (folder / SPANS_FILE).is_file():
+        raise InvalidInput(
+            f"{folder} has slots but no {SPANS_FILE}, which says where they are in the texts; pass the owner's folder"
+        )
+    return Spans.from_parquet(folder / SPANS_FILE, slots)
+
+
+def save_spans(spans: Spans, folder: Path) -> None:
+    """Writes slots and spans into the folders public/ and owner/ of this folder, which exist."""
+    spans.slots.to_parquet(folder / SLOTS_FILE)
+    spans.to_parquet(folder / SPANS_FILE)

@@ -34,6 +34,7 @@ from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.protection import Protection
 from hush.secret_table import Secrets
+from hush.slots import slots_of_spans, spans_in
 
 PINS = Candidates.of_format("digits", 4)
 TEMPLATE = Template.parse("Card {number} has the code {secret}, keep it.")
@@ -43,6 +44,27 @@ SECRETS = Secrets([Protection(1e-6, 1e-3)] * 2, ids=["a", "b"])
 
 def planted(*, count: int = 5, repeats: int = 3, seed: int = 0) -> PlantedCanaries:
     return plant(GRAPH, SECRETS, [TEMPLATE], PINS, count=count, repeats=repeats, ceiling=0.01, rng=Random(seed))
+
+
+def test_canaries_of_a_graph_with_slots_are_slots_that_say_nothing_of_their_text(tmp_path: Path) -> None:
+    texts = ["Ann sat", "no secret", "whole"]
+    spans = slots_of_spans(GRAPH, ["names"], example=[0], begin=[0], end=[3], rule=[0], secret=[0])
+    made = [
+        plant(GRAPH, SECRETS, [TEMPLATE], PINS, count=2, repeats=2, ceiling=0.01, rng=Random(seed), spans=spans)
+        for seed in (0, 1)
+    ]
+    assert made[0].texts != made[1].texts
+    rows = [list(each.spans.public_rows(each.incidence, texts + each.texts)) for each in made if each.spans]
+    assert rows[0] == rows[1]
+    assert rows[0][:3] == ["[names] sat", "no secret", ""]
+    assert rows[0][3] == rows[0][5] == "Card 000 has the code [canary], keep it."
+    (tmp_path / "data.txt").write_text("\n".join(texts))
+    save_planted(made[0], read_corpus(tmp_path / "data.txt", unit="line"), tmp_path / "planted")
+    read = spans_in(tmp_path / "planted")
+    assert read is not None
+    assert made[0].spans is not None
+    assert read.slots == made[0].spans.slots
+    read.slots.check_against(made[0].incidence)
 
 
 # --- candidates

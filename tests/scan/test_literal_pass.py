@@ -99,5 +99,5 @@ class Unstable(Memory):
 
 def test_data_that_grow_between_the_searches_are_refused() -> None:
     rules = prepared(Patterns(patterns=[CALLED], group=1), literal_pass="text")
-    with pytest.raises(InvalidInput, match="1 examples in the first pass and 2 in the second"):
+    with pytest.raises(InvalidInput, match="1 examples in the first pass and 2 in a later one"):
         run_scan(Unstable([]), rules, engine=LocalEngine(workers=1))

@@ -93,7 +93,7 @@ def test_the_public_side_alone_can_be_loaded_and_says_what_it_lacks(tmp_path: Pa
     loaded = Scan.load(tmp_path / "scan")
     assert loaded.incidence == scan.incidence
     assert loaded.secrets.texts is None
-    own = {"pairs_from_copies", "skipped", "skipped_by_file", "set_aside", "unfound_literals"}
+    own = {"pairs_from_copies", "skipped", "skipped_by_file", "set_aside", "unfound_literals", "secret_text"}
     assert loaded.summary() == {name: value for name, value in scan.summary().items() if name not in own}
     with pytest.raises(hush.InvalidInput, match="the reasons are in owner/ of a scan"):
         list(loaded.why(example=0))
@@ -145,8 +145,8 @@ def test_why_is_asked_by_number_or_id_of_example_or_secret() -> None:
         said = [reason for reason in everything_said if reason.secret == secret]
         assert {reason.example for reason in said} == set(scan.incidence.examples_of(secret).tolist())
         assert list(scan.why(secret=secret)) == list(scan.why(secret=name)) == said
-    assert [(span.begin, span.end) for span in scan.spans(2)] == [(0, 1), (0, 2), (1, 2), (10, 11)]
-    assert scan.spans(3) == []
+    assert [(span.begin, span.end) for span in scan.spans_of(2)] == [(0, 1), (0, 2), (1, 2), (10, 11)]
+    assert scan.spans_of(3) == []
 
 
 @pytest.mark.parametrize(

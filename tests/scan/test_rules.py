@@ -115,7 +115,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> N
         "  line 4: rules[1] is text; pass a list of rules, each with name and find",
         "  line 5: rules[2] (rule b) lacks column, the name of a column of the data",
         "  line 7: rules[2] (rule b) has the unknown key colum (did you mean column?); it may hold name, find, column, "
-        "separator, public_names, promise",
+        "separator, public_names, hides, promise",
     ]
 
 

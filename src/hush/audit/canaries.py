@@ -39,6 +39,7 @@ from hush.protection import Protection
 from hush.scan.reasons import OwnerWriter
 from hush.scan.rules.promises import prior_among
 from hush.secret_table import Secrets
+from hush.slots import Spans, save_spans
 from hush.storage import read_json, whole_file, whole_folder
 
 __all__ = [
@@ -255,7 +256,7 @@ class Canary:
 class PlantedCanaries:
     """New canaries, and the graph and promises in which they are registered. Their examples come after all others.
 
-    id: random, to distinguish two plantings.
+    id: random, to distinguish two plantings. spans: of the slots of all secrets, if the plan is to hide spans.
     """
 
     canaries: tuple[Canary, ...]
@@ -263,6 +264,7 @@ class PlantedCanaries:
     incidence: Incidence
     secrets: Secrets
     id: str
+    spans: Spans | None = None
 
     @property
     def texts(self) -> list[str]:
@@ -284,11 +286,13 @@ def plant(
     repeats: int,
     ceiling: float,
     rng: Random | None = None,
+    spans: Spans | None = None,
 ) -> PlantedCanaries:
     """Plant canaries in ``repeats`` new examples each, after those of the graph, with the ids canary-000000, ….
 
     rng draws the true candidates, by default from the system's entropy; its state reveals them, so keep it as private
-    as they are. Templates are used in turn.
+    as they are. Templates are used in turn. With the spans of the graph, a canary is hidden as a span of its examples;
+    without, its examples are hidden.
     """
     for name, number in (("count", count), ("repeats", repeats)):
         if number < 1:
@@ -328,15 +332,30 @@ def plant(
         raise InvalidInput(
             f"there is already a secret {min(taken)}; plant all canaries at once, into data without canaries"
         )
+    graph = _extended(incidence, [canary.examples for canary in canaries])
     return PlantedCanaries(
         canaries=canaries,
         candidates=candidates,
-        incidence=_extended(incidence, [canary.examples for canary in canaries]),
+        incidence=graph,
         secrets=Secrets(
             [*secrets.protections, *[Protection(candidates.prior, ceiling)] * count],
             ids=[*secrets.ids, *(canary.id for canary in canaries)],
         ),
         id=token_hex(8),
+        spans=None if spans is None else _with_canaries(spans, graph, canaries, candidates),
+    )
+
+
+def _with_canaries(spans: Spans, graph: Incidence, canaries: Sequence[Canary], candidates: Candidates) -> Spans:
+    """The spans of the graph and of the canaries, each of which is a secret after those of the spans."""
+    rows = [
+        (example, len(canary.template.before), len(candidates.text(canary.truth)), spans.slots.num_secrets + number)
+        for number, canary in enumerate(canaries)
+        for example in canary.examples
+    ]
+    example_H, begin_H, length_H, secret_H = np.array(rows, dtype=np.int64).T
+    return spans.with_more(
+        graph, CANARY.rstrip("-"), example=example_H, begin=begin_H, end=begin_H + length_H, secret=secret_H
     )
 
 
@@ -405,6 +424,8 @@ def save_planted(planted: PlantedCanaries, corpus: Corpus, folder: Path) -> None
         owner.mkdir(mode=0o700)
         planted.incidence.to_parquet(public / "incidence.parquet")
         planted.secrets.to_parquet(public / "secrets.parquet")
+        if planted.spans is not None:
+            save_spans(planted.spans, temporary)
         schema = pa.schema({corpus.column: pa.large_string()})
         with OwnerWriter(owner / "data.parquet", schema, kind="data") as file:
             for part in (corpus.texts(), texts):

@@ -375,6 +375,7 @@ def canaries(
     from hush.cli.checks import check_outside_data
     from hush.cli.results.accounting import print_json
     from hush.data import read_corpus
+    from hush.slots import spans_in
 
     check_folder(output)
     check_outside_data(output, data)
@@ -398,6 +399,7 @@ def canaries(
             count=settings.count,
             repeats=settings.repeats,
             ceiling=settings.ceiling,
+            spans=None if incidence is None else spans_in(incidence.parent.parent),
         )
         save_planted(planted, corpus, output)
     public, new_data = output / "public", output / "owner" / "data.parquet"

@@ -21,6 +21,7 @@ from hush.plan.files import RELEASES, is_release, minor_version, read_record
 from hush.plan.verify import model_problem, plan_differences, refuse_unknown_words, run_differences
 from hush.report import sections as parts
 from hush.report.attacks import AuditResult
+from hush.report.hidden import HiddenExample, hidden_section
 from hush.report.numbers import MethodNoise, SecretNumbers, closest_curves, packed_rows
 from hush.report.page import Section, page
 from hush.report.plots import Look
@@ -59,11 +60,12 @@ class Report:
     was made from, apart from canaries planted after it. audit: an audit's record (audit.json). training: rows with
     round, optionally run (the name of a line), and scores **on data without secrets**; looks: colour, dash and symbol
     of runs, by name. sections: your own sections, shown first. folder: the plan or release that the page tells readers
-    to verify. show_text: also show the texts of secrets, which the scan must contain.
+    to verify. show_text: also show the texts of secrets, which the scan must contain. hidden: a few examples with boxes
+    over their secrets (``hidden_examples``).
 
     Guarantee: without show_text the file contains no text of a secret, only ids, which are public. The same input gives
-    the same bytes. With texts or an audit the file is readable by its owner only, and only then does it say how the
-    scan found its pairs (copies, skipped rows).
+    the same bytes. With texts, boxes or an audit the file is readable by its owner only, and only then does it say how
+    the scan found its pairs (copies, skipped rows).
     """
 
     plan: Plan
@@ -78,11 +80,12 @@ class Report:
     title: str = ReportSettings().title
     folder: str = "PLAN"
     show_text: bool = False
+    hidden: Sequence[HiddenExample] = ()
 
     @property
     def is_owners(self) -> bool:
         """Whether the page is for the owner only."""
-        return self.show_text or self.audit is not None
+        return self.show_text or self.audit is not None or bool(self.hidden)
 
     def write(self, path: str | Path) -> None:
         """Write the page; the file appears complete or not at all."""
@@ -114,6 +117,7 @@ class Report:
             parts.training_section(scores, self.looks) if scores else None,
             None if audit is None else parts.audit_section(audit),
             None if scan is None else parts.scan_section(self._summary(scan), planted=_num_planted(scan, plan)),
+            hidden_section(self.hidden, show_text=self.show_text) if self.hidden else None,
             parts.basis_section(certificate),
             parts.provenance_section(plan, certificate, self.folder),
         ]

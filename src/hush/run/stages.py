@@ -30,6 +30,7 @@ from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_fi
 from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
+from hush.slots import spans_in
 from hush.storage import discard, read_json, whole_folder
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class CanariesStage:
             count=asked.count,
             repeats=asked.repeats,
             ceiling=asked.ceiling,
+            spans=spans_in(job.paths.scan),
         )
         discard(job.paths.canaries)
         save_planted(planted, corpus, job.paths.canaries)
@@ -401,6 +403,7 @@ class ReportStage:
         return [job.config.report.model_dump(), "release"]  # the page tells how to verify that folder
 
     def run(self, job: RunJob) -> dict[str, Any]:
+        from hush.report.hidden import hidden_examples
         from hush.report.numbers import noise_by_method
         from hush.report.report import Report, read_evaluations
         from hush.scan.result import Scan
@@ -419,7 +422,9 @@ class ReportStage:
         )
         released.write(job.paths.owner / RELEASED_REPORT)
         audit = None if job.config.audit is None else read_json(job.paths.audit / "audit.json")
-        replace(released, scan=scan, audit=audit, show_text=asked.show_text).write(job.paths.report)
+        spans = spans_in(job.paths.scan)
+        hidden = () if spans is None else hidden_examples(spans, job.scanned().texts())
+        replace(released, scan=scan, audit=audit, show_text=asked.show_text, hidden=hidden).write(job.paths.report)
         job.paths.report.chmod(0o600)
         return {"fingerprint": job.fingerprint(asked.model_dump()), "report": job.paths.report.name}
 

@@ -1,6 +1,7 @@
 """Runs a prepared scan over a corpus and assembles the results of all shards into one ``Scan``.
 
-    corpus -> shards -> count (surveys) -> find -> literal pass -> copies -> public order -> incidence, secrets, reasons
+    corpus -> shards -> count (surveys) -> find -> literal pass -> variant pass (rules that hide spans)
+           -> copies -> public order -> incidence, secrets, slots, reasons
 
 An engine applies the tasks (shard_tasks.py) to the shards. Everything after that happens here, in the order of the
 shards: the collector (collect.py) gathers the hits, copies of an example inherit its secrets, secrets get their public
@@ -15,6 +16,7 @@ import secrets as entropy
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, cast, final
 
@@ -28,6 +30,7 @@ from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.keys import DataKey
 from hush.scan.collect import Collector, public_order, secret_table, unordered_secrets
+from hush.scan.coverage import FoundSpans
 from hush.scan.engines import Engine
 from hush.scan.finders.literals import Literals
 from hush.scan.finders.unicode import caseless
@@ -40,16 +43,28 @@ from hush.scan.reasons import (
     SET_ASIDE_FILE,
     OwnerFiles,
     OwnerWriter,
+    SecretText,
     UnfoundLiterals,
     temporary_owner,
 )
 from hush.scan.result import Scan, ScannedTexts
-from hush.scan.shard_tasks import CountTask, FindTask, LiteralPassTask, MergedCounts
+from hush.scan.shard_tasks import CountTask, FindTask, LiteralPassTask, MergedCounts, SearchResult, VariantPassTask
+from hush.scan.variants import Variants
 from hush.secret_table import Secrets
+from hush.slots import Spans
 
-__all__ = ["InheritedPairs", "assemble", "first_equal", "inherited_pairs", "run_scan", "write_example_index"]
+__all__ = [
+    "Assembled",
+    "InheritedPairs",
+    "assemble",
+    "first_equal",
+    "inherited_pairs",
+    "run_scan",
+    "write_example_index",
+]
 
 
+NO_PLACE = "; no place in this text is known, so the whole example is secret"  # after the reason for inheriting
 Result = TypeVar("Result")
 CopyReasons = Callable[[NDArray[np.int64], NDArray[np.int64]], Sequence[str]]  # of examples and of their origins
 
@@ -83,11 +98,13 @@ def run_scan(
     columns = tuple(dict.fromkeys(read_columns + ([] if id_column is None else [id_column])))
     corpus.check_columns(columns)
     literal_pass = [index for index, rule in enumerate(rules) if rule.literal_pass is not None]
-    report = _ProgressReport(progress, len(shards) * (1 + bool(surveys) + bool(literal_pass)))
+    hides_spans = [index for index, rule in enumerate(rules) if rule.hides_spans]
+    passes = 1 + bool(surveys) + bool(literal_pass) + bool(hides_spans)
+    report = _ProgressReport(progress, len(shards) * passes)
     count = CountTask(surveys=surveys, columns=columns, skip_bad=skip_bad)
     finders = _finders(rules, count, shards, engine, report)
     owner = temporary_owner()
-    collector = Collector(finders, owner.folder / "hits.arrows", literal_pass=literal_pass)
+    collector = Collector(finders, owner.folder / "hits.arrows", searched_again={*literal_pass, *hides_spans})
     find = FindTask(
         finders=finders,
         columns=columns,
@@ -96,38 +113,54 @@ def run_scan(
         id_column=id_column,
         copies=copies,
         skip_bad=skip_bad,
+        hides_spans=frozenset(hides_spans),
     )
+
+    def search(task: Callable[[ReadableShard], SearchResult], searched: Sequence[int]) -> None:
+        with closing(_results(engine, task, shards)) as results:
+            for shard, result in enumerate(results):
+                collector.add_search(shard, searched, result)
+                report.task_done()
+
     with closing(collector):
         with closing(_results(engine, find, shards)) as results:
             for shard, result in zip(shards, results, strict=True):
                 collector.add(shard.files, result)
                 report.task_done()
-        if literal_pass:
-            literals = [_found_literals(rules[rule], collector, rule) for rule in literal_pass]
-            search = LiteralPassTask(literals=literals, columns=columns, skip_bad=skip_bad)
-            searched = shards if any(texts.values for texts in literals) else ()
-            with closing(_results(engine, search, searched)) as results:
-                for result in results:
-                    collector.add_literal_pass(result)
-                    report.task_done()
+        literals = [_found_literals(rules[rule], collector, rule) for rule in literal_pass]
+        if any(texts.values for texts in literals):
+            widened = frozenset(place for place, rule in enumerate(literal_pass) if rule in hides_spans)
+            again = LiteralPassTask(literals=literals, columns=columns, skip_bad=skip_bad, hides_spans=widened)
+            search(again, literal_pass)
+        variants = [Variants(keys=_plausible_keys(collector, rule)) for rule in hides_spans]
+        if any(texts.keys for texts in variants):
+            search(VariantPassTask(variants=variants, columns=columns, skip_bad=skip_bad), hides_spans)
         unfound = _unfound_literals(finders, rules, collector, count, shards, engine)
-    incidence, secrets, num_inherited = assemble(collector, rules, owner, copies)
+    assembled = assemble(collector, rules, owner, copies)
+    texts = _scanned_texts(corpus, find, collector)
     data_fingerprint = None
     if key is not None:
         fingerprint_N = collector.column("fingerprint")
         data_fingerprint = key.fingerprint_leaves([] if fingerprint_N is None else [fingerprint_N.tobytes()])
     write_example_index(collector, owner.folder / "examples.parquet", corpus.source)
-    owner.write_counts(skipped=collector.skipped, inherited=num_inherited, unfound=unfound)
+    owner.write_counts(
+        skipped=collector.skipped,
+        inherited=assembled.num_inherited,
+        unfound=unfound,
+        secret_text=assembled.secret_text,
+    )
     return Scan(
-        incidence=incidence,
-        secrets=secrets,
+        incidence=assembled.incidence,
+        secrets=assembled.secrets,
         rules=tuple((rule.name, int(collector.is_plausible(index).sum())) for index, rule in enumerate(rules)),
         skipped=sum(collector.skipped.values()),
-        inherited=num_inherited,
+        inherited=assembled.num_inherited,
         unfound=unfound,
         data_fingerprint=data_fingerprint,
+        skeleton_fingerprint=_skeleton_fingerprint(assembled, texts, key),
         owner=owner,
-        data=_scanned_texts(corpus, find, collector) if keep_texts or collector.skipped else None,
+        data=texts if keep_texts or collector.skipped else None,
+        owner_spans=assembled.spans,
     )
 
 
@@ -159,13 +192,18 @@ def _finders(
 
 def _found_literals(rule: PreparedRule, collector: Collector, index: int) -> Literals:
     """The texts that a rule found and did not set aside, as literals for the second pass."""
-    plausible = collector.is_plausible(index)
-    found = tuple(key for number, key in enumerate(collector.numberings[index].keys) if plausible[number])
+    found = _plausible_keys(collector, index)
     return Literals(
         values=found,
         whole_words="ascii" if rule.literal_pass == "ascii words" else rule.literal_pass == "words",
         distinctive=frozenset(() if rule.distinctive is None else filter(rule.distinctive, found)),
     )
+
+
+def _plausible_keys(collector: Collector, rule: int) -> tuple[str, ...]:
+    """The keys of a rule's secrets, without what was set aside. Private: they may be texts."""
+    plausible = collector.is_plausible(rule)
+    return tuple(key for number, key in enumerate(collector.numberings[rule].keys) if plausible[number])
 
 
 def _unfound_literals(
@@ -235,13 +273,33 @@ def _scanned_texts(corpus: ShardSource, find: FindTask, collector: Collector) ->
     )
 
 
+def _skeleton_fingerprint(assembled: "Assembled", texts: ScannedTexts, key: DataKey | None) -> str | None:
+    """The keyed fingerprint of what is public of each example; None without a key or without slots."""
+    if key is None or not len(assembled.spans.slots):
+        return None
+    strings = chain.from_iterable(block.strings for block in texts.blocks())
+    return key.fingerprint_rows(assembled.spans.public_rows(assembled.incidence, strings))
+
+
 # After the last shard: copies, public numbers, reasons
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assembled:
+    """Incidence, secrets and spans in public order, the number of pairs that only copies add, how much is secret."""
+
+    incidence: Incidence
+    secrets: Secrets
+    spans: Spans
+    num_inherited: int
+    secret_text: SecretText
 
 
 def assemble(
     collector: Collector, rules: Sequence[PreparedRule], owner: OwnerFiles, copies: Copies | None
-) -> tuple[Incidence, Secrets, int]:
-    """Incidence and secrets in public order, and the number of pairs that only copies add; writes the reasons."""
+) -> Assembled:
+    """Everything in public order; writes the reasons."""
     offset_R = collector.offsets()
     is_secret_S = np.concatenate([np.empty(0, np.bool_), *(collector.is_plausible(rule) for rule in range(len(rules)))])
     example_P, secret_P = collector.pairs()
@@ -262,8 +320,19 @@ def assemble(
     public_number_S = np.full(len(unordered), -1)  # -1: set aside
     public_number_S[order_S] = np.arange(len(order_S))
     _write_reasons(collector, rules, owner, inherited, public_number_S)
-    secrets = secret_table(unordered[number] for number in order_S.tolist())
-    return provisional.select(secrets=order_S), secrets, len(example_P) - num_found
+    incidence = provisional.select(secrets=order_S)
+    found = FoundSpans.of(collector, public_number_S)
+    (owner.folder / "hits.arrows").unlink()
+    spans = found.spans(rules, incidence)
+    characters_N = collector.column("characters")
+    characters_N = np.empty(0, dtype=np.int64) if characters_N is None else characters_N
+    return Assembled(
+        incidence=incidence,
+        secrets=secret_table(unordered[number] for number in order_S.tolist()),
+        spans=spans,
+        num_inherited=len(example_P) - num_found,
+        secret_text=found.secret_text(rules, incidence, spans, characters_N),
+    )
 
 
 def _write_reasons(
@@ -297,9 +366,11 @@ def _write_reasons(
                 rule_H = np.searchsorted(offset_R, part.secret_H, side="right") - 1
                 columns = {"example": part.example_H, "secret": public_number_S[part.secret_H]}
                 columns |= dict.fromkeys(("begin", "end"), np.full(len(part), -1))
-                sentences = reasons(part.example_H, part.origin_H)
+                sentences = [
+                    f"{sentence}{NO_PLACE if rules[rule].hides_spans else ''}"
+                    for sentence, rule in zip(reasons(part.example_H, part.origin_H), rule_H.tolist(), strict=True)
+                ]
                 writer.write(columns | {"rule": name_R.take(pa.array(rule_H)), "reason": sentences})
-    (owner.folder / "hits.arrows").unlink()
 
 
 # Copies inherit secrets: finders of text see a secret in every copy by themselves, but a secret that a column or a path

@@ -25,7 +25,7 @@ from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.protection import Protection
 from hush.scan.hits import DeclaredSecret, Finder, Hits, PreparedRule
-from hush.scan.shard_tasks import LiteralPassResult, ShardResult
+from hush.scan.shard_tasks import SearchResult, ShardResult
 from hush.secret_table import Secrets
 from hush.storage import arrow_file
 
@@ -42,7 +42,7 @@ HITS_SCHEMA = pa.schema(
         "end": pa.int64(),
     }
 )
-EXAMPLE_COLUMNS = ("file", "row", "text_hash", "fingerprint", "ids", "signatures")
+EXAMPLE_COLUMNS = ("file", "row", "text_hash", "characters", "fingerprint", "ids", "signatures")
 
 
 @final
@@ -79,20 +79,20 @@ class Numbering:
 class Collector:
     """Takes the results of the shards in order. Numbers of examples are final, numbers of secrets provisional.
 
-    literal_pass: the indices of the rules whose secrets are searched for a second time.
+    searched_again: the indices of the rules whose secrets a later pass searches for.
     """
 
-    def __init__(self, finders: Sequence[Finder], hits_file: Path, *, literal_pass: Sequence[int] = ()) -> None:
+    def __init__(self, finders: Sequence[Finder], hits_file: Path, *, searched_again: Iterable[int] = ()) -> None:
         self.numberings = [Numbering(finder.declared) for finder in finders]
         self.num_examples = 0
         self.files: list[str] = []
         self.skipped: dict[str, int] = {}
-        self._literal_pass = tuple(literal_pass)
+        self._searched_again = frozenset(searched_again)
         self._rows_of_last_file = 0  # rows read so far of the last file
         self._hits_file = hits_file
         self._pairs: list[list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = [[] for _ in finders]
-        # For the second pass, per shard: examples before it, its examples, and the known spans of each rule.
-        self._first_pass: list[tuple[int, int, list[NDArray[np.int64]]]] = []
+        # For later passes, per shard: examples before it, its examples, and the known spans of each rule.
+        self._known: list[tuple[int, int, dict[int, NDArray[np.int64]]]] = []
         self._plausible = [np.ones(len(numbering), dtype=np.bool_) for numbering in self.numberings]
         self._columns: dict[str, list[Any]] = {name: [] for name in EXAMPLE_COLUMNS}
         self._sink = hits_file.open("wb")
@@ -102,24 +102,28 @@ class Collector:
         """Adds the next shard, which reads these files."""
         self._add_examples(files, result)
         self._add_hits(result.hits, range(len(result.hits)), self.num_examples)
-        if self._literal_pass:
-            known_spans = [self._spans(rule, result.hits[rule]) for rule in self._literal_pass]
-            self._first_pass.append((self.num_examples, result.num_examples, known_spans))
+        if self._searched_again:
+            known_spans = {rule: self._spans(rule, result.hits[rule]) for rule in self._searched_again}
+            self._known.append((self.num_examples, result.num_examples, known_spans))
         self.num_examples += result.num_examples
 
-    def add_literal_pass(self, result: LiteralPassResult) -> None:
-        """Adds the hits of the second pass in the next shard, without those that the first pass found."""
-        examples_before, num_examples, known_spans = self._first_pass.pop(0)
+    def add_search(self, shard: int, rules: Sequence[int], result: SearchResult) -> None:
+        """Adds what a later pass found in a shard for these rules, without what lies in a span that is known already.
+
+        Shards are added in order.
+        """
+        examples_before, num_examples, known_spans = self._known[shard]
         if result.num_examples != num_examples:
             raise InvalidInput(
-                f"a part of the data had {num_examples} examples in the first pass and {result.num_examples} in the "
-                "second: it changed during the scan; scan again while nothing writes to it"
+                f"a part of the data had {num_examples} examples in the first pass and {result.num_examples} in a "
+                "later one: it changed during the scan; scan again while nothing writes to it"
             )
-        hits = [
-            hits.select(~_rows_in(self._spans(rule, hits), spans))
-            for rule, hits, spans in zip(self._literal_pass, result.hits, known_spans, strict=True)
-        ]
-        self._add_hits(hits, self._literal_pass, examples_before)
+        added: list[Hits] = []
+        for rule, hits in zip(rules, result.hits, strict=True):
+            new = hits.select(~_lie_in(self._spans(rule, hits), known_spans[rule]))
+            known_spans[rule] = np.concatenate([known_spans[rule], self._spans(rule, new)])
+            added.append(new)
+        self._add_hits(added, rules, examples_before)
 
     def close(self) -> None:
         """Ends the file of hits; nothing can be added afterwards."""
@@ -127,7 +131,7 @@ class Collector:
         self._sink.close()
 
     def hits(self) -> Iterator[pa.RecordBatch]:
-        """All hits, read from the file: by example, rule and span; those of the second pass last."""
+        """All hits, read from the file: by example, rule and span; those of later passes last."""
         options = pa.ipc.IpcReadOptions(use_threads=False)  # see arrow_file
         with arrow_file(self._hits_file) as file, pa.ipc.open_stream(file, options=options) as stream:
             yield from stream
@@ -159,7 +163,7 @@ class Collector:
         return example_P, secret_P
 
     def column(self, name: str) -> Any:
-        """file, row, text_hash, fingerprint or signatures of every example; None if no shard gave it."""
+        """file, row, text_hash, characters, fingerprint or signatures of every example; None if no shard gave it."""
         arrays = self._columns[name]
         return np.concatenate(arrays) if arrays else None
 
@@ -182,6 +186,7 @@ class Collector:
         self._columns["file"].append(number_F[result.file_N].astype(np.int32))
         self._columns["row"].append(rows_before_F[result.file_N] + result.row_N)
         self._columns["text_hash"].append(result.text_hash_N)
+        self._columns["characters"].append(result.characters_N)
         optional = {"fingerprint": result.fingerprint_N, "ids": result.ids, "signatures": result.signatures}
         for name, values in optional.items():
             if values is not None:
@@ -216,15 +221,22 @@ class Collector:
         self._writer.write_batch(pa.record_batch([pa.array(array) for array in arrays], schema=HITS_SCHEMA))
 
     def _spans(self, rule: int, hits: Hits) -> NDArray[np.int64]:
-        """One row per hit of a shard: example, secret and first character."""
+        """One row per hit of a shard: example, secret, first character and end."""
         number_H = self.numberings[rule].numbers(hits)
-        return np.stack([hits.example_H, number_H, hits.begin_H], axis=1)
+        return np.stack([hits.example_H, number_H, hits.begin_H, hits.end_H], axis=1)
 
 
-def _rows_in(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the rows occur among the other rows."""
-    _, number = np.unique(np.concatenate([rows, others]), axis=0, return_inverse=True)
-    return np.isin(number[: len(rows)], number[len(rows) :])
+def _lie_in(rows: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which spans (example, secret, begin, end) lie in one known span of the same example and secret."""
+    num_secrets = max(int(rows[:, 1].max(initial=0)), int(known[:, 1].max(initial=0))) + 1
+    stride = max(int(rows[:, 3].max(initial=0)), int(known[:, 3].max(initial=0))) + 2
+    # One number for example, secret and place, so that a running maximum never reaches into the next pair.
+    pair_H, pair_K = ((each[:, 0] * num_secrets + each[:, 1]) * stride + 1 for each in (rows, known))
+    begin_H, end_H = pair_H + rows[:, 2], pair_H + rows[:, 3]
+    begin_K, end_K = pair_K + known[:, 2], pair_K + known[:, 3]
+    order_K = np.argsort(begin_K, kind="stable")
+    reach_K = np.append(-1, np.maximum.accumulate(end_K[order_K]))
+    return reach_K[np.searchsorted(begin_K[order_K], begin_H, side="right")] >= end_H
 
 
 # The public order of the secrets

@@ -213,7 +213,8 @@ class PreparedRule:
     public_names: the keys of found secrets may be shown and become part of their public ids. literal_pass: the finder
     recognises secrets by context and may miss the same text in another context, so a second pass searches all examples
     for the found keys, as any "text" or only as whole words, of Unicode or, between other letters, of ASCII.
-    distinctive: which keys also count inside words; none if None.
+    distinctive: which keys also count inside words; none if None. hides_spans: the text around a secret is public, so
+    every form of the secret's text is searched for (variants.py); otherwise a secret covers its examples as a whole.
     """
 
     name: str
@@ -222,6 +223,7 @@ class PreparedRule:
     public_names: bool = False
     literal_pass: Literal["text", "words", "ascii words"] | None = None
     distinctive: Callable[[str], bool] | None = None
+    hides_spans: bool = False
 
 
 # For the authors of finders

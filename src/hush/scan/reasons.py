@@ -3,7 +3,8 @@
 reasons.parquet   example, secret, rule, reason, begin, end: at least one row for every pair
 examples.parquet  id, file, row and, with a key, the row's fingerprint
 set_aside.parquet example, rule, reason, begin, end, text: what a rule found and doubts, so that it is no secret
-counts.json       skipped rows of each file, the number of pairs that only copies add, literals in no example
+counts.json       skipped rows of each file, the number of pairs that only copies add, literals in no example, how much
+                  text is secret
 
 Files are read in batches; a query about one example reads only the row groups that may contain it.
 """
@@ -33,6 +34,8 @@ __all__ = [
     "SET_ASIDE_FILE",
     "OwnerFiles",
     "OwnerWriter",
+    "RuleText",
+    "SecretText",
     "SetAside",
     "UnfoundLiterals",
     "temporary_owner",
@@ -86,6 +89,31 @@ class UnfoundLiterals:
         if not self.in_another_case:
             return f"{each}, in upper or lower case"
         return f"{each}; with ignore_case: true, {self.in_another_case:,} of them would be found"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleText:
+    """How many characters are secret by one rule: if it hides examples, and if it hides spans.
+
+    Private: the lengths of secrets. hides: what the rule hides. For a rule that hides examples, other forms of its
+    secrets were not searched for, so ``span`` is then at least so much.
+    """
+
+    rule: str
+    hides: str
+    example: int
+    span: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretText:
+    """How many characters the texts have, how many of them are secret, and how many by each rule. Private."""
+
+    characters: int
+    secret: int
+    rules: tuple[RuleText, ...]
 
 
 @final
@@ -164,9 +192,24 @@ class OwnerFiles:
         """Literals of the rules' lists that are in no example."""
         return tuple(UnfoundLiterals(**entry) for entry in self._counts().get("unfound_literals", ()))
 
-    def write_counts(self, *, skipped: dict[str, int], inherited: int, unfound: Sequence[UnfoundLiterals] = ()) -> None:
+    def secret_text(self) -> SecretText | None:
+        """How much text is secret; None for a scan by an earlier version."""
+        stored = self._counts().get("secret_text")
+        if stored is None:
+            return None
+        return SecretText(**stored | {"rules": tuple(RuleText(**row) for row in stored["rules"])})
+
+    def write_counts(
+        self,
+        *,
+        skipped: dict[str, int],
+        inherited: int,
+        unfound: Sequence[UnfoundLiterals] = (),
+        secret_text: SecretText | None = None,
+    ) -> None:
         """Writes counts.json."""
         counts = {"skipped": skipped, "pairs_from_copies": inherited, "unfound_literals": [*map(asdict, unfound)]}
+        counts |= {"secret_text": None if secret_text is None else asdict(secret_text)}
         (self.folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
 
     def _counts(self) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """The result of a scan: incidence, secrets and reasons, and the folder in which they are saved.
 
 public/incidence.parquet, secrets.parquet   the graph and the protections, input of hush plan
+public/slots.parquet                        where secrets stand, if rules hide spans
 public/summary.json                         counts of what is in them, and their SHA-256
-owner/reasons.parquet, examples.parquet, set_aside.parquet, counts.json, texts.parquet; data.parquet if the examples are
-not the rows of the input (rows were skipped, or files were cut into chunks); readable by the owner alone
+owner/reasons.parquet, examples.parquet, set_aside.parquet, counts.json, texts.parquet; spans.parquet if there are
+slots; data.parquet if the examples are not the rows of the input (rows were skipped, or files were cut into chunks);
+readable by the owner alone
 
-Guarantee: apart from the keyed fingerprint of the data, the public side is a function of the graph, the protections and
+Guarantee: apart from the keyed fingerprints, the public side is a function of the graph, the slots, the protections and
 the public names of rules and secrets. How the graph came about (copies, skipped rows) is not in it.
 """
 
@@ -14,6 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -21,12 +24,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hush.data.parts import Block
 from hush.data.shards import ShardSource
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.scan.reasons import SET_ASIDE_FILE, OwnerFiles, OwnerWriter, SetAside, UnfoundLiterals
 from hush.scan.shard_tasks import keyed_hashes
 from hush.secret_table import Secrets
+from hush.slots import SLOTS_FILE, SPANS_FILE, Slots, Spans, save_spans, spans_in
 from hush.storage import file_digest, record_digest, whole_folder
 
 __all__ = ["Histogram", "Reason", "Scan", "ScannedTexts", "histogram_of", "load_scan", "save_scan"]
@@ -38,10 +43,17 @@ OWNER_FILES = ("reasons.parquet", "examples.parquet", "counts.json")
 DATA_FILE, TEXTS_FILE = "data.parquet", "texts.parquet"
 FORMAT_1_COUNTS = "skipped.json"  # written by the format "hush scan 1"
 KNOWN_FILES = {
-    "public": {*PUBLIC_FILES, "summary.json"},
-    "owner": {*OWNER_FILES, SET_ASIDE_FILE, DATA_FILE, TEXTS_FILE, "review.html", FORMAT_1_COUNTS},
+    "public": {*PUBLIC_FILES, SLOTS_FILE.name, "summary.json"},
+    "owner": {*OWNER_FILES, SPANS_FILE.name, SET_ASIDE_FILE, DATA_FILE, TEXTS_FILE, "review.html", FORMAT_1_COUNTS},
 }
-OWNER_ONLY_FIELDS = ("pairs_from_copies", "skipped", "skipped_by_file", "set_aside", "unfound_literals")  # of a summary
+OWNER_ONLY_FIELDS = (  # of a summary
+    "pairs_from_copies",
+    "skipped",
+    "skipped_by_file",
+    "set_aside",
+    "unfound_literals",
+    "secret_text",
+)
 NUM_LISTED = 10  # secrets and examples listed in a summary
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
@@ -77,6 +89,27 @@ class ScannedTexts:
     copy_key: bytes = field(repr=False)
     text_hash_N: NDArray[np.uint64] = field(repr=False)
 
+    def blocks(self) -> Iterator[Block]:
+        """The examples, read again. Guarantee: they are the scanned texts, or reading them ends with an error."""
+        count, num_examples = 0, len(self.text_hash_N)
+        is_same = True
+        for shard in self.corpus.shards():
+            for block in shard.blocks(self.columns, skip_bad=True):
+                if not len(block):
+                    continue  # only broken rows
+                scanned = self.text_hash_N[count : count + len(block)]
+                is_same = is_same and np.array_equal(keyed_hashes(block.texts, self.copy_key), scanned)
+                count += len(block)
+                if is_same:
+                    yield block
+        if count != num_examples:
+            raise InvalidInput(
+                f"{self.corpus.source} had {num_examples} readable rows when it was scanned and has {count} now; scan "
+                "again"
+            )
+        if not is_same:
+            raise InvalidInput(f"{self.corpus.source} changed while it was scanned; scan again")
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -86,8 +119,10 @@ class Scan:
     rules: name and number of secrets of each rule, in the order of the secrets. skipped: rows that could not be read;
     inherited: pairs that only copies add; unfound: literals in no example, by rule; all three are known to the owner
     only, and 0 or empty without the owner's files.
-    data_fingerprint: of the examples' texts, under the owner's key. owner: the owner's files; None if only the public
-    side is present. data: where to read the texts again, if they must be saved with the scan.
+    data_fingerprint: of the examples' texts, under the owner's key; skeleton_fingerprint: of what is public of each
+    (``Spans.public_rows``), None without a key or without slots. owner: the owner's files; None if only the public side
+    is present. data: where to read the texts again, if they must be saved with the scan. public_slots, owner_spans: the
+    slots, and where they are in the texts; None for either means that there are none, or that the other says it.
     """
 
     incidence: Incidence
@@ -97,8 +132,11 @@ class Scan:
     inherited: int = 0
     unfound: tuple[UnfoundLiterals, ...] = ()
     data_fingerprint: str | None = None
+    skeleton_fingerprint: str | None = None
     owner: OwnerFiles | None = None
     data: ScannedTexts | None = None
+    public_slots: Slots | None = None
+    owner_spans: Spans | None = None
 
     def __post_init__(self) -> None:
         sizes = (self.incidence.num_secrets, len(self.secrets), sum(count for _, count in self.rules))
@@ -107,6 +145,25 @@ class Scan:
                 f"the incidence has {sizes[0]} secrets, the table {sizes[1]} and the rules {sizes[2]}; pass parts of "
                 "the same scan"
             )
+        self.slots.check_against(self.incidence)
+
+    @cached_property
+    def slots(self) -> Slots:
+        """Where secrets stand in the texts of their examples; public."""
+        if self.owner_spans is not None:
+            return self.owner_spans.slots
+        return Slots.none(self.incidence) if self.public_slots is None else self.public_slots
+
+    @cached_property
+    def spans(self) -> Spans:
+        """Where each slot begins and ends; for the owner alone."""
+        if self.owner_spans is not None:
+            return self.owner_spans
+        if len(self.slots):
+            raise InvalidInput(
+                "where the slots are in the texts is in owner/ of a scan, which is missing here; load the whole folder"
+            )
+        return Spans.none(self.incidence)
 
     def why(self, *, example: int | str | None = None, secret: int | str | None = None) -> Iterator[Reason]:
         """The reasons of all pairs, of an example's pairs, of a secret's pairs, or of one pair.
@@ -122,8 +179,8 @@ class Scan:
             for row in batch.to_pylist():
                 yield Reason(secret_id=self.secrets.ids[row["secret"]], **row)
 
-    def spans(self, example: int | str) -> list[Reason]:
-        """The spans of secrets in the example's text, in order; without secrets whose span is unknown."""
+    def spans_of(self, example: int | str) -> list[Reason]:
+        """The found spans of secrets in the example's text, in order; without secrets whose span is unknown."""
         with_span = (reason for reason in self.why(example=example) if reason.has_span)
         return sorted(with_span, key=lambda reason: (reason.begin, reason.end, reason.secret))
 
@@ -139,6 +196,7 @@ class Scan:
             by_file = self.owner.skipped() if self.skipped else {}
             owner_only = {"pairs_from_copies": self.inherited, "skipped": self.skipped, "skipped_by_file": by_file}
             owner_only |= {"set_aside": self._set_aside_by_reason(), "unfound_literals": [*map(asdict, self.unfound)]}
+            owner_only |= {"secret_text": self._secret_text()}
         return {
             "examples": self.incidence.num_examples,
             "examples_with_secrets": int(np.count_nonzero(by_example)),
@@ -159,9 +217,11 @@ class Scan:
                     "secrets_found": int(np.count_nonzero(by_secret[begin:end])),
                     "pairs": int(by_secret[begin:end].sum()),
                 }
+                | ({"examples_with_slots": self._examples_with_slots(begin, end)} if len(self.slots) else {})
                 for name, begin, end in self._ranges()
             ],
             "data_fingerprint": self.data_fingerprint,
+            "skeleton_fingerprint": self.skeleton_fingerprint,
             **owner_only,
         }
 
@@ -180,6 +240,24 @@ class Scan:
             for (rule, why), entries in groups.items()
         ]
         return sorted(rows, key=lambda row: (-row["examples"], -row["texts"], row["rule"], row["why"]))
+
+    def _examples_with_slots(self, begin: int, end: int) -> int:
+        """How many examples have slots of the secrets from ``begin`` to ``end``."""
+        slots = self.slots
+        example_P = np.repeat(slots.example_L, np.diff(slots.offset_L))
+        return len(np.unique(example_P[(slots.secret_P >= begin) & (slots.secret_P < end)]))
+
+    def _secret_text(self) -> dict[str, Any] | None:
+        """Which share of all characters is secret, in all and by rule: if it hides examples, and if it hides spans."""
+        stored = None if self.owner is None else self.owner.secret_text()
+        if stored is None:
+            return None
+        total = max(stored.characters, 1)
+        shares = [
+            {"rule": row.rule, "hides": row.hides, "example": row.example / total, "span": row.span / total}
+            for row in stored.rules
+        ]
+        return {"characters": stored.characters, "share": stored.secret / total, "rules": shares}
 
     def save(self, folder: str | os.PathLike[str], *, also: Callable[[Path], None] | None = None) -> None:
         """Writes the scan as a folder, atomically; an older scan there is replaced.
@@ -277,18 +355,28 @@ def save_scan(scan: Scan, folder: Path, also: Callable[[Path], None] | None) -> 
         scan.incidence.to_parquet(public / "incidence.parquet")
         if scan.owner is None:
             scan.secrets.to_parquet(public / "secrets.parquet")
+            if len(scan.slots):
+                scan.slots.to_parquet(public / SLOTS_FILE.name)
         else:
             owner.mkdir(mode=0o700)
             _save_owner(scan, scan.owner, public, owner)
             if also is not None:
                 also(owner)
+            if len(scan.slots):
+                save_spans(scan.spans, work)
             for path in owner.iterdir():
                 path.chmod(0o600)
         summary = {name: value for name, value in scan.summary().items() if name not in OWNER_ONLY_FIELDS}
-        digests = {name: file_digest(public / name) for name in PUBLIC_FILES}
+        digests = {name: file_digest(public / name) for name in _public_files(public)}
         record = {"format": FORMAT, **summary, "digests": digests}
         record |= {"digest": record_digest(record)}
         (public / "summary.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _public_files(public: Path) -> tuple[str, ...]:
+    """The files of the public side that its summary states the SHA-256 of."""
+    has_slots = (public / SLOTS_FILE.name).is_file()
+    return (*PUBLIC_FILES, SLOTS_FILE.name) if has_slots else PUBLIC_FILES
 
 
 def _save_owner(scan: Scan, files: OwnerFiles, public: Path, owner: Path) -> None:
@@ -298,40 +386,29 @@ def _save_owner(scan: Scan, files: OwnerFiles, public: Path, owner: Path) -> Non
     texts = None if scan.secrets.texts is None else owner / TEXTS_FILE
     scan.secrets.to_parquet(public / "secrets.parquet", texts_path=texts)
     if scan.data is not None:
-        _write_data(scan.data, owner / DATA_FILE, scan.incidence.num_examples)
+        _write_data(scan.data, owner / DATA_FILE)
     elif (files.folder / DATA_FILE).is_file():
         shutil.copyfile(files.folder / DATA_FILE, owner / DATA_FILE)
 
 
-def _write_data(data: ScannedTexts, path: Path, num_examples: int) -> None:
+def _write_data(data: ScannedTexts, path: Path) -> None:
     """Writes the texts of the examples, read again: row i is example i. Guarantee: they are the scanned texts."""
-    count, is_same = 0, True
     with OwnerWriter(path, pa.schema({"text": pa.large_string()}), kind="scan data") as writer:
-        for shard in data.corpus.shards():
-            for block in shard.blocks(data.columns, skip_bad=True):
-                if not len(block):
-                    continue  # only broken rows
-                writer.write({"text": block.texts})
-                scanned = data.text_hash_N[count : count + len(block)]
-                is_same = is_same and np.array_equal(keyed_hashes(block.texts, data.copy_key), scanned)
-                count += len(block)
-    if count != num_examples:
-        raise InvalidInput(
-            f"{data.corpus.source} had {num_examples} readable rows when it was scanned and has {count} now; scan again"
-        )
-    if not is_same:
-        raise InvalidInput(f"{data.corpus.source} changed while it was scanned; scan again")
+        for block in data.blocks():
+            writer.write({"text": block.texts})
 
 
 def load_scan(folder: Path) -> dict[str, Any]:
     """The fields of a Scan; owner is None if the folder owner/ is missing."""
     public, owner = folder / "public", folder / "owner"
     record = _record(public)
-    changed = [name for name in PUBLIC_FILES if _digest_at(public / name) != record["digests"].get(name)]
+    names = dict.fromkeys((*_public_files(public), *record["digests"]))
+    changed = [name for name in names if _digest_at(public / name) != record["digests"].get(name)]
     if changed:
         raise InvalidInput(f"{public}: {', '.join(changed)} changed after the scan was written; scan again")
     has_texts = (owner / TEXTS_FILE).is_file()
     files = OwnerFiles(owner) if owner.is_dir() else None
+    slots = Slots.from_parquet(folder / SLOTS_FILE) if (folder / SLOTS_FILE).is_file() else None
     return {
         "incidence": Incidence.from_parquet(public / "incidence.parquet"),
         "secrets": Secrets.from_parquet(
@@ -342,7 +419,10 @@ def load_scan(folder: Path) -> dict[str, Any]:
         "inherited": 0 if files is None else files.inherited(),
         "unfound": () if files is None else files.unfound(),
         "data_fingerprint": record["data_fingerprint"],
+        "skeleton_fingerprint": record.get("skeleton_fingerprint"),
         "owner": files,
+        "public_slots": slots,
+        "owner_spans": spans_in(folder) if files is not None else None,
     }
 
 

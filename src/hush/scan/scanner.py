@@ -175,7 +175,9 @@ def _words(rule: WordsRule, rules: Rules, _: "Repository | None") -> PreparedRul
     from hush.scan.finders.words import Tokens, Words
 
     finder = Words(documents=rule.documents, ranks=rule.ranks, tokens=Tokens(**rule.tokens.model_dump()))
-    return PreparedRule(name=rule.name, finder=finder, protection=rules.protection(rule))
+    return PreparedRule(
+        name=rule.name, finder=finder, protection=rules.protection(rule), hides_spans=rule.hides == "span"
+    )
 
 
 def _literals(rule: LiteralsRule, rules: Rules, _: "Repository | None") -> PreparedRule:
@@ -183,7 +185,9 @@ def _literals(rule: LiteralsRule, rules: Rules, _: "Repository | None") -> Prepa
 
     if rule.file is None:
         finder = Literals(values=rule.values or (), ignore_case=rule.ignore_case, whole_words=rule.whole_words)
-        return PreparedRule(name=rule.name, finder=finder, protection=rules.protection(rule))
+        return PreparedRule(
+            name=rule.name, finder=finder, protection=rules.protection(rule), hides_spans=rule.hides == "span"
+        )
     listed = read_literals(rules.path(rule.file))
     protections = []
     for literal in listed:
@@ -201,7 +205,7 @@ def _literals(rule: LiteralsRule, rules: Rules, _: "Repository | None") -> Prepa
     )
     if names:
         check_names(listed, whole_words=rule.whole_words)
-    return PreparedRule(name=rule.name, finder=finder, protection=protections[0])
+    return PreparedRule(name=rule.name, finder=finder, protection=protections[0], hides_spans=rule.hides == "span")
 
 
 def _patterns(rule: PatternsRule, rules: Rules, _: "Repository | None") -> PreparedRule:
@@ -213,6 +217,7 @@ def _patterns(rule: PatternsRule, rules: Rules, _: "Repository | None") -> Prepa
         finder=finder,
         protection=rules.protection(rule),
         literal_pass="text" if rule.everywhere and rule.secret == "match" else None,
+        hides_spans=rule.hides == "span",
     )
 
 
@@ -232,6 +237,7 @@ def _credentials(rule: CredentialsRule, rules: Rules, repository: "Repository | 
         protection=protection,
         literal_pass="ascii words" if rule.everywhere else None,
         distinctive=is_distinctive,
+        hides_spans=rule.hides == "span",
     )
 
 
@@ -244,6 +250,7 @@ def _personal_data(rule: PersonalDataRule, rules: Rules, _: "Repository | None")
         finder=PersonalData(entities=rule.entities, language=rule.language, score=rule.score, **model),
         protection=rules.protection(rule),
         literal_pass="words" if rule.everywhere else None,
+        hides_spans=rule.hides == "span",
     )
 
 

@@ -1,9 +1,9 @@
-"""The three tasks that an engine applies to each shard of a corpus: count, find, and search again for found texts.
+"""The tasks that an engine applies to each shard of a corpus: count, find, and search again for found texts.
 
 ``CountTask`` counts for the surveys (word frequencies). ``FindTask`` runs all finders in one reading.
 ``LiteralPassTask`` searches for texts that rules found by context: a pattern with a context or a detector of
 credentials recognises a secret in one example and misses the same text in another, so that text is searched for as a
-literal in all examples.
+literal in all examples. ``VariantPassTask`` searches for all other forms of the secrets of rules that hide spans.
 
 A task is sent once to each worker process and pickled by reference to this module; its results are small. A result
 depends on one shard alone: examples are numbered within the shard.
@@ -11,7 +11,7 @@ Shapes: N examples of the shard, F files of the shard.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
@@ -19,6 +19,7 @@ from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hush.data.parts import Block
@@ -29,14 +30,17 @@ from hush.scan.finders.literals import Literals
 from hush.scan.finders.unicode import bytes_of
 from hush.scan.hits import Finder, Hits, Survey
 from hush.scan.near_copies import Copies
+from hush.scan.normal_form import widened
+from hush.scan.variants import Variants
 
 __all__ = [
     "CountTask",
     "FindTask",
-    "LiteralPassResult",
     "LiteralPassTask",
     "MergedCounts",
+    "SearchResult",
     "ShardResult",
+    "VariantPassTask",
     "keyed_hashes",
 ]
 
@@ -105,8 +109,9 @@ class ShardResult:
 
     hits: for each rule, sorted. file_N, row_N: the file of each example, as an index into the shard's files, and its
     row among the rows that the shard reads of that file. rows_F: rows read of each file, broken ones included;
-    skipped_F: broken rows of each file. text_hash_N: equal for equal texts. fingerprint_N: keyed fingerprints of the
-    rows, if there is a key. ids: of the examples, if a column holds them. signatures: for near copies, if asked for.
+    skipped_F: broken rows of each file. text_hash_N: equal for equal texts. characters_N: of each text. fingerprint_N:
+    keyed fingerprints of the rows, if there is a key. ids: of the examples, if a column holds them. signatures: for
+    near copies, if asked for.
     """
 
     hits: tuple[Hits, ...]
@@ -115,6 +120,7 @@ class ShardResult:
     rows_F: NDArray[np.int64]
     skipped_F: NDArray[np.int64]
     text_hash_N: NDArray[np.uint64]
+    characters_N: NDArray[np.int64]
     fingerprint_N: NDArray[np.uint8] | None
     ids: pa.LargeStringArray | None
     signatures: NDArray[Any] | None
@@ -134,6 +140,7 @@ class FindTask:
 
     columns: all columns that any task of the scan reads. copy_key: drawn for one scan, so that its hashes are useless
     afterwards. id_column: the column with the examples' ids. copies: computes the signatures for near copies.
+    hides_spans: the indices of the finders whose rule hides spans; their hits reach to the ends of words.
     """
 
     finders: tuple[Finder, ...]
@@ -143,10 +150,11 @@ class FindTask:
     id_column: str | None = None
     copies: Copies | None = None
     skip_bad: bool = False
+    hides_spans: frozenset[int] = frozenset()
 
     def __call__(self, shard: ReadableShard) -> ShardResult:
         hits: list[list[tuple[int, Hits]]] = [[] for _ in self.finders]
-        files, rows, hashes, fingerprints, signatures = [], [], [], [], []
+        files, rows, hashes, characters, fingerprints, signatures = [], [], [], [], [], []
         ids: list[pa.Array] = []
         index_of_file = {name: index for index, name in enumerate(shard.files)}
         skipped_F = np.zeros(len(shard.files), dtype=np.int64)
@@ -156,11 +164,13 @@ class FindTask:
                 skipped_F[index_of_file.get(broken.file, 0)] += 1
             if not len(block):
                 continue
-            for finder, hits_of_blocks in zip(self.finders, hits, strict=True):
-                hits_of_blocks.append((examples_before, _checked(finder.find(block), block)))
+            for rule, finder in enumerate(self.finders):
+                found = _checked(finder.find(block), block)
+                hits[rule].append((examples_before, widened(found, block) if rule in self.hides_spans else found))
             files.append(np.zeros(len(block), dtype=np.int64) if block.files is None else block.files)
             rows.append(block.rows)
             hashes.append(keyed_hashes(block.texts, self.copy_key))
+            characters.append(pc.utf8_length(block.texts).to_numpy())
             if self.key is not None:
                 fingerprints.append(_fingerprints(block, self.key))
             if self.id_column is not None:
@@ -176,6 +186,7 @@ class FindTask:
             rows_F=np.bincount(file_N, minlength=len(skipped_F)) + skipped_F,
             skipped_F=skipped_F,
             text_hash_N=_concatenated(hashes, np.uint64),
+            characters_N=_concatenated(characters, np.int64),
             fingerprint_N=None if self.key is None else _concatenated(fingerprints, np.uint8).reshape(-1, LEAF_BYTES),
             ids=None if self.id_column is None else pa.concat_arrays([pa.array([], pa.large_string()), *ids]),
             signatures=np.concatenate(signatures) if signatures else None,
@@ -184,8 +195,8 @@ class FindTask:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class LiteralPassResult:
-    """Hits of the second pass in one shard, for each rule that takes part, and the number of examples read."""
+class SearchResult:
+    """Hits of a later pass in one shard, for each rule that takes part, and the number of examples read."""
 
     hits: tuple[Hits, ...]
     num_examples: int
@@ -196,27 +207,67 @@ class LiteralPassResult:
 class LiteralPassTask:
     """Searches a shard for the texts that rules found in any shard: one list of literals for each rule.
 
-    columns: all columns that any task of the scan reads, so that every task skips the same broken rows.
+    columns: all columns that any task of the scan reads, so that every task skips the same broken rows. hides_spans:
+    the indices of the lists whose rule hides spans; their hits reach to the ends of words.
     """
 
     literals: Sequence[Literals]
     columns: tuple[str, ...]
     skip_bad: bool = False
+    hides_spans: frozenset[int] = frozenset()
 
-    def __call__(self, shard: ReadableShard) -> LiteralPassResult:
-        hits: list[list[tuple[int, Hits]]] = [[] for _ in self.literals]
-        examples_before = 0
-        for block in shard.blocks(self.columns, skip_bad=self.skip_bad):
-            if len(block):
-                for literals, hits_of_blocks in zip(self.literals, hits, strict=True):
-                    if literals.values:
-                        hits_of_blocks.append((examples_before, _with_literal_reason(literals.find(block))))
-                examples_before += len(block)
-        merged = tuple(Hits.merged(hits_of_blocks) for hits_of_blocks in hits)
-        return LiteralPassResult(hits=merged, num_examples=examples_before)
+    def __call__(self, shard: ReadableShard) -> SearchResult:
+        return _searched(shard, self.columns, [*map(self._search, range(len(self.literals)))], skip_bad=self.skip_bad)
+
+    def _search(self, index: int) -> Callable[[Block], Hits] | None:
+        literals = self.literals[index]
+        if not literals.values:
+            return None
+
+        def search(block: Block) -> Hits:
+            found = _with_literal_reason(literals.find(block))
+            return widened(found, block) if index in self.hides_spans else found
+
+        return search
 
     def __repr__(self) -> str:
         return f"LiteralPassTask({len(self.literals)} rules)"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, repr=False)
+class VariantPassTask:
+    """Searches a shard for all forms of the secrets of rules that hide spans; columns as in ``LiteralPassTask``."""
+
+    variants: Sequence[Variants]
+    columns: tuple[str, ...]
+    skip_bad: bool = False
+
+    def __call__(self, shard: ReadableShard) -> SearchResult:
+        searches = [variants.find if variants.keys else None for variants in self.variants]
+        return _searched(shard, self.columns, searches, skip_bad=self.skip_bad)
+
+    def __repr__(self) -> str:
+        return f"VariantPassTask({len(self.variants)} rules)"
+
+
+def _searched(
+    shard: ReadableShard,
+    columns: tuple[str, ...],
+    searches: Sequence[Callable[[Block], Hits] | None],
+    *,
+    skip_bad: bool,
+) -> SearchResult:
+    """The hits of each search in a shard; None finds nothing."""
+    hits: list[list[tuple[int, Hits]]] = [[] for _ in searches]
+    examples_before = 0
+    for block in shard.blocks(columns, skip_bad=skip_bad):
+        if len(block):
+            for search, hits_of_blocks in zip(searches, hits, strict=True):
+                if search is not None:
+                    hits_of_blocks.append((examples_before, search(block)))
+            examples_before += len(block)
+    return SearchResult(hits=tuple(map(Hits.merged, hits)), num_examples=examples_before)
 
 
 def keyed_hashes(texts: pa.LargeStringArray, key: bytes) -> NDArray[np.uint64]:

@@ -61,6 +61,13 @@ def _group(value: object) -> object:
     raise wrong("it is not a group of a pattern; pass its number (0 for the whole match) or its name")
 
 
+def _whole_example(value: object) -> object:
+    if value == "span":
+        raise wrong("a column names the secret, and nothing says where it is in the text; write hides: example")
+    return value
+
+
+Hides = Literal["example", "span"]  # what of an example is secret: all of it, or the text of the secret alone
 Range = Annotated[tuple[Whole, Whole], AfterValidator(_range)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 
@@ -88,6 +95,7 @@ class WordsRule(Model):
     tokens: TokensRule = Field(
         default=TokensRule(), description="a mapping with letters, lower, joiners or skip_formulas"
     )
+    hides: Hides = "example"
     promise: Promise | None = Field(default=None, description=PROMISE)
 
     @model_validator(mode="after")
@@ -106,6 +114,7 @@ class LiteralsRule(Model):
     values: Texts | None = Field(default=None, description="a list of texts, each in quotes")
     ignore_case: bool = Field(default=False, description=YES_OR_NO)
     whole_words: bool = Field(default=False, description=YES_OR_NO)
+    hides: Hides = "example"
     promise: Promise | None = Field(default=None, description=PROMISE)
 
     @model_validator(mode="after")
@@ -126,7 +135,17 @@ class PatternsRule(Model):
     secret: Literal["match", "pattern"] = "match"
     group: Annotated[int | str, BeforeValidator(_group)] = 0
     everywhere: bool = True  # search all examples for the texts that were found in one
+    hides: Hides = "example"
     promise: Promise | None = Field(default=None, description=PROMISE)
+
+    @model_validator(mode="after")
+    def _knows_its_spans(self) -> Self:
+        if self.hides == "span" and self.secret == "pattern":
+            raise wrong(
+                "with secret: pattern the pattern is the secret, and each text that it matches tells about the others; "
+                "a rule that hides spans needs secret: match, or write hides: example"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_group(self) -> Self:
@@ -148,6 +167,7 @@ class CredentialsRule(Model):
     detectors: Texts | None = Field(default=None, description="a list of names of detectors")
     accept: Literal["plausible", "all"] = "plausible"
     everywhere: bool = True  # search all examples for the texts that were found in one
+    hides: Hides = "example"
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 
@@ -161,6 +181,7 @@ class PersonalDataRule(Model):
     score: Real = Field(default=0.5, ge=0.0, le=1.0, description="the least score that counts, a number from 0 to 1")
     model: str | None = Field(default=None, description="the name of a spaCy model")
     everywhere: bool = True  # search all examples for the texts that were found in one
+    hides: Hides = "example"
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 
@@ -174,6 +195,7 @@ class FieldsRule(Model):
         default=None, min_length=1, description="the text that separates several names in a cell"
     )
     public_names: bool = Field(default=False, description=YES_OR_NO)
+    hides: Annotated[Literal["example"], BeforeValidator(_whole_example)] = "example"
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 
