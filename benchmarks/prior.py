@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import tempfile
 import time
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -21,34 +22,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hush import Incidence, Protection, Secrets
-from hush.audit.prior import measure_priors, stated_priors
-from hush.data.parts import Block
-from hush.scan.finders.words import Words
-from hush.slots import Spans, slots_of_spans
-
-RULE = "rare-words"
+from hush.audit.prior import measure_priors, stated_priors_of_scan
+from hush.scan import scan
+from hush.scan.result import Scan
 
 
-def hidden_words(texts: list[str], documents: tuple[int, int], prior: float) -> tuple[Spans, Incidence, Secrets]:
-    """All words in this many texts, hidden as spans."""
-    rule = Words(documents=documents)
-    block = Block(texts=pa.array(texts, pa.large_string()), columns={}, rows=np.arange(len(texts)))
-    finder = rule.finder(rule.count(block))
-    hits = finder.find(block)
-    number = {word: index for index, word in enumerate(finder.words)}
-    secret_H = np.array([number[word] for word in hits.keys])[hits.key_H]
-    incidence = Incidence.from_pairs(hits.example_H, secret_H, num_examples=len(texts), num_secrets=len(finder.words))
-    spans = slots_of_spans(
-        incidence,
-        [RULE],
-        example=hits.example_H,
-        begin=hits.begin_H,
-        end=hits.end_H,
-        rule=np.zeros(len(secret_H), dtype=np.int64),
-        secret=secret_H,
-    )
-    return spans, incidence, Secrets([Protection(prior, 0.5)] * len(finder.words), texts=finder.words)
+def hidden_words(texts: list[str], documents: tuple[int, int], prior: float) -> Scan:
+    """A scan for all words in this many texts, hidden as spans."""
+    rule = {"name": "rare-words", "find": "words", "documents": list(documents), "hides": "span"}
+    rules = {"defaults": {"prior": prior, "ceiling": 0.5}, "rules": [rule]}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "texts.parquet"
+        pq.write_table(pa.table({"text": texts}), path)
+        return scan(path, rules)
 
 
 def main() -> None:
@@ -67,13 +53,20 @@ def main() -> None:
     order = np.random.default_rng(arguments.seed).permutation(len(column))
     texts = column.take(order[: arguments.examples]).to_pylist()
     more = column.take(order[arguments.examples : arguments.examples + arguments.outside]).to_pylist()
-    spans, incidence, secrets = hidden_words(texts, tuple(arguments.documents), arguments.prior)
-    stated = stated_priors(spans, secrets, [(RULE, len(secrets))], bands=frozenset([RULE]))
+    found = hidden_words(texts, tuple(arguments.documents), arguments.prior)
+    stated = stated_priors_of_scan(found)
     results: list[dict[str, Any]] = []
     for outside in ([], more):
         begin = time.perf_counter()
         measured = measure_priors(
-            spans, incidence, texts, secrets, stated, outside=outside, model=arguments.model, seed=arguments.seed
+            found.spans,
+            found.incidence,
+            texts,
+            found.secrets,
+            stated,
+            outside=outside,
+            model=arguments.model,
+            seed=arguments.seed,
         )
         seconds = time.perf_counter() - begin
         for rule in measured.rules:

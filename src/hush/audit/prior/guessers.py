@@ -129,7 +129,8 @@ def _neighbour_scorer(guessing: Guessing) -> Scorer:
         public, position_T[known_T], column_W[token_T[known_T]], num_words, len(guessing.candidates)
     ).tocoo()
     ending_E = ending_C[count_FC.col]
-    by_ending_E = np.asarray(count_FK[count_FC.row, ending_E]).ravel() + ENDING_PSEUDO_COUNT * share_F[count_FC.row]
+    looked_up: Any = count_FK[count_FC.row, ending_E] if len(ending_E) else np.zeros(0)
+    by_ending_E = looked_up + ENDING_PSEUDO_COUNT * share_F[count_FC.row]
     by_ending_E = by_ending_E / (size_K[ending_E] + ENDING_PSEUDO_COUNT)
     lift_FC = sparse.coo_array(
         (np.log1p(count_FC.data / (WORD_PSEUDO_COUNT * by_ending_E)), (count_FC.row, count_FC.col)), count_FC.shape

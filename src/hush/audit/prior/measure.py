@@ -17,13 +17,10 @@ Shapes: S secrets, J secrets of a rule, L slots.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
-from math import inf, nextafter
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hush.arrays import Progress
 from hush.audit.prior.guessers import GUESSERS, Guessing
@@ -36,11 +33,13 @@ from hush.audit.prior.outcomes import (
     run_guessers,
 )
 from hush.audit.prior.public_text import read_public_text
+from hush.audit.prior.stated import StatedPrior
 from hush.audit.statistics import LEVEL, Success, checked_level
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.numbers import rounded_down, rounded_up
 from hush.scan.finders.unicode import caseless
+from hush.scan.rules.promises import prior_among
 from hush.secret_table import Secrets
 from hush.slots import Spans
 
@@ -48,39 +47,15 @@ __all__ = [
     "Guess",
     "MeasuredPriors",
     "RulePrior",
-    "StatedPrior",
     "check_known_priors",
     "check_priors",
     "measure_priors",
-    "stated_priors",
 ]
 
 
 MAX_SECRETS = 2000  # of a rule that are guessed
 MAX_SLOTS = 64  # of a secret that are looked at
 MAX_TEXTS = 50_000  # beside those with slots; and from outside
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StatedPrior:
-    """Secrets of one rule with the same stated prior.
-
-    prior: the largest prior of a secret's points, since a point is about nobody who starts above it. is_band: the
-    rule's candidates are public (the words of a band). values: how many equally likely values public knowledge leaves
-    at most, if it says so: the words of the band, or the values of the format that the promise states.
-    """
-
-    rule: str
-    prior: float
-    secret_J: NDArray[np.int64] = field(repr=False)
-    is_band: bool = False
-    values: int | None = None
-
-    @property
-    def is_below_known(self) -> bool:
-        """Whether the prior is below one in ``values``, compared exactly."""
-        return self.values is not None and Fraction(self.prior) < Fraction(1, self.values)
 
 
 @final
@@ -123,7 +98,7 @@ class RulePrior:
     @property
     def measured(self) -> float:
         """The largest lower limit on the prior, rounded up where it is one in a number of values."""
-        least = 0.0 if self.known is None else nextafter(1 / self.known, inf) if self.known > 1 else 1.0
+        least = 0.0 if self.known is None else prior_among(self.known)
         return max([least, *(guess.lower for guess in self.guesses if guess.is_compared)])
 
     @property
@@ -139,7 +114,7 @@ class RulePrior:
             key=lambda guess: guess.lower,
             default=None,
         )
-        if best is None:
+        if best is None or best.lower < self.measured:
             why = f"one of {self.known:,} values follows from what the rule makes public"
         else:
             hits, runs = best.success.hits, best.success.runs
@@ -161,6 +136,7 @@ class RulePrior:
             "slots": self.slots,
             "guessed": self.guessed,
             "known_values": self.known,
+            "below_known": self.is_below_known,
             "guesses": [
                 {
                     "guesser": guess.guesser,
@@ -191,36 +167,6 @@ class MeasuredPriors:
     @property
     def is_refused(self) -> bool:
         return any(rule.is_refused for rule in self.rules)
-
-
-def stated_priors(
-    spans: Spans,
-    secrets: Secrets,
-    rules: Sequence[tuple[str, int]],
-    *,
-    bands: frozenset[str] = frozenset(),
-    formats: dict[str, int] | None = None,
-) -> tuple[StatedPrior, ...]:
-    """The stated priors of the secrets that have slots, by rule.
-
-    rules: name and number of secrets of each rule, in the order of the secrets, as in a scan. bands: rules about the
-    words of a frequency band. formats: the number of values of the format that a rule's promise states.
-    """
-    if sum(count for _, count in rules) != len(secrets):
-        raise InvalidInput("the rules do not add up to the secrets of the table; pass parts of the same scan")
-    has_slot_S = np.zeros(len(secrets), dtype=bool)
-    has_slot_S[spans.slots.secret_P] = True
-    stated: list[StatedPrior] = []
-    begin = 0
-    for name, count in rules:
-        secret_J = begin + np.flatnonzero(has_slot_S[begin : begin + count])
-        begin += count
-        prior_J = np.array([max(secrets.protections[secret].priors) for secret in secret_J])
-        values = count if name in bands else (formats or {}).get(name)
-        for prior in np.unique(prior_J).tolist():
-            chosen = secret_J[prior_J == prior]
-            stated.append(StatedPrior(rule=name, prior=prior, secret_J=chosen, is_band=name in bands, values=values))
-    return tuple(stated)
 
 
 def check_known_priors(stated: Iterable[StatedPrior]) -> None:
