@@ -7,6 +7,7 @@ game               scan, skeletons, plan and training attacked as a whole, on ma
 models, sequences  language models under audit; the token sequences and prompts that are tried on them
 extraction         greedy and (n, p)-discoverable extraction from causal models; fill_in: the same for masked models
 canaries           planted secrets with known candidates; exposure: their ranks among the candidates
+prior/             how well slots can be guessed without the model: a lower limit on the prior
 verdict            attempts judged against the certified bounds; headline: the verdict in a few sentences
 folders, session   the run under audit and the spans of its secrets; one audit in progress, and its folder
 attacks            the table of attacks: mechanism, extraction (extraction_audit), exposure
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from hush.audit.extraction import discover, extract
     from hush.audit.fill_in import fill_in
     from hush.audit.mechanism import MechanismAttack, attack_mechanism
+    from hush.audit.prior import check_priors, measure_priors
     from hush.audit.reconstruction import attack_runs
     from hush.audit.statistics import Success, exceeded, excess_over_held_out, excess_over_reference, holm_adjusted
     from hush.audit.verdict import Verdict, judge
@@ -36,6 +38,7 @@ __all__ = [
     "attack_mechanism",
     "attack_runs",
     "audit",
+    "check_priors",
     "discover",
     "exceeded",
     "excess_over_held_out",
@@ -44,6 +47,7 @@ __all__ = [
     "fill_in",
     "holm_adjusted",
     "judge",
+    "measure_priors",
     "plant",
 ]
 
@@ -55,6 +59,7 @@ _HOME = {
     "attack_mechanism": "hush.audit.mechanism",
     "attack_runs": "hush.audit.reconstruction",
     "audit": "hush.audit.auditor",
+    "check_priors": "hush.audit.prior",
     "discover": "hush.audit.extraction",
     "exceeded": "hush.audit.statistics",
     "excess_over_held_out": "hush.audit.statistics",
@@ -63,6 +68,7 @@ _HOME = {
     "fill_in": "hush.audit.fill_in",
     "holm_adjusted": "hush.audit.statistics",
     "judge": "hush.audit.verdict",
+    "measure_priors": "hush.audit.prior",
     "plant": "hush.audit.canaries",
 }
 

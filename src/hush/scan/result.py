@@ -41,10 +41,20 @@ FORMAT = "hush scan 2"
 PUBLIC_FILES = ("incidence.parquet", "secrets.parquet")
 OWNER_FILES = ("reasons.parquet", "examples.parquet", "counts.json")
 DATA_FILE, TEXTS_FILE = "data.parquet", "texts.parquet"
+PRIOR_FILE = "prior.json"  # the owner's, written by hush prior
 FORMAT_1_COUNTS = "skipped.json"  # written by the format "hush scan 1"
 KNOWN_FILES = {
     "public": {*PUBLIC_FILES, SLOTS_FILE.name, "summary.json"},
-    "owner": {*OWNER_FILES, SPANS_FILE.name, SET_ASIDE_FILE, DATA_FILE, TEXTS_FILE, "review.html", FORMAT_1_COUNTS},
+    "owner": {
+        *OWNER_FILES,
+        SPANS_FILE.name,
+        SET_ASIDE_FILE,
+        DATA_FILE,
+        TEXTS_FILE,
+        PRIOR_FILE,
+        "review.html",
+        FORMAT_1_COUNTS,
+    },
 }
 OWNER_ONLY_FIELDS = (  # of a summary
     "pairs_from_copies",
