@@ -1,6 +1,8 @@
 """The incidence graph against scipy.sparse, through Parquet, and the laws of its fingerprint."""
 
 import pickle
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -296,3 +298,23 @@ def test_a_stored_graph_is_read_without_sorting_and_pairs_in_another_order_are_s
 
     monkeypatch.setattr(Incidence, "from_pairs", refuse)
     assert Incidence.from_parquet(stored) == incidence
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+def test_reading_a_graph_leaves_no_memory_behind_in_arrow(tmp_path: Path) -> None:
+    entries = 2_000_000
+    secret = np.repeat(np.arange(entries // 100), 100)
+    example = np.random.default_rng(0).integers(0, 1_000_000, entries)
+    graph = Incidence.from_pairs(example, secret, num_examples=1_000_000, num_secrets=entries // 100)
+    graph.to_parquet(tmp_path / "graph.parquet")
+    Incidence.from_pairs([0], [0], num_examples=1, num_secrets=1).to_parquet(tmp_path / "small.parquet")
+    code = """
+import sys, hush
+def resident(): return 4096 * int(open("/proc/self/statm").read().split()[1])
+small = hush.Incidence.from_parquet(sys.argv[1] + "/small.parquet")
+before = resident()
+graph = hush.Incidence.from_parquet(sys.argv[1] + "/graph.parquet")
+print(resident() - before)
+"""
+    shown = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=True, text=True)
+    assert int(shown.stdout) < 5 * (graph.example_of_entry.nbytes + graph.offset_S.nbytes)  # 7 with what Arrow keeps

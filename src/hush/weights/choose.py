@@ -112,15 +112,20 @@ def checked_batch_size(batch_size: float, num_examples: int, *, held_out: int = 
 class Choice:
     """Weights, the rates they give, and the least noise that keeps every promise at these rates.
 
-    ``setting`` is the strength or the noise multiplier for which the weights were chosen; infinite if all are 1.
+    Rates are computed when they are asked for: kept, they would be as large as the weights. ``setting`` is the strength or the noise multiplier for which the weights were chosen; infinite if all are 1.
     """
 
     setting: float
+    batch_size: float
     weight_N: Array
-    rate_N: Array
     gap: float
     calibration: Calibration
     solution: Weights | None
+
+    @property
+    def rate_N(self) -> Array:
+        """Sampling probabilities."""
+        return rates_of(self.weight_N, self.batch_size)
 
     @property
     def kept_fraction(self) -> float:
@@ -322,17 +327,21 @@ class Chooser:
         return self._choice(weights.values, weights.gap, setting, weights)
 
     def _choice(self, weight_N: Array, gap: float, setting: float, solution: Weights | None) -> Choice:
-        rate_N = rates_of(weight_N, self.batch_size)
         calibration = calibrate(
             self.incidence,
             prior=self.prior_SQ,
             ceiling=self.target_SQ,
-            rates=rate_N,
+            rates=rates_of(weight_N, self.batch_size),
             rounds=self.rounds,
             bound=self.bound,
         )
         return Choice(
-            setting=setting, weight_N=weight_N, rate_N=rate_N, gap=gap, calibration=calibration, solution=solution
+            setting=setting,
+            batch_size=self.batch_size,
+            weight_N=weight_N,
+            gap=gap,
+            calibration=calibration,
+            solution=solution,
         )
 
 

@@ -325,7 +325,7 @@ def dual_bound(program: Program, dual_S: Array, price_N: Array) -> float:
 
 
 def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
-    """A feasible point near ``value_N`` (which lies in the box), without slack that some column could use.
+    """``value_N`` (which lies in the box), changed in place to a feasible point without slack that a column could use.
 
     Overfull rows are shrunk, then the columns that are worth their price are raised, then all others. A column without
     room in its turn has none later, so each column has one turn. What rounding leaves too much is scaled away at last.
@@ -337,7 +337,6 @@ def feasible(program: Program, value_N: Array, price_N: Array) -> Array:
     by_row = program.offset_S, program.column_of_entry
     by_column = program.offset_N, program.row_of_entry
     capacity_S, upper_N = program.capacity_S, program.upper_N
-    value_N = value_N.copy()
     load_S = program.loads(value_N)
     shrink_rows(*by_row, *by_column, capacity_S, upper_N, load_S, value_N)
     np.maximum(value_N, 0.0, out=value_N)
@@ -371,4 +370,4 @@ def clipped(values: object, size: int, upper: Array | float) -> Array:
     if array.shape != (size,):
         return np.zeros(size)
     array[~np.isfinite(array)] = 0.0
-    return np.clip(array, 0.0, upper)
+    return np.clip(array, 0.0, upper, out=array)

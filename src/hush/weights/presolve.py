@@ -202,7 +202,7 @@ def unreduced(program: Program) -> Reduction:
     return Reduction(
         program=program,
         original=program,
-        bounding=np.full(n, -1),
+        bounding=np.full(n, -1, dtype=np.int32),
         bounding_N=np.full(n, -1, dtype=np.int32),
         row_S=np.arange(m),
         column_N=np.arange(n, dtype=np.int32),

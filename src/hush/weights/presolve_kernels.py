@@ -178,7 +178,7 @@ def implied_rows(offset_S, column, offset_N, row, capacity_S):
 @compiled
 def least_rows(offset_N, row, capacity_S, total_N):
     """For each column the row of least capacity, or -1 where its own upper bound is below that."""
-    least = np.full(total_N.size, -1, np.int64)
+    least = np.full(total_N.size, -1, np.int32)
     for i in range(total_N.size):
         low = total_N[i]
         for entry in range(offset_N[i], offset_N[i + 1]):

@@ -149,6 +149,43 @@ def test_a_list_that_is_shuffled_in_place_after_it_was_checked_is_refused(keyed:
         trainer.train()
 
 
+class Rows(torch.utils.data.Dataset[dict[str, Any]]):
+    """A dataset of one's own, around a list."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return self.rows[number]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("edit", ["shuffled", "edited"])
+def test_rows_that_a_callback_moves_or_edits_in_place_are_never_trained_on(
+    keyed: hush.Plan, tmp_path: Path, edit: str, wrapped: bool
+) -> None:
+    rows = list(tokenised_rows(strings()))
+
+    class Shuffles(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 2 and edit == "shuffled":
+                rows.reverse()
+            elif state.global_step == 2:
+                rows[:] = [row | {"text": "w1 w2 w3"} for row in rows]
+
+    data: Any = Rows(rows) if wrapped else rows
+    trainer = trained(keyed, tmp_path / "out", data, key=KEY, callbacks=[Shuffles()])
+    with pytest.raises(
+        InvalidInput, match=r"row \d+ of train_dataset is no longer the row that was compared"
+    ) as refused:
+        trainer.train()
+    assert trainer.certificate is None
+    assert not any(line in str(refused.value) for line in strings())
+
+
 @pytest.mark.parametrize("name", ["train_dataset", "data_collator"])
 def test_what_a_callback_replaces_during_training_is_never_trained_on(
     keyed: hush.Plan, tmp_path: Path, name: str

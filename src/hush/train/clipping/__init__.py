@@ -27,12 +27,12 @@ from hush.train.clipping.dry_run import (
     DryRun,
     Misattributed,
     Unattributable,
-    first_line,
     head_agrees,
     random_state,
     recorded,
     set_random_state,
 )
+from hush.train.clipping.failures import described
 from hush.train.clipping.lm_head import Head, find_head
 from hush.train.clipping.norms import (
     UNIT,
@@ -58,7 +58,7 @@ from hush.train.clipping.routes import (
 from hush.train.clipping.sites import attached, find_sites
 from hush.train.distributed import Ranks, is_sharded
 from hush.train.language_models import Loss, logits_and_labels
-from hush.train.probes import without_side_effects
+from hush.train.side_effect_free import without_side_effects
 
 __all__ = ["MARGIN", "Clipped", "Clipper", "ClippingPlan", "LayerRoute"]
 
@@ -413,7 +413,7 @@ class Clipper:
         except FAILURES as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            raise Unattributable(f"the pass over all examples at once fails ({first_line(error)})") from error
+            raise Unattributable(f"the pass over all examples at once fails ({described(error)})") from None
         if not grads:
             raise InvalidInput(
                 f"no trainable parameter ({', '.join(self.names[:3])}) has a part in the losses of this batch; train "
@@ -426,7 +426,7 @@ class Clipper:
             raise InvalidInput(
                 f"{reason}. Such a model can be clipped example by example only, which needs all of its parameters in "
                 "every process: train replicas instead of shards, or freeze these layers"
-            )
+            ) from None
         if not self._warned:
             self._warned = True
             warnings.warn(

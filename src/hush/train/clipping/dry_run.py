@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from hush.errors import InvalidInput
 from hush.train.clipping.attribution import Layout, Shapes, row_layouts
 from hush.train.clipping.data_flow import DataFlow, python_reads
+from hush.train.clipping.failures import described
 from hush.train.clipping.lm_head import Head
 from hush.train.clipping.sites import Mode, Site, Use, as_vmap_fallback, attached
 from hush.train.distributed import Ranks
 from hush.train.language_models import Loss
-from hush.train.probes import without_side_effects
+from hush.train.side_effect_free import without_side_effects
 
 if TYPE_CHECKING:
     from hush.train.clipping.routes import SiteTaps
@@ -36,7 +37,6 @@ __all__ = [
     "Unattributable",
     "Uses",
     "calls_of",
-    "first_line",
     "head_agrees",
     "random_state",
     "recorded",
@@ -116,9 +116,9 @@ class DryRun:
                 if isinstance(error, torch.OutOfMemoryError):
                     raise
                 raise InvalidInput(
-                    f"the loss works for {size} examples and fails for {size + 1} ({first_line(error)}); it must work "
+                    f"the loss works for {size} examples and fails for {size + 1} ({described(error)}); it must work "
                     "for any number of examples, and give one loss for each from that example alone"
-                ) from error
+                ) from None
         layouts = {site.name: _layouts_of(site, plain[site.name], more[site.name], size) for site in sites}
         moved_by = _moved_by(plain, flow.moved(result), flow, more_flow.branches)
         for site in sites:
@@ -128,7 +128,7 @@ class DryRun:
         except FAILURES as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            raise Unattributable(_why_failed(error, plain, size)) from error
+            raise Unattributable(_why_failed(error, plain, size)) from None
         bypassing = [site for site in sites if site.bypassed]
         for site in bypassing:
             as_vmap_fallback(site)
@@ -175,12 +175,7 @@ def _why_failed(error: BaseException, uses: Uses, size: int) -> str:
         if not any(shape[:1] and shape[0] % size == 0 for shape in use.shapes)
     ]
     where = f"; there are {size} examples, and {', '.join(dict.fromkeys(shared[:3]))}" if shared else ""
-    return f"the pass over all examples at once fails ({first_line(error)}){where}"
-
-
-def first_line(error: BaseException) -> str:
-    """Of an error's message; torch appends more, such as where it was raised."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"the pass over all examples at once fails ({described(error)}){where}"
 
 
 def _layouts_of(site: Site, uses: list[Use], more: list[Use], size: int) -> Mapping[tuple[int, ...], Layout]:

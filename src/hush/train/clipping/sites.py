@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 from hush.errors import InvalidInput
 from hush.train.clipping.attribution import Layout, Shapes
 from hush.train.clipping.data_flow import DataFlow
+from hush.train.clipping.failures import described
 from hush.train.clipping.taps import embedding_gradients, embedding_pairs, expanded, linear_gradients, linear_pairs
 
 __all__ = ["Mode", "Site", "Use", "as_vmap_fallback", "attached", "find_sites", "run_vmapped", "twin_of"]
@@ -207,15 +208,14 @@ class Site:
         except (RuntimeError, AssertionError, ValueError) as error:
             if isinstance(error, InvalidInput | torch.OutOfMemoryError):
                 raise
-            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             direct = {id(p) for p in _direct(self.module)}
             names = [name for name in self.parameters if id(self.module.get_parameter(name)) in direct]
             raise InvalidInput(
                 f"module {self.name} ({type(self.module).__name__.removeprefix('Tapped')}) holds trainable parameters "
-                f"of its own ({', '.join(names[:3])}), so it is run for each example by torch.vmap, which fails: "
-                f"{first_line} If it consists of known layers otherwise, freeze these parameters; if not, freeze or "
-                "replace it"
-            ) from error
+                f"of its own ({', '.join(names[:3])}), so it is run for each example by torch.vmap, which fails "
+                f"({described(error)}). If it consists of known layers otherwise, freeze these parameters; if not, "
+                "freeze or replace it"
+            ) from None
 
 
 class _TappedLinear:

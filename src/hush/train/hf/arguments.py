@@ -18,7 +18,7 @@ from hush.data import Corpus
 from hush.data.arrow_readers import DatasetPart
 from hush.data.parts import shown_name
 from hush.errors import InvalidInput
-from hush.keys import DataKey, refuse_other_key
+from hush.keys import LEAF_BYTES, DataKey, refuse_other_key
 from hush.plan import Plan
 from hush.train.cautions import refuse_unlabelled
 from hush.train.hf.collation import MAX_CHECKED, Collate, collated_alone, copied, held_state, refuse_tied
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckedArguments",
+    "CheckedRows",
     "check_collator",
     "check_data",
     "check_key",
@@ -303,11 +304,17 @@ def check_key(plan: Plan, key: DataKey | str | os.PathLike[str] | None) -> DataK
 
 
 def checked_fingerprint(
-    data: Any, plan: Plan, *, key: DataKey | None, column: str, stated: str | None = None
+    data: Any,
+    plan: Plan,
+    *,
+    key: DataKey | None,
+    column: str,
+    stated: str | None = None,
+    rows: "CheckedRows | None" = None,
 ) -> str | None:
     """The keyed fingerprint of the texts, which is the plan's; without a key what the caller states, maybe None.
 
-    Reads every text once.
+    Reads every text once, unless ``rows`` has read them.
     """
     if stated is not None and stated != plan.data_fingerprint:
         raise InvalidInput(
@@ -326,7 +333,7 @@ def checked_fingerprint(
                 setting="train_dataset",
             )
     else:
-        found = key.fingerprint_rows(_texts(data, column))
+        found = key.fingerprint_leaves(rows.leaves if rows else map(key.fingerprint_row, _texts(data, column)))
     if found != plan.data_fingerprint:
         what = "its texts" if isinstance(data, TokenizedTexts) else f"its column {shown_name(column)!r}"
         raise InvalidInput(
@@ -336,9 +343,47 @@ def checked_fingerprint(
     return found
 
 
+@final
+class CheckedRows:
+    """The rows of a dataset whose order Python code can change, such as a list, compared again when they are drawn.
+
+    Keeps the keyed fingerprint of every text, 32 bytes each. Of what the datasets library and ``tokenise`` make, rows
+    cannot be moved in place, and nothing is kept.
+    """
+
+    def __init__(self, data: Any, *, key: DataKey, column: str) -> None:
+        self._key, self._column = key, column
+        self._leaves = b"".join(map(key.fingerprint_row, _texts(data, column)))
+
+    @staticmethod
+    def are_needed(data: Any) -> bool:
+        """Whether rows of these data may be moved in place."""
+        return not isinstance(data, TokenizedTexts) and not _is_of_datasets(data)
+
+    @property
+    def leaves(self) -> Iterator[bytes]:
+        """The fingerprint of every row, as it was when this was made."""
+        return (self._leaves[begin : begin + LEAF_BYTES] for begin in range(0, len(self._leaves), LEAF_BYTES))
+
+    def check(self, number: int, row: Any) -> None:
+        """Refuse a row whose text is no longer that of this number. Errors name rows, never what they hold."""
+        text = _text_of(row, number, self._column)
+        if self._key.fingerprint_row(text) != self._leaves[number * LEAF_BYTES : (number + 1) * LEAF_BYTES]:
+            raise InvalidInput(
+                f"row {number} of train_dataset is no longer the row that was compared with the plan: the data were "
+                "shuffled or edited in place during training; train on the plan's examples, in their order, from the "
+                "first round to the last"
+            )
+
+
+def _is_of_datasets(data: Any) -> bool:
+    """Whether this is a dataset of the datasets library, which is read by column and never changes in place."""
+    return hasattr(data, "with_format") and hasattr(data, "select_columns")
+
+
 def _texts(data: Any, column: str) -> Iterator[str]:
     """The text of every row, in order; errors name rows, never what they hold."""
-    if hasattr(data, "with_format") and hasattr(data, "select_columns"):  # of the datasets library: reads one column
+    if _is_of_datasets(data):
         if column not in data.column_names:
             raise _no_column(data.column_names, column)
         yield from Corpus(
@@ -346,16 +391,19 @@ def _texts(data: Any, column: str) -> Iterator[str]:
         ).texts()
         return
     for number in range(len(data)):
-        row = data[number]
-        if isinstance(row, Mapping) and column not in row:
-            raise _no_column(row, column)
-        text = row[column] if isinstance(row, Mapping) else row
-        if not isinstance(text, str):
-            raise InvalidInput(
-                f"row {number} of train_dataset has a {type(text).__name__} where its text should be; name the column "
-                "of the text with column="
-            )
-        yield text
+        yield _text_of(data[number], number, column)
+
+
+def _text_of(row: Any, number: int, column: str) -> str:
+    if isinstance(row, Mapping) and column not in row:
+        raise _no_column(row, column)
+    text = row[column] if isinstance(row, Mapping) else row
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f"row {number} of train_dataset has a {type(text).__name__} where its text should be; name the column "
+            "of the text with column="
+        )
+    return text
 
 
 def _no_column(columns: Iterable[Any], column: str) -> InvalidInput:

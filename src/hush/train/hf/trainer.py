@@ -38,6 +38,7 @@ from hush.keys import DataKey
 from hush.plan import Plan
 from hush.train.cautions import cautions_before
 from hush.train.hf.arguments import (
+    CheckedRows,
     check_collator,
     check_data,
     check_key,
@@ -317,6 +318,9 @@ class HushTrainer(Trainer):
         # Each row is read by itself: a transform of a dataset sees all rows of one read.
         data, collator = self._checked
         rows = {number: data[number] for number in numbers}
+        if self._checked_rows is not None:
+            for number, row in rows.items():
+                self._checked_rows.check(number, row)
         if self._has_own_collator:
             batch = collator([rows[n] for n in numbers], examples=numbers, round=round, length=examples.length)
         else:
@@ -343,7 +347,17 @@ class HushTrainer(Trainer):
 
     def _fingerprint_of(self, data: Any) -> str | None:
         """The fingerprint that the certificate may state: of the data as they are, or as the caller states it."""
-        return checked_fingerprint(data, self.plan, key=self._key, column=self._column, stated=self._stated_fingerprint)
+        self._checked_rows = None
+        if self._key is not None and CheckedRows.are_needed(data):
+            self._checked_rows = CheckedRows(data, key=self._key, column=self._column)
+        return checked_fingerprint(
+            data,
+            self.plan,
+            key=self._key,
+            column=self._column,
+            stated=self._stated_fingerprint,
+            rows=self._checked_rows,
+        )
 
     @cached_property
     def _takes_mask(self) -> bool:
