@@ -79,6 +79,7 @@ def run_scan(
     skip_bad: bool = False,
     copies: Copies | None = None,
     keep_texts: bool = False,
+    in_chunks: bool = False,
     progress: Progress | None = None,
 ) -> Scan:
     """Which examples of a corpus contain which secrets, by these rules, and why.
@@ -86,7 +87,8 @@ def run_scan(
     key: for the fingerprints of the examples and of the corpus. id_column: the column with the examples' ids; by
     default an id states file and row. skip_bad: count and skip rows that cannot be read. copies: near copies inherit
     each other's secrets; equal texts always do. keep_texts: save the examples' texts with the scan, because examples
-    are not rows of the input (if rows were skipped, texts are always saved). progress: called with the numbers of
+    are not rows of the input (if rows were skipped, texts are always saved). in_chunks: examples are cut from files at
+    line ends, so that a span over several lines does not count as one. progress: called with the numbers of
     finished and of all shard tasks.
 
     Guarantee: every pair of the incidence has a reason. The result does not depend on the engine.
@@ -98,7 +100,7 @@ def run_scan(
     columns = tuple(dict.fromkeys(read_columns + ([] if id_column is None else [id_column])))
     corpus.check_columns(columns)
     literal_pass = [index for index, rule in enumerate(rules) if rule.literal_pass is not None]
-    hides_spans = [index for index, rule in enumerate(rules) if rule.hides_spans]
+    hides_spans = [index for index, rule in enumerate(rules) if rule.hides_spans and rule.keys_are_texts]
     passes = 1 + bool(surveys) + bool(literal_pass) + bool(hides_spans)
     report = _ProgressReport(progress, len(shards) * passes)
     count = CountTask(surveys=surveys, columns=columns, skip_bad=skip_bad)
@@ -114,6 +116,7 @@ def run_scan(
         copies=copies,
         skip_bad=skip_bad,
         hides_spans=frozenset(hides_spans),
+        in_chunks=in_chunks,
     )
 
     def search(task: Callable[[ReadableShard], SearchResult], searched: Sequence[int]) -> None:
@@ -130,11 +133,14 @@ def run_scan(
         literals = [_found_literals(rules[rule], collector, rule) for rule in literal_pass]
         if any(texts.values for texts in literals):
             widened = frozenset(place for place, rule in enumerate(literal_pass) if rule in hides_spans)
-            again = LiteralPassTask(literals=literals, columns=columns, skip_bad=skip_bad, hides_spans=widened)
+            again = LiteralPassTask(
+                literals=literals, columns=columns, skip_bad=skip_bad, hides_spans=widened, in_chunks=in_chunks
+            )
             search(again, literal_pass)
         variants = [Variants(keys=_plausible_keys(collector, rule)) for rule in hides_spans]
         if any(texts.keys for texts in variants):
-            search(VariantPassTask(variants=variants, columns=columns, skip_bad=skip_bad), hides_spans)
+            again = VariantPassTask(variants=variants, columns=columns, skip_bad=skip_bad, in_chunks=in_chunks)
+            search(again, hides_spans)
         unfound = _unfound_literals(finders, rules, collector, count, shards, engine)
     assembled = assemble(collector, rules, owner, copies)
     texts = _scanned_texts(corpus, find, collector)

@@ -215,6 +215,7 @@ class PreparedRule:
     for the found keys, as any "text" or only as whole words, of Unicode or, between other letters, of ASCII.
     distinctive: which keys also count inside words; none if None. hides_spans: the text around a secret is public, so
     every form of the secret's text is searched for (variants.py); otherwise a secret covers its examples as a whole.
+    keys_are_texts: a found key is the text of its secret; the key of a secret project is only its name.
     """
 
     name: str
@@ -224,6 +225,7 @@ class PreparedRule:
     literal_pass: Literal["text", "words", "ascii words"] | None = None
     distinctive: Callable[[str], bool] | None = None
     hides_spans: bool = False
+    keys_are_texts: bool = True
 
 
 # For the authors of finders

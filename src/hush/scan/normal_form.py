@@ -24,7 +24,7 @@ from hush.data.parts import Block
 from hush.scan.finders.unicode import bytes_of, caseless
 from hush.scan.hits import Hits
 
-__all__ = ["Letters", "letters_of", "normal_form", "weight", "widened"]
+__all__ = ["Letters", "letters_of", "normal_form", "weight", "widened", "within_lines"]
 
 
 SEPARATOR, SPACE, HYPHEN, INVISIBLE, LOWER, UPPER, OTHER, DIGIT, UNSPACED = range(9)
@@ -252,3 +252,22 @@ def widened(hits: Hits, block: Block) -> Hits:
         doubtful=frozenset((DOUBTFUL_WORD,)),
     )
     return Hits.merged([(0, hits), (0, added)])
+
+
+def within_lines(hits: Hits, block: Block) -> Hits:
+    """The hits without the spans that hold a line break: their examples are then secret as a whole.
+
+    Files are cut into examples at line ends. If the number of lines of a secret were free, it would move the cuts.
+    """
+    broken_H = np.array(
+        [
+            begin >= 0 and "\n" in block.strings[example][begin:end]
+            for example, begin, end in zip(
+                hits.example_H.tolist(), hits.begin_H.tolist(), hits.end_H.tolist(), strict=True
+            )
+        ],
+        dtype=np.bool_,
+    )
+    if not broken_H.any():
+        return hits
+    return replace(hits, begin_H=np.where(broken_H, -1, hits.begin_H), end_H=np.where(broken_H, -1, hits.end_H))

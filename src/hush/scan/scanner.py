@@ -95,6 +95,7 @@ def scan(
         read_as_data = rules.about_code or kind_of(Path(key)) is not None  # a scan of code reads files of any name
         check_key_apart(Path(key), os.fspath(source), read_as_data=read_as_data)
     if rules.about_code:
+        _refuse_moving_cuts(rules)
         from hush.scan.code.chunks import code_corpus
         from hush.scan.code.spread import CodeSecrets
 
@@ -129,7 +130,19 @@ def scan(
             skip_bad=skip_bad,
             copies=preparation.copies,
             keep_texts=repository is not None,
+            in_chunks=repository is not None,
             progress=progress,
+        )
+
+
+def _refuse_moving_cuts(rules: Rules) -> None:
+    """Refuses spans in chunks of tokens: a secret with more tokens would move every later cut of its file."""
+    hiding = [rule.name for rule in rules.rules if getattr(rule, "hides", None) == "span"]
+    chunks = rules.file.chunks
+    if hiding and chunks is not None and chunks.tokens is not None:
+        raise InvalidInput(
+            f"rule {hiding[0]} hides spans, and the chunks are counted in tokens, so that a longer secret would move "
+            "their borders; cut files by lines, or hide whole examples"
         )
 
 
@@ -278,7 +291,13 @@ def _code(rule: CodeRule, rules: Rules, repository: "Repository | None") -> Prep
     finder = CodeSecrets.of(repository, settings)
     _check_matched(finder.contained.unmatched, rule, settings, repository)
     protection = rules.protection(rule, rule.secrets[0].promise)
-    return PreparedRule(name=rule.name, finder=finder, protection=protection, hides_spans=rule.hides != "file")
+    return PreparedRule(
+        name=rule.name,
+        finder=finder,
+        protection=protection,
+        hides_spans=rule.hides != "file",
+        keys_are_texts=False,
+    )
 
 
 def _check_matched(

@@ -30,7 +30,7 @@ from hush.scan.finders.literals import Literals
 from hush.scan.finders.unicode import bytes_of
 from hush.scan.hits import Finder, Hits, Survey
 from hush.scan.near_copies import Copies
-from hush.scan.normal_form import widened
+from hush.scan.normal_form import widened, within_lines
 from hush.scan.variants import Variants
 
 __all__ = [
@@ -140,7 +140,8 @@ class FindTask:
 
     columns: all columns that any task of the scan reads. copy_key: drawn for one scan, so that its hashes are useless
     afterwards. id_column: the column with the examples' ids. copies: computes the signatures for near copies.
-    hides_spans: the indices of the finders whose rule hides spans; their hits reach to the ends of words.
+    hides_spans: the indices of the finders whose rule hides spans; their hits reach to the ends of words. in_chunks:
+    examples are cut from files at line ends; see ``within_lines``.
     """
 
     finders: tuple[Finder, ...]
@@ -151,6 +152,7 @@ class FindTask:
     copies: Copies | None = None
     skip_bad: bool = False
     hides_spans: frozenset[int] = frozenset()
+    in_chunks: bool = False
 
     def __call__(self, shard: ReadableShard) -> ShardResult:
         hits: list[list[tuple[int, Hits]]] = [[] for _ in self.finders]
@@ -166,7 +168,10 @@ class FindTask:
                 continue
             for rule, finder in enumerate(self.finders):
                 found = _checked(finder.find(block), block)
-                hits[rule].append((examples_before, widened(found, block) if rule in self.hides_spans else found))
+                if rule in self.hides_spans:
+                    found = widened(found, block)
+                    found = within_lines(found, block) if self.in_chunks else found
+                hits[rule].append((examples_before, found))
             files.append(np.zeros(len(block), dtype=np.int64) if block.files is None else block.files)
             rows.append(block.rows)
             hashes.append(keyed_hashes(block.texts, self.copy_key))
@@ -215,6 +220,7 @@ class LiteralPassTask:
     columns: tuple[str, ...]
     skip_bad: bool = False
     hides_spans: frozenset[int] = frozenset()
+    in_chunks: bool = False
 
     def __call__(self, shard: ReadableShard) -> SearchResult:
         return _searched(shard, self.columns, [*map(self._search, range(len(self.literals)))], skip_bad=self.skip_bad)
@@ -226,7 +232,10 @@ class LiteralPassTask:
 
         def search(block: Block) -> Hits:
             found = _with_literal_reason(literals.find(block))
-            return widened(found, block) if index in self.hides_spans else found
+            if index not in self.hides_spans:
+                return found
+            found = widened(found, block)
+            return within_lines(found, block) if self.in_chunks else found
 
         return search
 
@@ -242,9 +251,15 @@ class VariantPassTask:
     variants: Sequence[Variants]
     columns: tuple[str, ...]
     skip_bad: bool = False
+    in_chunks: bool = False
 
     def __call__(self, shard: ReadableShard) -> SearchResult:
-        searches = [variants.find if variants.keys else None for variants in self.variants]
+        def search_for(variants: Variants) -> Callable[[Block], Hits]:
+            if not self.in_chunks:
+                return variants.find
+            return lambda block: within_lines(variants.find(block), block)
+
+        searches = [search_for(variants) if variants.keys else None for variants in self.variants]
         return _searched(shard, self.columns, searches, skip_bad=self.skip_bad)
 
     def __repr__(self) -> str:
