@@ -174,6 +174,7 @@ def other_candidates(texts: list[str], secrets: list[str], rule: dict[str, Any],
         "of_these_changed": float(np.mean(own)),
         "other_examples": len(elsewhere),
         "of_others_changed": float(np.mean(elsewhere)),
+        "others_changed_per_replaced_secret": sum(elsewhere) / len(replaced),
     }
 
 
@@ -263,6 +264,8 @@ def main() -> None:
         "examples_with_secrets": int(np.count_nonzero(found.incidence.secrets_per_example)),
         "examples_with_slots": int(found.slots.has_slots_N.sum()),
         "pairs": found.incidence.num_entries,
+        "examples_per_secret": found.summary()["examples_per_secret"],
+        "examples_with_its_own_word_per_secret": [LEAST, MOST],
         "variant_pass": speed(texts, secrets),
         "hits_per_secret_by_length": hits_by_length(texts, longer),
         "missed_planted_forms": planted_forms(texts, longer, asked.each),
