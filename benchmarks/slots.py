@@ -142,17 +142,15 @@ def other_candidates(texts: list[str], secrets: list[str], rule: dict[str, Any],
     replaced = rng.sample([word for word in secrets if word.isalpha()], len(secrets) // 10)
     candidate = dict(zip(replaced, rng.sample(known, len(replaced)), strict=True))
     before = scanned(texts, rule)
-    text_of = before.secrets.texts or ()
+    text_of: tuple[str, ...] = before.secrets.texts or ()
     changed_texts, of_replaced = list(texts), set[int]()
     for example in np.flatnonzero(before.slots.has_slots_N).tolist():
         text, shift = texts[example], 0
         spans = before.spans.of_example(example)
         for slot, (begin, end) in zip(before.slots.of_example(example), spans, strict=True):
-            words = [
-                text_of[secret] for secret in before.slots.secrets_of(slot).tolist() if text_of[secret] in candidate
-            ]
+            words = [text_of[int(secret)] for secret in before.slots.secrets_of(slot)]
             filling = texts[example][begin:end]
-            for word in words:
+            for word in filter(candidate.__contains__, words):
                 of_replaced.add(example)
                 filling = re.sub(re.escape(word), candidate[word], filling, flags=re.IGNORECASE)
             text = text[: begin + shift] + filling + text[end + shift :]

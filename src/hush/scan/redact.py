@@ -129,7 +129,7 @@ class _Check:
         for name, count in scan.rules:
             self._hidden += range(begin, begin + count) if name in scan.slots.rules else ()
             begin += count
-        texts = scan.secrets.texts or ()
+        texts: tuple[str, ...] = scan.secrets.texts or ()
         self._texts = texts
         self._forms = RemainingForms([texts[secret] for secret in self._hidden])
 
@@ -162,7 +162,7 @@ class _Check:
         """Refuses a text whose slots hold none of their secrets: it is not the one that was scanned."""
         slots = self._scan.slots
         for slot, (begin, end) in zip(slots.of_example(example), self._scan.spans.of_example(example), strict=True):
-            secrets = [self._texts[secret] for secret in slots.secrets_of(slot).tolist()]
+            secrets = [self._texts[int(secret)] for secret in slots.secrets_of(slot).tolist()]
             inside = text[begin:end]
             form = normal_form(inside)
             if end > len(text) or not any(
