@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from hush.arrays import chosen_indices
 from hush.errors import InvalidInput
 from hush.plan import Plan
+from hush.plan.make import public_examples
 from hush.train.clipping import Loss
 from hush.train.distributed import gradients_of
 
@@ -57,7 +58,8 @@ class PublicStream:
         seed: int = 0,
     ) -> None:
         secrets_N = plan.incidence.secrets_per_example
-        without_secrets = np.flatnonzero((secrets_N == 0) & (plan.weights > 0))
+        public = public_examples(plan)
+        without_secrets = public[secrets_N[public] == 0]
         ids = without_secrets if examples is None else chosen_indices("examples", examples, secrets_N.size)
         touched = ids[secrets_N[ids] > 0]
         if touched.size:
