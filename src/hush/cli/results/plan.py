@@ -75,7 +75,7 @@ def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
 
 def show_plan(record: Record, console: Console, *, top: int) -> None:
     """Print the plan as a table, its binding secrets, and the path of the certificate."""
-    examples, batch, scope = record["num_examples"], record["batch_size"], record["scope"]
+    examples, batch, scope = record["num_examples"], record["batch_size"], record.get("scope")
     used_of = f"{examples:,}" if scope is None else f"the {record['num_drawable']:,} with a secret"
     rows = [
         ["noise multiplier", rounded_up(record["noise_multiplier"], 5)],

@@ -168,7 +168,7 @@ def outcome_record(outcome: "Outcome") -> Record:
 def _used(record: Record) -> str:
     """How much of the data is used, and what of it is public."""
     kept, weight = (percent_at_least(record[name], 3) for name in ("kept_fraction", "kept_weight"))
-    if record["scope"] is None:
+    if record.get("scope") is None:
         return f"Used: {kept} of the examples; those with secrets keep {weight} of their weight."
     scope = record["scope"]
     return (
