@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import hush
 from hush.certificate import Certificate
 from hush.keys import DataKey
-from hush.plan.files import FILES, TABLES, create_keys, sign, signature_of
+from hush.plan.files import create_keys, files_of, has_slots, sign, signature_of, tables_of
+from hush.plan.make import make_plan_holding_out
+from hush.slots import Slots, slots_of_spans
 from hush.storage import file_digest, folder_digest, record_digest
 
 Rng = np.random.Generator
@@ -45,17 +47,40 @@ def random_plan(rng: Rng) -> hush.Plan:
     incidence = hush.Incidence.from_pairs(example, np.repeat(np.arange(m), sizes), num_examples=n, num_secrets=m)
     prior = rng.choice(10.0 ** rng.uniform(-10, -1, 2), (m, points))
     ceiling = prior + (1 - prior) * rng.choice(10.0 ** rng.uniform(-3, -0.3, 2), (m, 1))
-    plan = hush.make_plan(
+    scope = random_scope(rng, incidence) if len(example) and rng.random() < 0.4 else {}
+    drawn = np.count_nonzero(incidence.secrets_per_example) if scope else n
+    free = np.flatnonzero(incidence.secrets_per_example == 0)
+    plan = make_plan_holding_out(
         incidence,
+        free[: int(rng.integers(0, 3))] if scope else [],
         prior=prior,
         ceiling=ceiling,
-        batch_size=float(rng.uniform(0.05, 0.6) * n),
+        batch_size=float(rng.uniform(0.05, 0.6) * drawn),
         rounds=int(rng.integers(1, 200)),
         bound=str(rng.choice(["blowup", "renyi", "kl"], p=[0.7, 0.2, 0.1])),
         capacity="accounted" if rng.random() < 0.1 else "none",
         data_fingerprint=DataKey(bytes(32)).fingerprint_rows(["a"]) if rng.random() < 0.5 else None,
+        **scope,
     )
     return replace(plan, noise_scale=0.5) if rng.random() < 0.1 else plan
+
+
+def random_scope(rng: Rng, incidence: hush.Incidence) -> dict[str, Any]:
+    """Slots for the secrets of some examples, and the fingerprint of some skeletons or none."""
+    secret_E = np.repeat(np.arange(incidence.num_secrets), incidence.examples_per_secret)
+    hides_E = (rng.random(incidence.num_examples) < 0.6)[incidence.example_of_entry]
+    begin = rng.integers(0, 50, np.count_nonzero(hides_E))
+    slots = slots_of_spans(
+        incidence,
+        ["names"],
+        example=incidence.example_of_entry[hides_E],
+        begin=begin,
+        end=begin + 2,
+        rule=np.zeros(len(begin), dtype=np.int64),
+        secret=secret_E[hides_E],
+    ).slots
+    keyed = DataKey(bytes(32)).fingerprint_rows(["b"]) if rng.random() < 0.5 else None
+    return {"slots": slots, "skeleton_fingerprint": keyed}
 
 
 def make_case(rng: Rng, folder: Path) -> Case:
@@ -100,7 +125,7 @@ def write_certificate(folder: Path, certificate: Certificate) -> None:
 def seal(plan_folder: Path) -> None:
     """Digests made to fit, as whoever changes a file can."""
     record = json.loads((plan_folder / "plan.json").read_text())
-    record["digests"] = {name: file_digest(plan_folder / name) for name in FILES}
+    record["digests"] = {name: file_digest(plan_folder / name) for name in files_of(slots=has_slots(record))}
     record["digest"] = record_digest(record)
     (plan_folder / "plan.json").write_text(json.dumps(record, indent=2) + "\n")
 
@@ -117,7 +142,7 @@ def flip_byte(rng: Rng, case: Case) -> None:
     content = bytearray(path.read_bytes())
     content[int(rng.integers(len(content)))] ^= int(rng.integers(1, 256))
     path.write_bytes(content)
-    if rng.random() < 0.5 and path.name in FILES and path.parent == case.plan_folder:
+    if rng.random() < 0.5 and path.name in files_of(slots=True) and path.parent == case.plan_folder:
         seal(case.plan_folder)
 
 
@@ -207,7 +232,8 @@ def change_json(rng: Rng, case: Case) -> None:
 
 def change_cell(rng: Rng, case: Case) -> None:
     """One cell, label or column of a table, with digests made to fit."""
-    name = str(rng.choice(list(TABLES)))
+    tables = tables_of(slots=case.plan.slots is not None)
+    name = str(rng.choice(list(tables)))
     path = case.plan_folder / name
     table = pq.read_table(path)
     labels = dict(table.schema.metadata)
@@ -216,11 +242,13 @@ def change_cell(rng: Rng, case: Case) -> None:
     elif rng.random() < 0.1:
         table = table.append_column("true ceiling", pa.array([1e-9] * len(table)))
     elif len(table):
-        column = str(rng.choice(TABLES[name]))
+        column = str(rng.choice(tables[name]))
         values, row = table.column(column).to_pylist(), int(rng.integers(len(table)))
         old = values[row]
         values[row] = [_nudge(rng, old[0]), *old[1:]] if isinstance(old, list) else _nudge(rng, old)
         place = table.schema.get_field_index(column)
+        if name == "slots.parquet" and column == "rule":
+            values[row] = old  # there is one rule only; a name that is not listed cannot be written
         table = table.set_column(place, column, pa.array(values, table.schema.field(column).type))
     pq.write_table(table.replace_schema_metadata(labels), path)
     seal(case.plan_folder)
@@ -268,6 +296,25 @@ def _graph(rng: Rng, plan: hush.Plan) -> dict[str, Any]:
     return {"incidence": hush.Incidence.from_scipy(graph.tocsr())}
 
 
+def _scope(rng: Rng, plan: hush.Plan) -> dict[str, Any]:
+    """Other slots, none, slots where there were none, or other held-out examples."""
+    if plan.slots is None or plan.held_out is None:
+        bearing = plan.incidence.secrets_per_example > 0
+        return random_scope(rng, plan.incidence) | {
+            "held_out": np.flatnonzero(~bearing)[:1],
+            "weights": np.where(bearing, plan.weights, 0.0),
+            "posterior": plan.ceiling,
+        }
+    how = rng.integers(4)
+    if how == 0:
+        return {"slots": replace(plan.slots, place_L=plan.slots.place_L + 1)}
+    if how == 1:
+        return {"slots": Slots.none(plan.incidence)}
+    if how == 2:
+        return {"slots": None, "skeleton_fingerprint": None, "held_out": None}
+    return {"held_out": plan.held_out[1:]}
+
+
 def _binding(rng: Rng, plan: hush.Plan) -> dict[str, Any]:
     listed = set(plan.binding.tolist()) ^ {int(rng.integers(plan.incidence.num_secrets))}
     return {"binding": np.array(sorted(listed), dtype=np.int64)}
@@ -284,13 +331,15 @@ REPLACEMENTS: dict[str, Callable[[Rng, hush.Plan], dict[str, Any]]] = {
     "posteriors": _posteriors,
     "weights": _weights,
     "graph": _graph,
+    "scope": _scope,
     "binding": _binding,
     "bound": lambda rng, plan: {"bound": str(rng.choice(["kl", "renyi", "blowup"]))},
     "ids": lambda _, plan: {"secret_ids": tuple(f"{name}x" for name in plan.secret_ids)},
     "scale": lambda _, plan: {"noise_scale": 1.0 if plan.noise_scale != 1 else 0.5},
     "unproven": lambda rng, _: [
         {"created": "2001-01-01T00:00:00+00:00"}, {"clip_norm": 9.0}, {"weights_gap": 0.5}, {"data_fingerprint": None},
-    ][int(rng.integers(4))],
+        {"skeleton_fingerprint": None},
+    ][int(rng.integers(5))],
 }  # fmt: skip
 
 

@@ -35,14 +35,15 @@ from tampering import TAMPERINGS, Case, Rng, every_file, make_case
 import hush
 from hush.certificate import Certificate
 from hush.plan.carried import OPTIONAL_FILES
-from hush.plan.files import TABLES
+from hush.plan.files import tables_of
 from hush.plan.verify import Verification
+from hush.slots import Slots
 from hush.storage import folder_digest
 
 HERE = Path(__file__).resolve().parent
 ROUNDING = 1e-9  # relative: what another machine may round otherwise
 LARGER_CURVE = 6e-3  # relative: by which points of the curve may be stated too large
-UNPROVEN = ("created", "clip_norm", "weights_gap", "capacity", "data_fingerprint")
+UNPROVEN = ("created", "clip_norm", "weights_gap", "capacity", "data_fingerprint", "skeleton_fingerprint", "held_out")
 OWNERS = {"incidence": "incidence.parquet", "secret_ids": "secrets.parquet: id", "prior": "secrets.parquet: prior",
           "ceiling": "secrets.parquet: ceiling"}  # fmt: skip
 
@@ -87,9 +88,15 @@ def _about_field(name: str, case: Case, plan: hush.Plan, found: Verification, ow
     if "public_key" in own:
         return [f"{name} of the plan changed, and the key did not tell"]
     if name in UNPROVEN:
-        proven = getattr(plan, name) in (None, "none")
+        value = getattr(plan, name)
+        proven = value is None or (name == "capacity" and value == "none")
         said = proven or any(line.startswith(f"plan.json: {name} ") for line in found.unproven)
         return [] if said else [f"{name} changed and is not listed"]
+    if name == "slots":
+        listed = plan.slots is None or any(line.startswith("slots.parquet: ") for line in found.unproven)
+        return (
+            [] if listed and "slots" not in own else ["slots changed, though the owner's were given or are not listed"]
+        )
     if name in OWNERS:
         given = "incidence" in own if name == "incidence" else "secrets" in own
         listed = any(line.startswith(OWNERS[name]) for line in found.unproven)
@@ -122,7 +129,7 @@ def _about_file(name: Path, case: Case, original: Path, found: Verification, own
         named = json.loads((case.root / "certificate.json").read_text())["fingerprints"]["model"]
         fits = named == folder_digest(case.root / "model")
         return [] if fits and "public_key" not in own else [f"{name} changed, and the key did not tell"]
-    if inside[0] in ("plan.json", *TABLES):
+    if inside[0] in ("plan.json", *tables_of(slots=True)):
         return []  # their fields were compared, and what else they hold is listed or of no effect
     if inside[0] in ("certificate.json", "certificate.md"):
         return _about_certificate(name, case, original, own)
@@ -139,12 +146,13 @@ def _about_certificate(name: Path, case: Case, original: Path, own: dict[str, An
     after = json.loads((case.root / name).read_text())
     plan = hush.Plan.load(case.plan_folder)
     trained = after.get("trained_parameters")  # listed as stated, not proven; what follows from it is
-    planned = (plan.run_certificate(trained) if case.released else plan.certificate).to_dict()
-    if case.released and not (plan.posterior_of_run(trained) <= plan.ceiling).all():
+    planned = (plan.certificate if trained is None else plan.run_certificate(trained)).to_dict()
+    if trained is not None and not (plan.posterior_of_run(trained) <= plan.ceiling).all():
         return [f"{name}: a ceiling is passed"]
     problems: list[str] = []
-    for field in before:
-        allowed = after[field] == before[field] or json.loads(json.dumps(planned[field])) == after[field]
+    for field in before | after:
+        stated, expected = after.get(field), json.loads(json.dumps(planned.get(field)))
+        allowed = stated in (before.get(field), expected)
         if field == "curve" and planned[field].keys() == after[field].keys():
             points = [pair for key in planned[field]
                       for pair in zip(planned[field][key], after[field][key], strict=True)]  # fmt: skip
@@ -152,7 +160,7 @@ def _about_certificate(name: Path, case: Case, original: Path, own: dict[str, An
         if field == "marks":  # a run may add one
             allowed |= after[field][: len(planned[field])] == list(planned[field])
         if field == "fingerprints":  # a run need not name the data, and names its model
-            free = {"model", "data (keyed)"}
+            free = {"model", "data (keyed)", "skeletons (keyed)"}
             allowed |= all(planned[field].get(key) == value for key, value in after[field].items() if key not in free)
         if not allowed and field != "versions":
             problems.append(f"{name}: {field} changed")
@@ -197,7 +205,8 @@ def _tampered(rng: Rng, case: Case, original: Path) -> tuple[str, bool, list[str
     if signed and rng.random() < 0.5:
         own["public_key"] = case.public_key
     if rng.random() < 0.3:
-        own |= {"incidence": case.plan.incidence, "secrets": case.secrets}
+        slots = Slots.none(case.plan.incidence) if case.plan.slots is None else case.plan.slots
+        own |= {"incidence": case.plan.incidence, "secrets": case.secrets, "slots": slots}
     found = hush.verify(case.root, **own)  # whatever the folder holds, it answers
     return kind, found.passed, objections(case, original, found, own) if found.passed else []
 

@@ -95,7 +95,7 @@ def unproven(
     for name, value in record.items():
         nothing = value is None or (name == "capacity" and value == "none")  # which a check proves
         if name not in PROVEN["plan.json"] and not nothing:
-            stated = counted(len(value), "example") if name == "held_out" else repr(value)
+            stated = counted(len(value), "example") if isinstance(value, list) else repr(value)  # held_out
             lines.append(f"plan.json: {name} {stated}, {REASONS['plan.json'].get(name, UNKNOWN)}")
     for file, columns in tables_of(slots=has_slots(record)).items():
         left = [] if file in compared else [name for name in columns if name not in PROVEN[file]]
