@@ -1,8 +1,8 @@
 """The certificate of a plan: what it promises, under which assumptions, and what it does not cover.
 
-It is written for people (Markdown) and for programs (JSON). It holds numbers, ids, fingerprints of public content and a
-keyed fingerprint of the data; never the text of a secret, the draw or the noise. Its sentences are part of the format
-of a plan: changing one needs a new minor version (``hush.plan.files.MINOR``).
+It is written for people (Markdown) and for programs (JSON). It holds numbers, ids, fingerprints of public content and
+keyed fingerprints of the data and of skeletons; never the text of a secret, the draw or the noise. Its sentences are
+part of the format of a plan: changing one needs a new minor version (``hush.plan.files.MINOR``).
 """
 
 from collections.abc import Callable, Mapping
@@ -12,13 +12,32 @@ from typing import Any, Self, final
 from hush.errors import InvalidInput
 from hush.numbers import counted, is_number, rounded_down, rounded_up
 
-__all__ = ["ASSUMPTIONS", "DATA_FINGERPRINT", "NOT_COVERED", "Certificate"]
+__all__ = [
+    "ASSUMPTIONS",
+    "DATA_FINGERPRINT",
+    "NOT_COVERED",
+    "SKELETON_FINGERPRINT",
+    "SLOTS_NOT_COVERED",
+    "SLOT_ASSUMPTIONS",
+    "Certificate",
+]
 
 
-DATA_FINGERPRINT = "data (keyed)"  # the only fingerprint of private content: it reveals nothing without the owner's key
+# The fingerprints of private content: they reveal nothing without the owner's key.
+DATA_FINGERPRINT = "data (keyed)"
+SKELETON_FINGERPRINT = "skeletons (keyed)"
 
 OF_A_RUN = ("trained_parameters", "sampling_error")  # what the certificate of a plan does not state
+WITH_SLOTS = ("scope",)  # what the certificate of a plan without slots does not state
 
+SCOPE = (
+    "slots",
+    "examples_with_slots",
+    "whole_examples",
+    "secrets_in_slots",
+    "secrets_in_whole_examples",
+    "secrets_in_both",
+)
 EXTREMES = ("largest_prior", "smallest_ceiling", "largest_ceiling", "largest_share_of_ceiling")
 
 ASSUMPTIONS = (
@@ -45,6 +64,28 @@ NOT_COVERED = (
     "A tokenizer, vocabulary or preprocessing fitted on text that contains the secrets.",
 )
 
+# What a plan with slots adds to both lists.
+
+SLOT_ASSUMPTIONS = (
+    "In an example with slots the promise about a secret is about the text inside its slots, given that everything "
+    "outside them stays the same, and so do the slots: how many there are, where they stand, which rule found them and "
+    "which secrets they belong to. The promise is conditional on the slots.",
+    "The prior of a secret holds given the graph, the slots, the rules and all skeletons together: the skeleton of an "
+    "example is its text with a placeholder in each slot, and the graph links the slots of a secret across examples.",
+    "In an example with slots every occurrence of its secrets lies in a slot; the finders are trusted for that.",
+    "A drawn example with slots may contribute a part of its gradient: that of the loss at its slots, or the "
+    "difference from the gradient of its skeleton. This part is clipped as a whole.",
+    "What is public, that is skeletons and examples without a secret, is learnt with randomness that is independent of "
+    "the private draw, and by steps that do not depend on the text inside any slot.",
+)
+
+SLOTS_NOT_COVERED = (
+    "The text outside the slots: skeletons are learnt without clipping or noise and may be extracted from the model.",
+    "Texts that an adversary has elsewhere: blanking a word in such a text reveals the word.",
+    "What the slots tell, as the graph does: which texts hold a secret and where, and that a string which a skeleton "
+    "still shows is not one of the secrets.",
+)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +95,8 @@ class Certificate:
     num_found counts the secrets in some example, num_secrets all that are listed. binding names the first of
     num_binding secrets; curve holds, for a few of them, posteriors from other priors. The certificate of a run states
     how many parameters were trained and what computed draws and noise add to any posterior; its numbers include that.
-    That of a plan states neither.
+    That of a plan states neither. scope, only with slots, counts the secrets whose promise is about the text in slots,
+    about whole examples, or about both, and the slots and examples that this is about.
     """
 
     noise_multiplier: float
@@ -78,6 +120,7 @@ class Certificate:
     marks: tuple[str, ...] = ()
     trained_parameters: int | None = None
     sampling_error: float | None = None
+    scope: Mapping[str, int] | None = None
     assumptions: tuple[str, ...] = field(default=ASSUMPTIONS)
     not_covered: tuple[str, ...] = field(default=NOT_COVERED)
 
@@ -87,7 +130,7 @@ class Certificate:
         return not self.marks
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; what only a run states is left out for a plan."""
+        """Plain data for JSON; what only a run states is left out for a plan, and the scope without slots."""
         stated = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {name: _plain(value) for name, value in stated.items() if value is not None}
 
@@ -98,7 +141,7 @@ class Certificate:
         if not isinstance(data, Mapping):
             raise InvalidInput("the certificate is not a JSON object; pass one that hush wrote")
         data = {"num_found": data.get("num_secrets"), **data}  # hush 0.1.0 did not tell the two apart
-        missing = [name for name in known if name not in data and name not in OF_A_RUN]
+        missing = [name for name in known if name not in data and name not in (*OF_A_RUN, *WITH_SLOTS)]
         if missing:
             raise InvalidInput(f"the certificate lacks {missing}; pass one that hush wrote")
         values: dict[str, Any] = {name: data[name] for name in known if name in data}
@@ -112,7 +155,7 @@ class Certificate:
 
     def to_markdown(self) -> str:
         """For people to read and sign; every bound is rounded to the safe side."""
-        parts = [self._title(), self._promise(), self._curves()]
+        parts = [self._title(), self._promise(), *self._scope(), self._curves()]
         parts += ["## Under these assumptions\n", *(f"- {line}" for line in self.assumptions), ""]
         parts += ["## What is not covered\n", *(f"- {line}" for line in self.not_covered), ""]
         parts += ["## Provenance\n", f"- created {self.created}"]
@@ -144,6 +187,9 @@ class Certificate:
         more = self.num_binding - len(self.binding)
         names = [_escaped(name) for name in self.binding] + ([f"and {more:,} more"] if more > 0 else [])
         examples = counted(self.num_examples, "example")
+        if self.scope is not None:
+            drawn = self.scope["examples_with_slots"] + self.scope["whole_examples"]
+            examples = "the one example with a secret" if drawn == 1 else f"the {drawn:,} examples with a secret"
         return (
             f"## The promise\n\n{promise}\n\n"
             f"- noise multiplier {self.noise_multiplier!r}, {counted(self.rounds, 'round')}, "
@@ -153,6 +199,23 @@ class Certificate:
             f"- binding, those that about 1 % less noise would break: {', '.join(names) or 'none'}\n"
             f"{self._sampling()}"
         )
+
+    def _scope(self) -> list[str]:
+        """What each promise covers, in a plan with slots."""
+        if self.scope is None:
+            return []
+        count = {name: int(value) for name, value in self.scope.items()}
+        free = self.num_examples - count["examples_with_slots"] - count["whole_examples"]
+        return [
+            "## What is secret\n",
+            f"Secret is the text inside {counted(count['slots'], 'slot')} in "
+            f"{counted(count['examples_with_slots'], 'example')}, and the whole text of "
+            f"{counted(count['whole_examples'], 'other example')}. Public are the text around the slots and "
+            f"{counted(free, 'example')} without a secret. The promise covers\n",
+            f"- the text in slots only: {counted(count['secrets_in_slots'], 'secret')}",
+            f"- whole examples only: {counted(count['secrets_in_whole_examples'], 'secret')}",
+            f"- both, in different examples: {counted(count['secrets_in_both'], 'secret')}\n",
+        ]
 
     def _sampling(self) -> str:
         if self.sampling_error is None or self.trained_parameters is None:
@@ -193,6 +256,10 @@ def _are_extremes(value: object) -> bool:
     return isinstance(value, dict) and set(value) == set(EXTREMES) and all(map(is_number, value.values()))
 
 
+def _is_scope(value: object) -> bool:
+    return isinstance(value, dict) and set(value) == set(SCOPE) and all(_is_whole(n) and n >= 0 for n in value.values())
+
+
 def _are_curves(value: object) -> bool:
     """Points of two numbers each, the same number of points for every secret: rows of one table."""
     if not isinstance(value, dict) or not all(isinstance(points, list) for points in value.values()):
@@ -213,6 +280,7 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {  # the check of each field as r
     **dict.fromkeys(("binding", "marks", "assumptions", "not_covered"), _are_texts),
     **dict.fromkeys(("fingerprints", "versions"), _are_named_texts),
     "strictest": _are_extremes,
+    "scope": _is_scope,
     "curve": _are_curves,
 }
 

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import hush
+from hush.slots import Slots, slots_of_spans
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,18 @@ def graph(rng: np.random.Generator, num_examples: int, sizes: list[int]) -> hush
     example = np.concatenate([*lists, np.empty(0)]).astype(np.int64)
     secret = np.repeat(np.arange(len(sizes)), sizes)
     return hush.Incidence.from_pairs(example, secret, num_examples=num_examples, num_secrets=len(sizes))
+
+
+def some_slots(rng: np.random.Generator, incidence: hush.Incidence, *, share: float = 0.6) -> Slots:
+    """Slots for the secrets of about this share of the examples with a secret; some secrets share a slot."""
+    secret_E = np.repeat(np.arange(incidence.num_secrets), incidence.examples_per_secret)
+    hides_E = (rng.random(incidence.num_examples) < share)[incidence.example_of_entry]
+    example, secret = incidence.example_of_entry[hides_E], secret_E[hides_E]
+    begin = rng.integers(0, 60, len(example))
+    return slots_of_spans(
+        incidence, ["names", "words"], example=example, begin=begin, end=begin + rng.integers(1, 9, len(example)),
+        rule=rng.integers(0, 2, len(example)), secret=secret,
+    ).slots  # fmt: skip
 
 
 def office() -> Instance:

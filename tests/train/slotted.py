@@ -27,15 +27,22 @@ def made_tokenizer(kind: str, *, special: bool) -> Any:
     """A small tokenizer of this kind, trained on TEXTS; special: whether it puts tokens around every text."""
     common = {"special_tokens": SPECIAL, "show_progress": False}
     if kind == "bytes":
-        inner, trainer = Tokenizer(models.BPE()), trainers.BpeTrainer(
-            vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **common
+        inner, trainer = (
+            Tokenizer(models.BPE()),
+            trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **common),
         )
         inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     elif kind == "wordpiece":
-        inner, trainer = Tokenizer(models.WordPiece(unk_token="[UNK]")), trainers.WordPieceTrainer(vocab_size=200, **common)
+        inner, trainer = (
+            Tokenizer(models.WordPiece(unk_token="[UNK]")),
+            trainers.WordPieceTrainer(vocab_size=200, **common),
+        )
         inner.normalizer, inner.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     else:
-        inner, trainer = Tokenizer(models.Unigram()), trainers.UnigramTrainer(vocab_size=120, unk_token="[UNK]", **common)
+        inner, trainer = (
+            Tokenizer(models.Unigram()),
+            trainers.UnigramTrainer(vocab_size=120, unk_token="[UNK]", **common),
+        )
         inner.normalizer, inner.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
     inner.train_from_iterator(TEXTS * 3, trainer)
     if special:
@@ -45,7 +52,9 @@ def made_tokenizer(kind: str, *, special: bool) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=inner, cls_token="[CLS]", sep_token="[SEP]", **names)
 
 
-def filled(pieces: Sequence[Sequence[str]], fillings: Sequence[Sequence[str]]) -> tuple[list[str], dict[str, list[int]]]:
+def filled(
+    pieces: Sequence[Sequence[str]], fillings: Sequence[Sequence[str]]
+) -> tuple[list[str], dict[str, list[int]]]:
     """Texts of which piece k is followed by filling k, and where the fillings are; one secret for each filling."""
     texts, columns = list[str](), {"example": [], "begin": [], "end": [], "rule": [], "secret": []}
     for example, (parts, secrets) in enumerate(zip(pieces, fillings, strict=True)):
@@ -66,9 +75,7 @@ def slot_plan(
     secrets = max(columns["secret"], default=-1) + 1
     pairs = [*zip(columns["example"], columns["secret"], strict=True), *((example, secrets) for example in whole)]
     examples, ids = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    graph = Incidence.from_pairs(
-        examples, ids, num_examples=len(texts), num_secrets=secrets + bool(whole)
-    )
+    graph = Incidence.from_pairs(examples, ids, num_examples=len(texts), num_secrets=secrets + bool(whole))
     spans = slots_of_spans(graph, RULES, **columns)
     drawn = np.count_nonzero(graph.secrets_per_example)
     settings = {"prior": 1e-4, "ceiling": 0.5, "batch_size": drawn / 2, "rounds": 3, "capacity": "none"} | more

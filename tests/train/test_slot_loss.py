@@ -57,7 +57,10 @@ def test_clipped_sums_of_differences_are_those_of_one_example_at_a_time(name: st
     norms = list[float]()
     for row in range(4):  # two forward passes of two texts, each alone
         sides = [{key: value[row : row + 1, side] for key, value in batch.items()} for side in (0, 1)]
-        counts = [int((side["labels"][:, 1:] if plain is causal_lm_loss else side["labels"]).ne(IGNORED).sum()) for side in sides]
+        counts = [
+            int((side["labels"][:, 1:] if plain is causal_lm_loss else side["labels"]).ne(IGNORED).sum())
+            for side in sides
+        ]
         difference = plain(model, sides[0]) - plain(model, sides[1]) * counts[1] / max(counts[0], 1)
         grads = torch.autograd.grad(difference.sum(), list(named.values()), allow_unused=True)
         found = {key: torch.zeros_like(p) if g is None else g for (key, p), g in zip(named.items(), grads, strict=True)}
@@ -102,7 +105,12 @@ def test_masks_of_a_text_and_its_skeleton_agree_on_public_tokens() -> None:
     places = np.arange(40)
     places[12:] -= 1
     places[10:12] += 100
-    skeleton = {"input_ids": np.arange(20, 59), "labels": np.arange(20, 59), "in_slot": np.zeros(39), "places": np.arange(39)}
+    skeleton = {
+        "input_ids": np.arange(20, 59),
+        "labels": np.arange(20, 59),
+        "in_slot": np.zeros(39),
+        "places": np.arange(39),
+    }
     collate = MaskedCollator(length=40, padding=0, mask=1, vocabulary=99)
     batch = collate([row | {"in_slot": in_slot, "places": places, "skeleton": skeleton}], examples=[3], round=5)
     full, short = (batch["labels"][0, side] != IGNORED for side in (0, 1))

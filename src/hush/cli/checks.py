@@ -7,10 +7,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hush.cli.options import TextUnit
 from hush.console import counted
 from hush.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from hush.incidence import Incidence
+    from hush.slots import Slots
 
 __all__ = [
     "check_folder_free",
@@ -22,6 +27,7 @@ __all__ = [
     "missing_library_explained",
     "quiet_libraries",
     "read_data_fingerprint",
+    "read_slots",
 ]
 
 
@@ -108,6 +114,33 @@ def check_scanned(incidence: Path, fingerprint: str | None) -> None:
         f"{incidence} was not scanned from --data: a text, the order or the column differs, so it would assign secrets "
         "to wrong examples; pass the scanned data with the same --column and --unit, or scan again"
     )
+
+
+def read_slots(
+    incidence: Path,
+    graph: "Incidence",
+    *,
+    data: str | None = None,
+    key: Path | None = None,
+    column: str | None = None,
+    unit: TextUnit | None = None,
+) -> "tuple[Slots | None, str | None]":
+    """The slots beside an incidence file, and the keyed fingerprint of the skeletons, as stated or of the data."""
+    from hush.data import read_corpus
+    from hush.keys import DataKey
+    from hush.scan.result import scanned_slots
+    from hush.slots import SPANS_FILE, Spans
+
+    slots, skeletons = scanned_slots(incidence)
+    if slots is None:
+        return None, None
+    slots.check_against(graph)
+    path = incidence.parent.parent / SPANS_FILE
+    if skeletons is None and data is not None and key is not None and path.is_file():
+        corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
+        rows = Spans.from_parquet(path, slots).public_rows(graph, corpus.texts())
+        skeletons = DataKey.load(key).fingerprint_rows(rows)
+    return slots, skeletons
 
 
 def check_model(name: str, option: str) -> None:

@@ -1,6 +1,7 @@
 """The commands ``hush plan`` (rates and noise that keep every promise) and ``hush frontier`` (data against noise)."""
 
 import time
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hush.cli.checks import check_scanned, read_data_fingerprint
+from hush.cli.checks import check_scanned, read_data_fingerprint, read_slots
 from hush.cli.messages import working
 from hush.cli.options import (
     DATA_PANEL,
@@ -117,6 +118,9 @@ def plan(
     least noise at which examples with secrets keep 90 % of their weight. Exit code 1 means that no plan exists; the
     message says what would help.
 
+    If the scan hides spans, its slots are part of the plan: the promises are about the text in them, only examples with
+    a secret are drawn, and --batch-size counts these alone.
+
     Example: `hush plan found/public/incidence.parquet --secrets found/public/secrets.parquet --data mail.jsonl
     --key my.key --batch-size 16 --rounds 50 --output my-plan`
     """
@@ -137,20 +141,26 @@ def plan(
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
     settings = settings_from(PlanSettings, options, rounds=promises.rounds)
     held_out = choose_held_out(promises.incidence, settings.hold_out)
-    checked_batch_size(settings.batch_size, promises.incidence.num_examples, held_out=held_out.size)
+    graph = promises.incidence
+    slots, _ = read_slots(incidence, graph)
+    bearing = None if slots is None else int((graph.secrets_per_example > 0).sum())
+    checked_batch_size(settings.batch_size, graph.num_examples, held_out=held_out.size, bearing=bearing)
     with working("Reading the data"):
-        fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=promises.incidence.num_examples)
+        fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=graph.num_examples)
         check_scanned(incidence, fingerprint)
+        slots, skeletons = read_slots(incidence, graph, data=data, key=key, column=column, unit=unit)
     begin = time.perf_counter()
     with working("Planning") as progress, secrets_named_by_id(promises.ids):
         made = make_plan_holding_out(
-            promises.incidence,
+            graph,
             held_out,
             prior=promises.prior,
             ceiling=promises.ceiling,
             **settings.arguments,
             secret_ids=promises.ids,
             data_fingerprint=fingerprint,
+            slots=slots,
+            skeleton_fingerprint=skeletons,
             progress=progress,
         )
     with working("Writing the plan"):
@@ -196,7 +206,7 @@ def frontier(
 
     Sweeps from all the data down to little of it; every row states the noise that it needs, which is proven. A star
     marks the row with the least noise that keeps 90 % of the weight of examples with secrets. `hush plan` also searches
-    between the rows.
+    between the rows. If the scan hides spans, only examples with a secret are drawn, and the rows count these alone.
 
     Example: `hush frontier found/public/incidence.parquet --secrets found/public/secrets.parquet --batch-size 16
     --rounds 50 --plot frontier.html --output frontier.json`
@@ -219,6 +229,10 @@ def frontier(
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
     # Each row has a noise and a strength of its own, so of a plan's settings only these three are stated here.
     settings = settings_from(PlanSettings, options, rounds=promises.rounds, capacity="accounted")
+    if read_slots(incidence, promises.incidence)[0] is not None:
+        bearing_N = promises.incidence.secrets_per_example > 0
+        checked_batch_size(settings.batch_size, len(bearing_N), bearing=int(bearing_N.sum()))
+        promises = replace(promises, incidence=promises.incidence.select(examples=bearing_N))
     checked_batch_size(settings.batch_size, promises.incidence.num_examples)
     kinds: list[tuple[Capacity, Bound]] = [("accounted", "blowup"), ("paper", "blowup"), ("paper", "kl")]
     if capacity is not FrontierCapacity.all:

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from hush.cli.checks import read_slots
 from hush.cli.messages import working
 from hush.cli.options import ForceOption, JsonOption, PlanOfRunOption, ShowTextOption, flag, settings_from
 from hush.errors import InvalidInput
@@ -28,7 +29,8 @@ def verify(
         Path | None, typer.Option(help="Also check the signature of the plan or run with this PEM key.")
     ] = None,
     incidence: Annotated[
-        Path | None, typer.Option(help="Also check that the plan was made for this graph (Parquet or JSON).")
+        Path | None,
+        typer.Option(help="Also check that the plan was made for this graph (Parquet or JSON), and its scan's slots."),
     ] = None,
     secrets: Annotated[
         Path | None, typer.Option(help="Also check that the plan promises what this table of secrets states.")
@@ -48,13 +50,21 @@ def verify(
     from hush.cli.results.accounting import print_json
     from hush.cli.results.verify import show_verification, verification_record
     from hush.plan.verify import verify as verify_folder
+    from hush.scan.result import is_scanned
     from hush.secret_table import Secrets
+    from hush.slots import Slots
 
     folder = _verifiable_folder(plan)
     graph = None if incidence is None else read_incidence(incidence)
     table = None if secrets is None else Secrets.from_parquet(secrets)
+    slots = None
+    if incidence is not None and graph is not None:
+        slots, _ = read_slots(incidence, graph)
+        if slots is None and is_scanned(incidence):
+            slots = Slots.none(graph)  # the scan says that the secrets are whole examples
+    own = {"incidence": graph, "secrets": table, "slots": slots}
     with working("Verifying") as progress:
-        verification = verify_folder(folder, public_key=public_key, incidence=graph, secrets=table, progress=progress)
+        verification = verify_folder(folder, public_key=public_key, **own, progress=progress)
     record = verification_record(verification, folder)
     print_json(record) if json else show_verification(record, Console(), named=folder == plan)
     if not verification.passed:

@@ -175,6 +175,8 @@ def plan_of(arm: Arm, planned: Plan) -> Plan:
         rounds=planned.rounds,
         secret_ids=planned.secret_ids,
         data_fingerprint=planned.data_fingerprint,
+        slots=planned.slots,
+        skeleton_fingerprint=planned.skeleton_fingerprint,
     )
     if arm == NONE:
         return same(capacity="none", clip_norm=NO_CLIPPING, noise_scale=NO_NOISE)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from hush.certificate import Certificate
-from hush.plan.files import FILES, TABLES, signature_of
+from hush.numbers import counted
+from hush.plan.files import SLOTS_COLUMNS, SLOTS_FILE, files_of, has_slots, signature_of, tables_of
 
 __all__ = [
     "OPTIONAL_FILES",
-    "PLAN_FILES",
     "RELEASE_FILES",
     "RELEASE_FOLDERS",
     "UNCOMPARED",
@@ -23,7 +23,6 @@ __all__ = [
     "unproven",
 ]
 
-PLAN_FILES = {"plan.json", *FILES}
 RELEASE_FILES = {"certificate.json", "certificate.md"}
 RELEASE_FOLDERS = {"plan", "model"}
 OPTIONAL_FILES = re.compile(r"README\.md|report\.html|evaluations\.jsonl|round-\d{6,}")  # of a release
@@ -33,11 +32,13 @@ REWRITTEN = "holds more than hush writes for this plan, or another version wrote
 # Parts of a plan's files that checks prove: from each other, or by recomputing.
 PROVEN = {
     "plan.json": {
-        "format", "noise_multiplier", "rounds", "batch_size", "bound", "noise_scale", "binding", "digests", "digest",
+        "format", "noise_multiplier", "rounds", "batch_size", "bound", "noise_scale", "slots", "binding", "digests",
+        "digest",
     },
     "examples.parquet": {"weight", "rate"},
     "secrets.parquet": {"posterior"},
     "incidence.parquet": set[str](),
+    "slots.parquet": set[str](),
 }  # fmt: skip
 # Why the others are not proven: they say something about the world outside the folder.
 NOT_THE_OWNERS = "not compared with the owner's"
@@ -48,20 +49,26 @@ REASONS = {
         "weights_gap": "whether other weights would keep more data",
         "created": "by the clock of the author",
         "data_fingerprint": "only the owner's key can tell whose data these are",
+        "skeleton_fingerprint": "only the owner's key can tell whose skeletons these are",
+        "held_out": "whether training leaves them out",
     },
     "secrets.parquet": dict.fromkeys(("id", "prior", "ceiling"), f"{NOT_THE_OWNERS} table of secrets"),
     "incidence.parquet": dict.fromkeys(("example", "secret"), f"{NOT_THE_OWNERS} graph"),
+    "slots.parquet": dict.fromkeys(SLOTS_COLUMNS, f"{NOT_THE_OWNERS} slots"),
 }
 UNKNOWN = "no check knows it"
 
 
-def unchecked(root: Path, *, released: bool, key_given: bool, rewritten: list[str]) -> tuple[str, ...]:
+def unchecked(
+    root: Path, record: Mapping[str, Any], *, released: bool, key_given: bool, rewritten: list[str]
+) -> tuple[str, ...]:
     """Names in the folder of a release, or of a plan, that no check reads, or of which no check reads everything.
 
-    key_given: the signature was checked. rewritten: files of the plan that are not byte for byte what hush writes.
+    record: of plan.json. key_given: the signature was checked. rewritten: files of the plan that are not byte for byte
+    what hush writes.
     """
     plan = root / "plan" if released else root
-    claimed = {plan / name for name in PLAN_FILES}
+    claimed = {plan / name for name in ("plan.json", *files_of(slots=has_slots(record)))}
     claimed |= {root / name for name in RELEASE_FILES} if released else set()
     claimed |= {signature_of(root)} if key_given else set()
     folders = {root / name for name in RELEASE_FOLDERS} if released else set[Path]()
@@ -78,16 +85,19 @@ def unproven(
     released: bool,
     graph_given: bool,
     secrets_given: bool,
+    slots_given: bool,
 ) -> tuple[str, ...]:
     """What the files state and no check can prove, one line each. record: of plan.json."""
     compared = {"incidence.parquet"} if graph_given else set[str]()
     compared |= {"secrets.parquet"} if secrets_given else set()
+    compared |= {SLOTS_FILE} if slots_given else set()
     lines: list[str] = []
     for name, value in record.items():
         nothing = value is None or (name == "capacity" and value == "none")  # which a check proves
         if name not in PROVEN["plan.json"] and not nothing:
-            lines.append(f"plan.json: {name} {value!r}, {REASONS['plan.json'].get(name, UNKNOWN)}")
-    for file, columns in TABLES.items():
+            stated = counted(len(value), "example") if isinstance(value, list) else repr(value)  # held_out
+            lines.append(f"plan.json: {name} {stated}, {REASONS['plan.json'].get(name, UNKNOWN)}")
+    for file, columns in tables_of(slots=has_slots(record)).items():
         left = [] if file in compared else [name for name in columns if name not in PROVEN[file]]
         lines += [f"{file}: {name}, {REASONS.get(file, {}).get(name, UNKNOWN)}" for name in left]
     stated = {} if certificate is None else certificate.versions

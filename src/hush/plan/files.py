@@ -4,6 +4,7 @@ plan.json            settings, format version, SHA-256 of every other file
 examples.parquet     weight and rate of each example
 secrets.parquet      id, priors, ceilings and posteriors of each secret
 incidence.parquet    the public graph
+slots.parquet        where the secrets stand, if the plan has slots
 certificate.json / certificate.md
 plan.sig             a detached signature, if the plan was signed
 
@@ -16,6 +17,7 @@ release         certificate.sig, over certificate.json and certificate.md, conca
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
+from hush.slots import Slots
 from hush.storage import (
     file_digest,
     parquet_file,
@@ -54,7 +57,7 @@ __all__ = [
 ]
 
 
-MAJOR, MINOR = 1, 4  # a newer minor version adds fields or rewords; a newer major one changes the meaning of a field
+MAJOR, MINOR = 1, 5  # a newer minor version adds fields or rewords; a newer major one changes the meaning of a field
 FORMAT = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
 SETTINGS = (
     "noise_multiplier",
@@ -68,13 +71,15 @@ SETTINGS = (
     "created",
 )
 OPTIONAL_SETTINGS = ("data_fingerprint",)  # plans of an older minor version lack them; they count as None
-_FIELDS = ("format", *SETTINGS, *OPTIONAL_SETTINGS, "binding", "digests", "digest")  # of plan.json, in order
+SLOT_FIELDS = ("slots", "skeleton_fingerprint", "held_out")  # of plans with slots; slots: their fingerprint
+_FIELDS = ("format", *SETTINGS, *OPTIONAL_SETTINGS, *SLOT_FIELDS, "binding", "digests", "digest")  # in order
 TABLES = {
     "examples.parquet": ("weight", "rate"),
     "secrets.parquet": ("id", "prior", "ceiling", "posterior"),
     "incidence.parquet": ("example", "secret"),
 }
 FILES = (*TABLES, "certificate.json", "certificate.md")
+SLOTS_FILE, SLOTS_COLUMNS = "slots.parquet", ("example", "place", "rule", "secrets")  # of plans with slots
 SIGNATURE = "plan.sig"
 RELEASE_SIGNATURE = "certificate.sig"
 CERTIFICATES = ("certificate.json", "certificate.md")  # for programs, and for people
@@ -87,7 +92,7 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; name a folder for the plan")
     names = {entry.name for entry in folder.iterdir()}
-    foreign = sorted(names - {"plan.json", SIGNATURE, *FILES})
+    foreign = sorted(names - {"plan.json", SIGNATURE, *FILES, SLOTS_FILE})
     if foreign or (names and "plan.json" not in names):
         listed = ", ".join(foreign[:3] or sorted(names)[:3])
         raise InvalidInput(f"{folder} holds something other than a plan ({listed}); name a new folder")
@@ -106,15 +111,40 @@ def _write(plan: "Plan", folder: Path) -> None:
     for name, (table, kind) in _tables(plan).items():
         write_table(table, folder / name, kind=kind)
     plan.incidence.to_parquet(folder / "incidence.parquet")
+    if plan.slots is not None:
+        plan.slots.to_parquet(folder / SLOTS_FILE)
     _write_json(plan.certificate.to_dict(), folder / "certificate.json")
     (folder / "certificate.md").write_text(plan.certificate.to_markdown(), encoding="utf-8")
     record = {
         "format": f"{MAJOR}.{MINOR}",
         **{name: getattr(plan, name) for name in (*SETTINGS, *OPTIONAL_SETTINGS)},
+        **_slot_fields(plan),
         "binding": plan.binding.tolist(),
-        "digests": {name: file_digest(folder / name) for name in FILES},
     }
+    record["digests"] = {name: file_digest(folder / name) for name in files_of(slots=plan.slots is not None)}
     _write_json(record | {"digest": record_digest(record)}, folder / "plan.json")
+
+
+def _slot_fields(plan: "Plan") -> dict[str, Any]:
+    if plan.slots is None or plan.held_out is None:
+        return {}
+    values = (plan.slots.fingerprint, plan.skeleton_fingerprint, plan.held_out.tolist())
+    return dict(zip(SLOT_FIELDS, values, strict=True))
+
+
+def has_slots(record: Mapping[str, Any]) -> bool:
+    """Whether plan.json is that of a plan with slots."""
+    return record.get("slots") is not None
+
+
+def files_of(*, slots: bool) -> tuple[str, ...]:
+    """The files of a plan beside plan.json, with or without slots."""
+    return (*FILES, SLOTS_FILE) if slots else FILES
+
+
+def tables_of(*, slots: bool) -> dict[str, tuple[str, ...]]:
+    """The tables among them, and their columns."""
+    return TABLES | {SLOTS_FILE: SLOTS_COLUMNS} if slots else TABLES
 
 
 def _tables(plan: "Plan") -> dict[str, tuple[pa.Table, str]]:
@@ -136,6 +166,8 @@ def rewritten_files(plan: "Plan", folder: Path, record: dict[str, Any]) -> list[
     """
     digests = {name: table_digest(table, kind=kind) for name, (table, kind) in _tables(plan).items()}
     digests["incidence.parquet"] = plan.incidence.parquet_digest
+    if plan.slots is not None:
+        digests[SLOTS_FILE] = plan.slots.parquet_digest
     different = [name for name, digest in digests.items() if file_digest(folder / name) != digest]
     ordered = {name: record[name] for name in _FIELDS if name in record}
     written = (folder / "plan.json").read_bytes() == _json(ordered).encode()
@@ -165,21 +197,32 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise InvalidInput(f"{path} lacks {missing}; make the plan again")
     if record["digest"] != record_digest(record):
         raise InvalidInput(f"{path} was changed after it was written; make the plan again")
-    binding, digests = record["binding"], record["digests"]
-    if not isinstance(binding, list) or any(type(each) is not int or each.bit_length() > 63 for each in binding):
+    digests = record["digests"]
+    if not _are_numbers(record["binding"]):
         raise InvalidInput(f"{path}: binding does not list secrets by their numbers; make the plan again")
+    if not _are_numbers(record.get("held_out") or []):
+        raise InvalidInput(f"{path}: held_out does not list examples by their numbers; make the plan again")
     if not isinstance(digests, dict) or any(Path(name).name != name or not name.isprintable() for name in digests):
         raise InvalidInput(f"{path}: digests must name the files beside it; make the plan again")
-    absent = [name for name in {*FILES, *digests} if name not in digests or not (folder / name).is_file()]
+    needed = {*files_of(slots=has_slots(record)), *digests}
+    absent = [name for name in needed if name not in digests or not (folder / name).is_file()]
     if absent:
         raise InvalidInput(f"{folder} lacks {sorted(absent)}; make the plan again")
+    if SLOTS_FILE in digests and not has_slots(record):
+        raise InvalidInput(f"{path} names {SLOTS_FILE} but no slots; make the plan again")
     return record
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(type(each) is int and each.bit_length() <= 63 for each in value)
 
 
 def additions(folder: Path, record: dict[str, Any]) -> list[str]:
     """Which files of a plan of exactly this format hold fields or columns that hush does not write, and so not read."""
-    names = [] if record.keys() <= set(_FIELDS) and record["digests"].keys() == set(FILES) else ["plan.json"]
-    for name, columns in TABLES.items():
+    slots = has_slots(record)
+    known = record.keys() <= set(_FIELDS) - set(() if slots else SLOT_FIELDS)
+    names = [] if known and record["digests"].keys() == set(files_of(slots=slots)) else ["plan.json"]
+    for name, columns in tables_of(slots=slots).items():
         with parquet_file(folder / name) as file:
             names += [name] if set(file.schema_arrow.names) - set(columns) else []
     return names
@@ -221,6 +264,22 @@ def read_fields(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
         "weights": _numbers(examples.column("weight"), folder / "examples.parquet"),
         **{name: record[name] for name in SETTINGS},
         **{name: record.get(name) for name in OPTIONAL_SETTINGS},
+        **_read_slots(folder, record),
+    }
+
+
+def _read_slots(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a plan with slots; none for a plan without, such as those of older formats."""
+    if not has_slots(record):
+        return {name: record.get(name) for name in SLOT_FIELDS}
+    slots = Slots.from_parquet(folder / SLOTS_FILE)
+    if slots.fingerprint != record["slots"]:
+        raise InvalidInput(f"{folder / SLOTS_FILE} holds other slots than plan.json names; make the plan again")
+    held_out = record.get("held_out")
+    return {
+        "slots": slots,
+        "skeleton_fingerprint": record.get("skeleton_fingerprint"),
+        "held_out": None if held_out is None else np.array(held_out, dtype=np.int64),
     }
 
 

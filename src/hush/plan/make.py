@@ -1,9 +1,13 @@
 """From promises to a plan: choose the weights, prove the noise, freeze both; and plans that hold out examples.
 
+With slots the text around the secrets is public, and so are the examples without a secret: both are learnt without
+clipping or noise, beside the private draw. So only examples with a secret are drawn. The plan is that of their graph
+alone, with weight 0 for all others.
+
 Held-out examples are left out of training, to evaluate on: they contain no secret, and their weight is 0. Scores on
 them may be shown. Which examples they are follows from the graph, which is public. They contain no secret, so they are
 the same whatever the secrets are. A score is therefore a function of the model after some round and of public data; the
-certificate covers the models of all rounds, so it covers these scores too. Because they are left out by weight,
+certificate covers the models of all rounds, so it covers these scores too. Because no example is taken out,
 examples keep their numbers: graph, data and fingerprints are those of the scan, and a reader of the plan can see what
 was held out.
 """
@@ -23,7 +27,8 @@ from hush.arrays import Array, Progress, chosen_indices
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import checked_number, checked_positive, rounded_up
-from hush.plan.plan import Plan, check_data_fingerprint, check_ids
+from hush.plan.plan import Plan, check_data_fingerprint, check_ids, drawable_examples
+from hush.slots import Slots
 from hush.weights.choose import Capacity, Choice, Chooser, TooLittleNoise, checked_batch_size, make_chooser
 from hush.weights.frontier import KEEP, explained, noise_without
 
@@ -34,6 +39,7 @@ __all__ = [
     "make_plan",
     "make_plan_holding_out",
     "noise_without_forcing",
+    "public_examples",
 ]
 
 BINDING_SHARE = 0.99  # of the noise: if the choice needs more than this share, its binding secrets bind here too
@@ -62,6 +68,8 @@ def make_plan(
     secret_ids: Sequence[str] | None = None,
     noise_scale: float = 1.0,
     data_fingerprint: str | None = None,
+    slots: Slots | None = None,
+    skeleton_fingerprint: str | None = None,
     tolerance: float = 1e-4,
     progress: Progress | None = None,
 ) -> Plan:
@@ -72,6 +80,10 @@ def make_plan(
     (strength is required). "none" keeps everything. With "paper" and "none", noise_multiplier may ask for more noise
     than needed, never for less. data_fingerprint (from ``DataKey.fingerprint_rows``) ties the plan to its data:
     training then refuses any other.
+
+    slots: those of the scan that found the secrets. The promises are then about the text inside the slots, and about
+    whole examples where there are none. Examples without a secret are not drawn: they count neither in batch_size nor
+    in the share that is kept. skeleton_fingerprint is that of all skeletons, under the owner's key.
 
     Guarantee: the posteriors of the plan are upper bounds, proven for exactly its rates and noise. None exceeds its
     ceiling, and a thousandth of the way from prior to ceiling is left to what training's computed draws and noise add.
@@ -89,8 +101,10 @@ def make_plan(
     clip_norm, noise_scale = checked_positive("clip_norm", clip_norm), checked_positive("noise_scale", noise_scale)
     strength = None if strength is None else checked_positive("strength", strength)
     check_data_fingerprint(data_fingerprint)
+    drawn_N = None if slots is None else _drawn_with(slots, incidence, batch_size)
     noise = None if noise_multiplier is None else checked_noise(noise_multiplier)
-    chooser = make_chooser(incidence, prior, ceiling, batch_size, rounds, bound, tolerance)
+    drawn_from = incidence if drawn_N is None else incidence.select(examples=drawn_N)
+    chooser = make_chooser(drawn_from, prior, ceiling, batch_size, rounds, bound, tolerance)
     ids = _checked_ids(secret_ids, incidence.num_secrets)
     if capacity == "none":
         choice = chooser.all_examples
@@ -109,6 +123,10 @@ def make_plan(
     if noise < choice.noise_multiplier:
         raise _too_little_noise(noise, chooser, choice, ids)
     posterior_SQ, binding = _posteriors_at(noise, chooser, choice)
+    weight_N = choice.weight_N
+    if drawn_N is not None:
+        weight_N = np.zeros(incidence.num_examples)
+        weight_N[drawn_N] = choice.weight_N
     return Plan(
         incidence=incidence,
         secret_ids=ids,
@@ -116,7 +134,7 @@ def make_plan(
         ceiling=chooser.ceiling_SQ,
         posterior=posterior_SQ,
         binding=binding,
-        weights=choice.weight_N,
+        weights=weight_N,
         noise_multiplier=noise,
         rounds=chooser.rounds,
         batch_size=chooser.batch_size,
@@ -127,7 +145,23 @@ def make_plan(
         noise_scale=noise_scale,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         data_fingerprint=data_fingerprint,
+        slots=slots,
+        skeleton_fingerprint=skeleton_fingerprint,
+        held_out=None if slots is None else np.empty(0, dtype=np.int64),
     )
+
+
+def _drawn_with(slots: Slots, incidence: Incidence, batch_size: float) -> NDArray[np.bool_]:
+    """Which examples are drawn under these slots: those with a secret. There must be enough of them."""
+    slots.check_against(incidence)
+    bearing_N = incidence.secrets_per_example > 0
+    if not bearing_N.any():
+        raise InvalidInput(
+            f"none of the {incidence.num_examples} examples contains a secret, so nothing needs a promise or a plan "
+            "with slots; check the rules, or train without hush"
+        )
+    checked_batch_size(batch_size, incidence.num_examples, bearing=int(bearing_N.sum()))
+    return bearing_N
 
 
 def noise_without_forcing(plan: Plan) -> tuple[str, float] | None:
@@ -230,8 +264,13 @@ def choose_held_out(incidence: Incidence, share: float | None = None) -> NDArray
     return np.sort(np.random.default_rng(0).choice(free, count, replace=False)).astype(np.int64)
 
 
-def make_plan_holding_out(incidence: Incidence, examples: ArrayLike, *, batch_size: float, **arguments: Any) -> Plan:
+def make_plan_holding_out(
+    incidence: Incidence, examples: ArrayLike, *, batch_size: float, slots: Slots | None = None, **arguments: Any
+) -> Plan:
     """``make_plan`` with these examples left out: their weight is 0. They must contain no secret.
+
+    With slots the private draw has no example without a secret anyway; the plan then lists which are held out from what
+    is learnt in public too.
 
     Guarantee: that of ``make_plan``. Rates are those of a plan for the other examples, or lower by rounding.
     """
@@ -241,6 +280,10 @@ def make_plan_holding_out(incidence: Incidence, examples: ArrayLike, *, batch_si
         raise InvalidInput(
             f"{bearing.size} of the examples to hold out contain a secret, first example {bearing[0]}; a score on them "
             "would be a release that no plan accounts for: hold out examples without a secret"
+        )
+    if slots is not None:
+        return replace(
+            make_plan(incidence, batch_size=batch_size, slots=slots, **arguments), held_out=np.sort(held_out)
         )
     if not held_out.size:
         return make_plan(incidence, batch_size=batch_size, **arguments)
@@ -262,12 +305,28 @@ def make_plan_holding_out(incidence: Incidence, examples: ArrayLike, *, batch_si
 
 
 def graph_of_training(plan: Plan) -> Incidence:
-    """The graph of the examples that are not held out."""
-    used_N = np.ones(plan.incidence.num_examples, dtype=bool)
-    used_N[held_out_examples(plan)] = False
-    return plan.incidence.select(examples=used_N)
+    """The graph of the examples that can be drawn: all that are not held out, with slots those with a secret."""
+    return plan.incidence.select(examples=drawable_examples(plan))
 
 
 def held_out_examples(plan: Plan) -> NDArray[np.int64]:
-    """The examples that a plan holds out: without a secret and of weight 0, which no other example without one has."""
+    """The examples that a plan holds out, ascending; none contains a secret.
+
+    A plan with slots lists them. Otherwise they are the examples without a secret that have weight 0.
+    """
+    if plan.held_out is not None:
+        return plan.held_out
     return np.flatnonzero((plan.incidence.secrets_per_example == 0) & (plan.weights == 0)).astype(np.int64)
+
+
+def public_examples(plan: Plan) -> NDArray[np.int64]:
+    """The examples of which something may be learnt without clipping or noise, ascending.
+
+    Those without a secret that are not held out: their text. With slots also those that have slots: their skeletons,
+    never their text.
+    """
+    public_N = plan.incidence.secrets_per_example == 0
+    public_N[held_out_examples(plan)] = False
+    if plan.slots is not None:
+        public_N |= plan.slots.has_slots_N
+    return np.flatnonzero(public_N).astype(np.int64)

@@ -26,12 +26,21 @@ from hush.accounting import posterior
 from hush.accounting.arguments import Bound, checked_choice, checked_noise, checked_priors, checked_rounds
 from hush.accounting.sampling_error import sampling_error, with_sampling_error
 from hush.arrays import Array
-from hush.certificate import DATA_FINGERPRINT, NOT_COVERED, Certificate
+from hush.certificate import (
+    ASSUMPTIONS,
+    DATA_FINGERPRINT,
+    NOT_COVERED,
+    SKELETON_FINGERPRINT,
+    SLOT_ASSUMPTIONS,
+    SLOTS_NOT_COVERED,
+    Certificate,
+)
 from hush.errors import CannotCertify, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.keys import is_fingerprint
 from hush.numbers import checked_positive, rounded_down, rounded_up
 from hush.protection import promise_arrays
+from hush.slots import Slots
 from hush.weights.choose import KEPT_WEIGHT, Capacity, checked_batch_size, rates_of
 
 __all__ = [
@@ -40,6 +49,7 @@ __all__ = [
     "are_canaries",
     "check_data_fingerprint",
     "check_ids",
+    "drawable_examples",
     "fingerprint",
     "kept_weight",
     "promises_fingerprint",
@@ -67,6 +77,13 @@ class Plan:
     at most its ceiling; every array is read-only. With a noise_scale other than 1 the plan is a simulation: training
     uses noise_multiplier * noise_scale, and nothing is certified. data_fingerprint, if given, is the keyed fingerprint
     of the data, row by row, under the owner's key (``DataKey.fingerprint_rows``).
+
+    slots: where the secrets stand. Without them every secret covers its whole examples. With them the secrets of an
+    example with slots cover the text inside the slots, the text around them (the skeleton) is public, and only examples
+    with a secret are drawn: all others have weight 0, and held_out lists those of them that are held out, ascending.
+    Without slots held_out is None, and the held-out examples are those without a secret that have weight 0
+    (``hush.plan.make.held_out_examples``). skeleton_fingerprint, only with slots, is the keyed fingerprint of all
+    skeletons, row by row; the row of an example without slots is its text, or empty if it contains a secret.
     """
 
     incidence: Incidence
@@ -86,20 +103,34 @@ class Plan:
     noise_scale: float
     created: str
     data_fingerprint: str | None = None
+    slots: Slots | None = None
+    skeleton_fingerprint: str | None = None
+    held_out: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("prior", "ceiling", "posterior", "binding", "weights"):
-            array = np.array(getattr(self, name), dtype=np.int64 if name == "binding" else np.float64)
+        whole_numbers = ("binding",) if self.held_out is None else ("binding", "held_out")
+        for name in ("prior", "ceiling", "posterior", "weights", *whole_numbers):
+            array = np.array(getattr(self, name), dtype=np.int64 if name in whole_numbers else np.float64)
             array.flags.writeable = False  # a copy, so that the caller cannot change it
             object.__setattr__(self, name, array)
         check_sizes(self)
+        check_scope(self)
         check_numbers(self)
         self.rates.flags.writeable = False
 
     @cached_property
     def rates(self) -> Array:
-        """Sampling probability of each example in each round."""
-        return rates_of(self.weights, self.batch_size)
+        """Sampling probability of each example in each round.
+
+        With slots they are computed over the examples with a secret alone, so that the examples without one do not
+        change them, not even by rounding: what was proven for these rates holds for them.
+        """
+        if self.slots is None:
+            return rates_of(self.weights, self.batch_size)
+        drawable_N = drawable_examples(self)
+        rate_N = np.zeros(len(self.weights))
+        rate_N[drawable_N] = rates_of(self.weights[drawable_N], self.batch_size)
+        return rate_N
 
     @property
     def training_noise_multiplier(self) -> float:
@@ -108,8 +139,9 @@ class Plan:
 
     @property
     def kept_fraction(self) -> float:
-        """Share of the examples that are ever used."""
-        return float(np.mean(self.weights > KEPT_WEIGHT))
+        """Share of the examples that are ever drawn; with slots of those with a secret, since no other can be."""
+        weights = self.weights if self.slots is None else self.weights[drawable_examples(self)]
+        return float(np.mean(weights > KEPT_WEIGHT))
 
     @property
     def total_weight(self) -> float:
@@ -160,12 +192,22 @@ class Plan:
                 "weights": fingerprint(b"hush weights 1\n", self.weights),
                 "posteriors": fingerprint(b"hush posteriors 1\n", self.posterior, self.binding),
                 **({} if self.data_fingerprint is None else {DATA_FINGERPRINT: self.data_fingerprint}),
+                **self._scope_fingerprints(),
             },
             versions=_versions(),
             created=self.created,
             marks=(f"simulation, noise scaled by {self.noise_scale!r}",) if self.noise_scale != 1 else (),
-            not_covered=(*NOT_COVERED, *remarks(self)),
+            scope=None if self.slots is None else scope_counts(self.incidence, self.slots),
+            assumptions=ASSUMPTIONS if self.slots is None else (*ASSUMPTIONS, *SLOT_ASSUMPTIONS),
+            not_covered=(*NOT_COVERED, *(() if self.slots is None else SLOTS_NOT_COVERED), *remarks(self)),
         )
+
+    def _scope_fingerprints(self) -> dict[str, str]:
+        if self.slots is None or self.held_out is None:
+            return {}
+        skeletons = {} if self.skeleton_fingerprint is None else {SKELETON_FINGERPRINT: self.skeleton_fingerprint}
+        held_out = fingerprint(b"hush held out 1\n", self.held_out)
+        return {"slots": self.slots.fingerprint, "held-out examples": held_out, **skeletons}
 
     def _curve(self, secret: int) -> tuple[tuple[float, float], ...]:
         after = posterior(
@@ -237,7 +279,8 @@ class Plan:
 
 
 def _same(left: Any, right: Any) -> bool:
-    return np.array_equal(left, right) if isinstance(left, np.ndarray) else left == right
+    arrays = isinstance(left, np.ndarray) or isinstance(right, np.ndarray)
+    return np.array_equal(left, right) if arrays else left == right
 
 
 def _versions() -> dict[str, str]:
@@ -270,6 +313,27 @@ def check_sizes(plan: "Plan") -> None:
         raise InvalidInput("binding must list secrets in ascending order, each once")
     if binding.size and not (binding[0] >= 0 and binding[-1] < m):
         raise InvalidInput(f"binding names secrets outside [0, {m})")
+
+
+def check_scope(plan: "Plan") -> None:
+    """With slots: they belong to the graph, only examples with a secret have weight, and held-out ones have none."""
+    if plan.slots is None:
+        if plan.skeleton_fingerprint is not None or plan.held_out is not None:
+            raise InvalidInput("skeleton_fingerprint and held_out are parts of plans with slots; pass slots too")
+        return
+    plan.slots.check_against(plan.incidence)
+    check_data_fingerprint(plan.skeleton_fingerprint, name="skeleton_fingerprint")
+    bearing_N, held_out = drawable_examples(plan), plan.held_out
+    if held_out is None or held_out.ndim != 1 or not np.array_equal(held_out, np.unique(held_out)):
+        raise InvalidInput("a plan with slots must list its held-out examples in held_out, ascending, each once")
+    if held_out.size and not (held_out[0] >= 0 and held_out[-1] < len(bearing_N)):
+        raise InvalidInput(f"held_out names examples outside [0, {len(bearing_N)})")
+    if bearing_N[held_out].any():
+        raise InvalidInput(f"example {held_out[bearing_N[held_out]][0]} is held out but contains a secret")
+    drawn = np.flatnonzero(~bearing_N & (plan.weights != 0))  # NaN counts
+    if drawn.size:
+        raise InvalidInput(f"example {drawn[0]} contains no secret, but has a weight; with slots it is never drawn")
+    checked_batch_size(plan.batch_size, len(bearing_N), bearing=int(bearing_N.sum()))
 
 
 def check_ids(ids: tuple[str, ...]) -> None:
@@ -313,11 +377,11 @@ def check_numbers(plan: "Plan") -> None:
         raise CannotCertify(f"{int(broken.sum())} posteriors are not between prior and ceiling; the plan is void")
 
 
-def check_data_fingerprint(fingerprint: str | None) -> None:
+def check_data_fingerprint(fingerprint: str | None, *, name: str = "data_fingerprint") -> None:
     """None, or one made under a key."""
     if fingerprint is not None and not is_fingerprint(fingerprint):
         raise InvalidInput(
-            "data_fingerprint is not a result of DataKey.fingerprint_rows; pass one, since a plain hash of private "
+            f"{name} is not a result of DataKey.fingerprint_rows; pass one, since a plain hash of private "
             "data would let anyone test guesses"
         )
 
@@ -363,6 +427,26 @@ def remarks(plan: "Plan") -> tuple[str, ...]:
 def unlisted_secrets(incidence: Incidence) -> int:
     """The number of secrets in no example: training on the listed examples reveals nothing about them."""
     return int(np.count_nonzero(incidence.examples_per_secret == 0))
+
+
+def drawable_examples(plan: "Plan") -> NDArray[np.bool_]:
+    """Which examples the private draw is made from: with slots those with a secret, else all that are not held out."""
+    bearing_N = plan.incidence.secrets_per_example > 0
+    return bearing_N | (plan.weights > 0) if plan.slots is None else bearing_N
+
+
+def scope_counts(incidence: Incidence, slots: Slots) -> dict[str, int]:
+    """How many secrets cover the text in slots only, whole examples only, or both; and of what the counts are made."""
+    whole_S = slots.whole_examples_of_secrets(incidence)
+    size_S = incidence.examples_per_secret
+    return {
+        "slots": len(slots),
+        "examples_with_slots": int(np.count_nonzero(slots.has_slots_N)),
+        "whole_examples": int(np.count_nonzero(slots.whole_examples(incidence))),
+        "secrets_in_slots": int(np.count_nonzero((whole_S == 0) & (size_S > 0))),
+        "secrets_in_whole_examples": int(np.count_nonzero((whole_S == size_S) & (size_S > 0))),
+        "secrets_in_both": int(np.count_nonzero((whole_S > 0) & (whole_S < size_S))),
+    }
 
 
 def kept_weight(plan: "Plan") -> float:

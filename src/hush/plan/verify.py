@@ -9,7 +9,7 @@ computed draws and noise add to every posterior, which is recomputed; if trainin
 their fingerprint. Whatever else the folder carries is listed as not checked or not proven (``carried``).
 
 Integrity is not authenticity: consistent files do not say who wrote them; a detached signature does. Nor do they say
-that graph and promises are the owner's: pass those, and they are compared.
+that graph, slots and promises are the owner's: pass those, and they are compared.
 """
 
 import json
@@ -24,14 +24,13 @@ import numpy as np
 
 from hush.accounting.sampling_error import sampling_error
 from hush.arrays import Array, Progress
-from hush.certificate import DATA_FINGERPRINT, Certificate
+from hush.certificate import DATA_FINGERPRINT, SKELETON_FINGERPRINT, Certificate
 from hush.errors import HushError, InvalidInput
 from hush.incidence import Incidence
 from hush.numbers import counted, rounded_up
 from hush.plan import Plan
 from hush.plan.carried import (
     OPTIONAL_FILES,
-    PLAN_FILES,
     RELEASE_FILES,
     RELEASE_FOLDERS,
     UNCOMPARED,
@@ -47,6 +46,7 @@ from hush.plan.files import (
     additions,
     changed_files,
     covered,
+    files_of,
     is_release,
     minor_version,
     read_fields,
@@ -55,11 +55,11 @@ from hush.plan.files import (
     signature_problem,
     stored_rates,
 )
-from hush.plan.make import held_out_examples
-from hush.plan.plan import promises_fingerprint
+from hush.plan.plan import drawable_examples, promises_fingerprint
 from hush.plan.posteriors import MAX_BOUND_DIFFERENCE, Fault, are_proven, judge
 from hush.protection import promise_arrays
 from hush.secret_table import Secrets
+from hush.slots import Slots
 from hush.storage import folder_digest, read_json
 
 __all__ = ["Check", "Verification", "verify"]
@@ -112,6 +112,7 @@ def verify(
     public_key: str | Path | None = None,
     incidence: Incidence | None = None,
     secrets: Secrets | None = None,
+    slots: Slots | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Recompute everything that a plan's folder states. Guarantee: `passed` only if every promise was proven again.
@@ -119,8 +120,9 @@ def verify(
     For a release (release/ of ``hush train``, share/ of ``hush run``) the plan in it is verified; the certificate of
     the run must say what that plan says, and the files of the model must have the fingerprint that it names.
 
-    public_key: a PEM file; the detached signature of the plan, or of the release, must then be valid for it. incidence
-    and secrets: those of the owner; graph, ids, priors and ceilings of the plan must then equal them.
+    public_key: a PEM file; the detached signature of the plan, or of the release, must then be valid for it. incidence,
+    secrets and slots: those of the owner; graph, ids, priors, ceilings and slots of the plan must then equal them.
+    Slots.none(incidence) says that the owner's secrets cover whole examples.
     """
     root = Path(folder)
     released = is_release(root)
@@ -151,6 +153,8 @@ def verify(
         checks.append(_check("graph", same, "the plan has another graph than the one given", "the one given"))
     if secrets is not None:
         checks.append(_check_promises(plan, secrets))
+    if slots is not None:
+        checks.append(_check_slots(plan, slots))
     checks.append(_check_rates(plan, rates))
     checks.append(_check_plan_certificate(plan, certificate, path))
     checks.extend(check_posteriors(plan, progress))
@@ -161,9 +165,14 @@ def verify(
     return Verification(
         checks=tuple(checks),
         certificate=certificate,
-        unchecked=unchecked(root, released=released, key_given=public_key is not None, rewritten=rewritten),
+        unchecked=unchecked(root, record, released=released, key_given=public_key is not None, rewritten=rewritten),
         unproven=unproven(
-            record, certificate, released=released, graph_given=incidence is not None, secrets_given=secrets is not None
+            record,
+            certificate,
+            released=released,
+            graph_given=incidence is not None,
+            secrets_given=secrets is not None,
+            slots_given=slots is not None,
         ),
     )
 
@@ -174,18 +183,27 @@ def _check_promises(plan: Plan, secrets: Secrets) -> Check:
     return _check("promises", same, "ids, priors or ceilings are not those given", "those given")
 
 
+def _check_slots(plan: Plan, slots: Slots) -> Check:
+    """The promises cover what the owner's slots say; without slots, whole examples."""
+    if plan.slots is None or not len(plan.slots):
+        problem = "the plan has no slots, so its promises cover whole examples; those given are for another plan"
+        return _check("slots", not len(slots), problem, "none, as given: every promise covers whole examples")
+    problem = "the plan has other slots than those given, so its promises cover other text"
+    return _check("slots", plan.slots == slots, problem, "those given")
+
+
 def _check_rates(plan: Plan, rate: Array) -> Check:
     """The weights give exactly the stored rates, which sum to the batch size; without capacities all are equal."""
     problems: list[str] = []
     expected = plan.batch_size * plan.weights / math.fsum(plan.weights)
-    used_N = np.delete(plan.weights, held_out_examples(plan))
+    used = plan.weights[drawable_examples(plan)]
     if rate.shape != expected.shape or not np.all(np.abs(rate - expected) <= MAX_RATE_DIFFERENCE * expected):  # or NaN
         problems.append("rates are not batch_size * weight / sum(weights)")
     elif not (rate.size and rate.min() >= 0 and rate.max() <= 1):
         problems.append("rates leave [0, 1]")
     elif not abs(math.fsum(rate) - plan.batch_size) <= MAX_SUM_DIFFERENCE * plan.batch_size:
         problems.append(f"rates sum to {math.fsum(rate):.6g}, not to the batch size {plan.batch_size:g}")
-    elif plan.capacity == "none" and used_N.min(initial=1.0) < 1 - MAX_UNEVENNESS:
+    elif plan.capacity == "none" and used.min(initial=1.0) < 1 - MAX_UNEVENNESS:
         problems.append("some examples are used less than others, though the capacity is 'none'")
     return _check("rates", not problems, "; ".join(problems), f"sum to {plan.batch_size:g}, none above 1")
 
@@ -291,8 +309,9 @@ def run_differences(plan: Plan, planned: Certificate, stated: Certificate, *, sa
 
 
 def _other_fingerprints(expected: dict[str, str], actual: Mapping[str, str]) -> list[str]:
-    if DATA_FINGERPRINT not in actual:
-        expected.pop(DATA_FINGERPRINT, None)
+    for name in (DATA_FINGERPRINT, SKELETON_FINGERPRINT):  # left out where training did not check them
+        if name not in actual:
+            expected.pop(name, None)
     names = sorted(name for name in {*actual, *expected} if name != MODEL and actual.get(name) != expected.get(name))
     different = [
         f"fingerprint of the {name}" if name in expected else "a fingerprint of something else" for name in names
@@ -378,7 +397,7 @@ def check_release(folder: Path, plan: Plan, planned: Certificate) -> tuple[tuple
     matches, certificate = _check_run_certificate(plan, planned, folder)
     trained = None if certificate is None else certificate.trained_parameters
     sampling = () if trained is None else (_check_sampling_error(plan, trained),)
-    return (matches, *sampling, _check_model(folder, certificate), _check_names(folder)), certificate
+    return (matches, *sampling, _check_model(folder, certificate), _check_names(folder, plan)), certificate
 
 
 def _check_sampling_error(plan: Plan, trained: int) -> Check:
@@ -414,12 +433,13 @@ def _check_model(folder: Path, certificate: Certificate | None) -> Check:
     return _check("model", problem is None, problem or "", "its files have the fingerprint that the certificate names")
 
 
-def _check_names(folder: Path) -> Check:
+def _check_names(folder: Path, plan: Plan) -> Check:
     """A release and its plan hold no foreign files, which a reader could take for checked ones."""
     known = {*RELEASE_FILES, *RELEASE_FOLDERS, RELEASE_SIGNATURE}
     foreign = [path for path in folder.iterdir() if path.name not in known and not OPTIONAL_FILES.fullmatch(path.name)]
     if (folder / "plan").is_dir():
-        foreign += [path for path in (folder / "plan").iterdir() if path.name not in {*PLAN_FILES, SIGNATURE}]
+        own = {"plan.json", *files_of(slots=plan.slots is not None), SIGNATURE}
+        foreign += [path for path in (folder / "plan").iterdir() if path.name not in own]
     listed = ", ".join(shown(path, folder) for path in sorted(foreign)[:MAX_NAMED])
     problem = f"holds files that are not part of a release: {listed}; remove them, or ask who put them there"
     return _check("folder", not foreign, problem, "holds only files that are part of a release")

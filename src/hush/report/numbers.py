@@ -26,8 +26,7 @@ from hush.arrays import Array
 from hush.certificate import Certificate
 from hush.errors import CannotCertify, InfeasiblePlan
 from hush.plan import Plan
-from hush.plan.make import held_out_examples
-from hush.plan.plan import kept_weight
+from hush.plan.plan import drawable_examples, kept_weight
 from hush.report.markup import printable
 
 if TYPE_CHECKING:
@@ -199,8 +198,7 @@ def noise_by_method(plan: Plan, *, progress: "StepProgress | None" = None) -> tu
 
     Guarantee: each noise is proven to keep every promise of the plan. Methods by which no noise does are left out.
     """
-    all_data = np.full(plan.incidence.num_examples, 1.0)
-    all_data[held_out_examples(plan)] = 0.0
+    all_data = drawable_examples(plan).astype(np.float64)
     all_data *= plan.batch_size / all_data.sum()
     kept = kept_weight(plan)
     weightings = [("all data", all_data, 1.0)]

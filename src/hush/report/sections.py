@@ -98,12 +98,18 @@ def _promise(plan: Plan) -> str:
 
 
 def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
-    noise, needed = plan.training_noise_multiplier, plan.noise_multiplier
+    noise, needed, scope = plan.training_noise_multiplier, plan.noise_multiplier, plan.certificate.scope
     lines = [
         f"noise multiplier; {counted(plan.rounds, 'round')} with an expected batch of {plan.batch_size:g}. Examples "
         f"with secrets keep {percent_at_least(kept_weight(plan), 3)} of their weight; "
-        f"{percent_at_least(plan.kept_fraction, 3)} of all examples are used.",
+        f"{percent_at_least(plan.kept_fraction, 3)} of {'all examples' if scope is None else 'them'} are used.",
     ]
+    if scope is not None:
+        lines.append(
+            f"Secret are the text in {counted(scope['slots'], 'slot')} of "
+            f"{counted(scope['examples_with_slots'], 'example')} and "
+            f"{counted(scope['whole_examples'], 'whole example')}; everything else is public and learnt without noise."
+        )
     held_out = held_out_examples(plan).size
     if held_out:
         lines.append(f"{held_out:,} examples without a secret are held out for evaluation.")

@@ -30,7 +30,7 @@ from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_fi
 from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
-from hush.slots import spans_in
+from hush.slots import Spans, spans_in
 from hush.storage import discard, read_json, whole_folder
 
 if TYPE_CHECKING:
@@ -127,7 +127,9 @@ class ScanStage:
             discard(job.paths.scan)  # whatever it is, it is not recorded as finished under these inputs
         result.save(job.paths.scan, also=review)
         return {
-            "fingerprint": job.fingerprint(*_identity(result.incidence, result.secrets), result.data_fingerprint),
+            "fingerprint": job.fingerprint(
+                *_identity(result.incidence, result.secrets), result.data_fingerprint, *_scope_identity(job.paths.scan)
+            ),
             "data_fingerprint": result.data_fingerprint,
             "places": _positions_fingerprint(result, job.key),
             "examples": result.incidence.num_examples,
@@ -178,7 +180,9 @@ class CanariesStage:
         save_planted(planted, corpus, job.paths.canaries)
         fingerprint = job.key.fingerprint_rows(job.corpus().texts())
         return {
-            "fingerprint": job.fingerprint(*_identity(planted.incidence, planted.secrets), fingerprint),
+            "fingerprint": job.fingerprint(
+                *_identity(planted.incidence, planted.secrets), fingerprint, *_scope_identity(job.paths.canaries)
+            ),
             "data_fingerprint": fingerprint,
             "canaries": asked.count,
             "examples": planted.incidence.num_examples,
@@ -230,6 +234,12 @@ def _identity(incidence: Incidence, secrets: Secrets) -> tuple[str, str]:
     return incidence.fingerprint, promises_fingerprint(secrets.ids, prior_SQ, ceiling_SQ)
 
 
+def _scope_identity(folder: Path) -> list[str]:
+    """The fingerprint of the slots in the folder of a scan or of canaries; nothing if there are none."""
+    spans = spans_in(folder)
+    return [] if spans is None else [spans.slots.fingerprint]
+
+
 # --- plan
 
 NAMED_SECRETS = 3  # at most, in a message
@@ -254,7 +264,9 @@ class PlanStage:
                 "it holds no example; pass data with at least one", setting="source", value=job.config.source
             )
         held_out = choose_held_out(incidence, asked.hold_out)
-        checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size)
+        spans = spans_in(job.paths.canaries if job.has_canaries else job.paths.scan)
+        bearing = None if spans is None else int(np.count_nonzero(incidence.secrets_per_example))
+        checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size, bearing=bearing)
         _check_ceilings(secrets, incidence)
         plan = make_plan_holding_out(
             incidence,
@@ -264,6 +276,8 @@ class PlanStage:
             secret_ids=secrets.ids,
             **asked.arguments,
             data_fingerprint=job.outputs("canaries" if job.has_canaries else "scan")["data_fingerprint"],
+            slots=None if spans is None else spans.slots,
+            skeleton_fingerprint=None if spans is None else _skeleton_fingerprint(job, spans, incidence),
             progress=lambda done, total: job.watch.work("Planning", done, total),
         )
         plan.save(job.paths.plan)
@@ -285,6 +299,10 @@ class PlanStage:
             return Estimate(f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}", None)
         size = f"{counted(scan['examples'], 'example')}, {counted(scan['secrets'], 'secret')}"
         return Estimate(size, 2 + scan["pairs"] / PLANNED_PAIRS_PER_SECOND)
+
+
+def _skeleton_fingerprint(job: RunJob, spans: Spans, incidence: Incidence) -> str:
+    return job.key.fingerprint_rows(spans.public_rows(incidence, job.corpus().texts()))
 
 
 def _check_ceilings(secrets: Secrets, incidence: Incidence) -> None:

@@ -27,6 +27,7 @@ from hush.incidence import Incidence
 from hush.scan.reasons import SET_ASIDE_FILE, OwnerFiles, OwnerWriter, SetAside, UnfoundLiterals
 from hush.scan.shard_tasks import keyed_hashes
 from hush.secret_table import Secrets
+from hush.slots import SLOTS_FILE, Slots
 from hush.storage import file_digest, record_digest, whole_folder
 
 __all__ = ["Histogram", "Reason", "Scan", "ScannedTexts", "histogram_of", "load_scan", "save_scan"]
@@ -348,9 +349,27 @@ def load_scan(folder: Path) -> dict[str, Any]:
 
 def scanned_fingerprint(incidence: Path) -> str | None:
     """The data fingerprint of the scan that an incidence file belongs to; None if it belongs to none."""
-    if incidence.name != "incidence.parquet" or not (incidence.parent / "summary.json").is_file():
-        return None
-    return _record(incidence.parent)["data_fingerprint"]
+    return _record(incidence.parent)["data_fingerprint"] if is_scanned(incidence) else None
+
+
+def is_scanned(incidence: Path) -> bool:
+    """Whether an incidence file belongs to a scan."""
+    return incidence.name == "incidence.parquet" and (incidence.parent / "summary.json").is_file()
+
+
+def scanned_slots(incidence: Path) -> tuple[Slots | None, str | None]:
+    """The slots beside an incidence file of a scan, or of canaries planted after one; and the skeletons' fingerprint.
+
+    None for either where nothing states it.
+    """
+    path = incidence.with_name(SLOTS_FILE.name)
+    if not is_scanned(incidence):  # canaries have no summary
+        beside = incidence.name == "incidence.parquet" and path.is_file()
+        return (Slots.from_parquet(path) if beside else None), None
+    record = _record(incidence.parent)
+    if _digest_at(path) != record["digests"].get(path.name):
+        raise InvalidInput(f"{path} changed after the scan was written, or is missing; scan again")
+    return (Slots.from_parquet(path) if path.is_file() else None), record.get("skeleton_fingerprint")
 
 
 def _record(public: Path) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hush.certificate import DATA_FINGERPRINT, Certificate
+from hush.certificate import DATA_FINGERPRINT, SKELETON_FINGERPRINT, Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.train.checkpoints import buffers_digest, refuse_moved_buffers, renew_random_states
@@ -346,7 +346,8 @@ class PrivateTraining:
             versions = {**certificate.versions, "torch": torch.__version__}
             fingerprints = dict(certificate.fingerprints)
             if not self._data_checked:
-                fingerprints.pop(DATA_FINGERPRINT, None)
+                for name in (DATA_FINGERPRINT, SKELETON_FINGERPRINT):
+                    fingerprints.pop(name, None)
             certificate = replace(certificate, versions=versions, fingerprints=fingerprints)
             if self._keeper is None:
                 refuse_moved_buffers(self.model, self._buffers)

@@ -83,8 +83,11 @@ class TooLittleNoise(InfeasiblePlan):
         )
 
 
-def checked_batch_size(batch_size: float, num_examples: int, *, held_out: int = 0) -> float:
-    """The expected number of examples in a round: above 0, and at most the examples that are not held out."""
+def checked_batch_size(batch_size: float, num_examples: int, *, held_out: int = 0, bearing: int | None = None) -> float:
+    """The expected number of examples in a round: above 0, and at most the examples that can be drawn.
+
+    Those are the examples that are not held out; with slots those with a secret, of which there are ``bearing``.
+    """
     number = checked_number("batch_size", batch_size)
     if not 0 < number < math.inf:  # NaN fails
         raise InvalidInput(
@@ -92,9 +95,11 @@ def checked_batch_size(batch_size: float, num_examples: int, *, held_out: int = 
             f"={number:g}; pass a number above 0, the expected number of examples in a round",
             setting="batch_size",
         )
-    available = num_examples - held_out
+    available = num_examples - held_out if bearing is None else bearing
     if number > available:
         of_all = f" that are not held out, of {num_examples:,}" if held_out else ""
+        if bearing is not None:
+            of_all = f" with a secret, of {num_examples:,}; with slots only these are drawn"
         raise BatchTooLarge(
             Setting("batch_size"),
             f"={number:g} is more than the {counted(available, 'example')}{of_all}; lower it to at most {available}",

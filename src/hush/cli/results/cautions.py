@@ -14,6 +14,7 @@ from hush.console import counted, plain, rounded_up
 from hush.incidence import Incidence
 from hush.plan import Plan
 from hush.plan.plan import are_canaries, unlisted_secrets
+from hush.slots import Slots
 
 __all__ = ["graph_cautions", "plan_cautions", "show_cautions"]
 
@@ -24,8 +25,11 @@ MARKED_SHARE = 0.9  # of the examples: where more of them hold some secret, hard
 REVEALED_PROBABILITY = 0.99  # from which on a secret counts as known
 
 
-def graph_cautions(incidence: Incidence, *, canaries: int = 0) -> list[str]:
-    """Warnings about a graph. canaries: how many of its secrets are canaries, which do not count."""
+def graph_cautions(incidence: Incidence, *, canaries: int = 0, slots: Slots | None = None) -> list[str]:
+    """Warnings about a graph. canaries: how many of its secrets are canaries, which do not count.
+
+    slots: if there are any, examples with slots leave their skeletons to learn from.
+    """
     secrets, unlisted = incidence.num_secrets - canaries, unlisted_secrets(incidence)
     if not secrets:
         return ["There are no secrets, so nothing is protected. Check the rules against an example that has a secret."]
@@ -43,7 +47,8 @@ def graph_cautions(incidence: Incidence, *, canaries: int = 0) -> list[str]:
             f"In at least half of the examples: {counted(widespread, 'secret')}. Protecting what is everywhere takes "
             "much noise; check whether a rule matches too much."
         )
-    marked, examples = int(np.count_nonzero(incidence.secrets_per_example)), incidence.num_examples
+    marked_N = incidence.secrets_per_example > 0 if slots is None else slots.whole_examples(incidence)
+    marked, examples = int(np.count_nonzero(marked_N)), incidence.num_examples
     if marked >= MARKED_SHARE * examples and examples >= MIN_EXAMPLES:
         cautions.append(
             f"Of {examples:,} examples {marked:,} hold some secret, so next to nothing can be learnt without noise, or "
@@ -59,7 +64,7 @@ def plan_cautions(plan: Plan) -> list[str]:
     sum of a batch of B has norm B at most, in any one direction and even if all gradients agree; the noise in that
     direction has standard deviation sigma.
     """
-    cautions = graph_cautions(plan.incidence, canaries=int(are_canaries(plan).sum()))
+    cautions = graph_cautions(plan.incidence, canaries=int(are_canaries(plan).sum()), slots=plan.slots)
     noise, batch, revealed = plan.training_noise_multiplier, plan.batch_size, _revealed_if_drawn(plan)
     if revealed:
         cautions.append(

@@ -15,7 +15,8 @@ from hush.cli.results.accounting import Record
 from hush.cli.results.cautions import plan_cautions, show_cautions
 from hush.console import counted, plain, rounded_down, rounded_up, show_rows
 from hush.plan import Plan, noise_without_forcing
-from hush.plan.plan import are_canaries, kept_weight, unlisted_secrets
+from hush.plan.make import held_out_examples
+from hush.plan.plan import are_canaries, drawable_examples, kept_weight, unlisted_secrets
 from hush.report.markup import at_least
 from hush.storage import whole_file
 from hush.weights import Frontier
@@ -47,6 +48,9 @@ def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
         "num_secrets": plan.incidence.num_secrets,
         "num_unlisted": unlisted_secrets(plan.incidence),
         "num_canaries": int(are_canaries(plan).sum()),
+        "num_drawable": int(drawable_examples(plan).sum()),
+        "num_held_out": held_out_examples(plan).size,
+        "scope": None if plan.certificate.scope is None else dict(plan.certificate.scope),
         "rounds": plan.rounds,
         "batch_size": plan.batch_size,
         "clip_norm": plan.clip_norm,
@@ -71,17 +75,20 @@ def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
 
 def show_plan(record: Record, console: Console, *, top: int) -> None:
     """Print the plan as a table, its binding secrets, and the path of the certificate."""
-    examples, batch = record["num_examples"], record["batch_size"]
+    examples, batch, scope = record["num_examples"], record["batch_size"], record["scope"]
+    used_of = f"{examples:,}" if scope is None else f"the {record['num_drawable']:,} with a secret"
     rows = [
         ["noise multiplier", rounded_up(record["noise_multiplier"], 5)],
         ["noise per averaged gradient", rounded_up(record["noise_per_gradient"])],
-        ["examples used", f"{_percent(record['kept_fraction'])} of {examples:,}"],
+        ["examples used", f"{_percent(record['kept_fraction'])} of {used_of}"],
         ["weight that examples with secrets keep", _percent(record["kept_weight"])],
         ["sum of weights", rounded_down(record["total_weight"], 6)],
         ["effective size", rounded_down(record["effective_size"], 6)],
         ["expected batch", f"{batch:g}, rates up to {rounded_up(record['largest_rate'], 3)}"],
     ]
     secrets = record["num_secrets"]
+    if scope is not None:
+        rows += _scope_rows(record)
     if record["num_unlisted"]:
         rows.append(["secrets in some example", f"{secrets - record['num_unlisted']:,} of {secrets:,}"])
     if record["num_canaries"]:
@@ -103,6 +110,29 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
     console.print(Text(f"Certificate: {record['certificate']}"), soft_wrap=True)
     show_cautions(record["cautions"], console)
     console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")
+
+
+def _scope_rows(record: Record) -> list[list[str]]:
+    """What the promises of a plan with slots cover, and what is public."""
+    scope: Record = record["scope"]
+    covered = [
+        f"{scope[name]:,} {what}"
+        for name, what in (
+            ("secrets_in_slots", "in slots"),
+            ("secrets_in_whole_examples", "as whole examples"),
+            ("secrets_in_both", "both"),
+        )
+    ]
+    in_slots = f"{counted(scope['slots'], 'slot')} in {counted(scope['examples_with_slots'], 'example')}"
+    free = record["num_examples"] - record["num_drawable"] - record["num_held_out"]
+    return [
+        ["secret text", f"{in_slots}, {counted(scope['whole_examples'], 'whole example')}"],
+        ["secrets covered", ", ".join(covered)],
+        [
+            "learnt without noise",
+            f"{counted(scope['examples_with_slots'], 'skeleton')}, {counted(free, 'example')} without a secret",
+        ],
+    ]
 
 
 def frontier_record(frontiers: Sequence[Frontier], promises: Promises, settings: Sequence[float] = ()) -> Record:

@@ -150,6 +150,7 @@ def outcome_record(outcome: "Outcome") -> Record:
         "noise_multiplier": plan.noise_multiplier,
         "kept_fraction": plan.kept_fraction,
         "kept_weight": kept_weight(plan),
+        "scope": None if plan.certificate.scope is None else dict(plan.certificate.scope),
         "rounds": plan.rounds,
         "max_length": train.get("max_length"),
         "cut_texts": train.get("cut_texts", 0),
@@ -164,6 +165,19 @@ def outcome_record(outcome: "Outcome") -> Record:
     }
 
 
+def _used(record: Record) -> str:
+    """How much of the data is used, and what of it is public."""
+    kept, weight = (percent_at_least(record[name], 3) for name in ("kept_fraction", "kept_weight"))
+    if record["scope"] is None:
+        return f"Used: {kept} of the examples; those with secrets keep {weight} of their weight."
+    scope = record["scope"]
+    return (
+        f"Drawn in private: {kept} of the examples with secrets, which keep {weight} of their weight. Secret are the "
+        f"text in {counted(scope['slots'], 'slot')} and {counted(scope['whole_examples'], 'whole example')}; the rest "
+        "is public."
+    )
+
+
 def show_outcome(record: Record, console: Console) -> None:
     """Print what the run did, where the results are, which may be passed on, and the verdict of the audit."""
     done = ", ".join(record["ran"]) or "nothing: no input changed"
@@ -173,8 +187,7 @@ def show_outcome(record: Record, console: Console) -> None:
         f"Stages run: {done}.",
         f"{counted(record['examples'], 'example')}, {counted(record['secrets'], 'secret')}{in_examples}{canaries}; "
         f"noise multiplier {rounded_up(record['noise_multiplier'])}, {counted(record['rounds'], 'round')}.",
-        f"Used: {percent_at_least(record['kept_fraction'], 3)} of the examples; those with secrets keep "
-        f"{percent_at_least(record['kept_weight'], 3)} of their weight.",
+        _used(record),
     ]
     if record["cut_texts"]:
         lines.append(
