@@ -396,9 +396,9 @@ def with_slots(
             "hush.train.CausalCollator(...) or MaskedCollator(...)",
             setting="data_collator",
         )
-    if isinstance(data, SlotTexts):
+    if isinstance(data, SlotTexts) and data.skeletons.slots == plan.slots:
         return data
-    if plan.slots is None or spans is None:
+    if plan.slots is None or spans is None or isinstance(data, SlotTexts):
         raise InvalidInput(
             "spans belong to a plan with slots, and such a plan to spans; pass a plan made with the slots of the scan, "
             "and spans=, those of the same scan",
@@ -409,7 +409,7 @@ def with_slots(
 
 
 def public_stream_of(
-    plan: Plan, texts: SlotTexts, collator: Collator, device: torch.device, micro_batch: int
+    plan: Plan, texts: SlotTexts, collator: Any, device: torch.device, micro_batch: int
 ) -> PublicStream | None:
     """The public stream over skeletons and examples without a secret; None if nothing is public."""
     public = public_examples(plan).size
