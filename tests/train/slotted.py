@@ -25,24 +25,19 @@ KINDS = ("bytes", "wordpiece", "unigram")
 
 def made_tokenizer(kind: str, *, special: bool) -> Any:
     """A small tokenizer of this kind, trained on TEXTS; special: whether it puts tokens around every text."""
-    common = {"special_tokens": SPECIAL, "show_progress": False}
+    common: dict[str, Any] = {"special_tokens": SPECIAL, "show_progress": False}
     if kind == "bytes":
-        inner, trainer = (
-            Tokenizer(models.BPE()),
-            trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **common),
-        )
+        inner: Any = Tokenizer(models.BPE())
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer: Any = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, **common)
         inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     elif kind == "wordpiece":
-        inner, trainer = (
-            Tokenizer(models.WordPiece(unk_token="[UNK]")),
-            trainers.WordPieceTrainer(vocab_size=200, **common),
-        )
+        inner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        trainer = trainers.WordPieceTrainer(vocab_size=200, **common)
         inner.normalizer, inner.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     else:
-        inner, trainer = (
-            Tokenizer(models.Unigram()),
-            trainers.UnigramTrainer(vocab_size=120, unk_token="[UNK]", **common),
-        )
+        inner = Tokenizer(models.Unigram())
+        trainer = trainers.UnigramTrainer(vocab_size=120, unk_token="[UNK]", **common)
         inner.normalizer, inner.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
     inner.train_from_iterator(TEXTS * 3, trainer)
     if special:
@@ -52,11 +47,13 @@ def made_tokenizer(kind: str, *, special: bool) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=inner, cls_token="[CLS]", sep_token="[SEP]", **names)
 
 
-def filled(
-    pieces: Sequence[Sequence[str]], fillings: Sequence[Sequence[str]]
-) -> tuple[list[str], dict[str, list[int]]]:
+Columns = dict[str, list[int]]
+
+
+def filled(pieces: Sequence[Sequence[str]], fillings: Sequence[Sequence[str]]) -> tuple[list[str], Columns]:
     """Texts of which piece k is followed by filling k, and where the fillings are; one secret for each filling."""
-    texts, columns = list[str](), {"example": [], "begin": [], "end": [], "rule": [], "secret": []}
+    texts = list[str]()
+    columns: Columns = {"example": [], "begin": [], "end": [], "rule": [], "secret": []}
     for example, (parts, secrets) in enumerate(zip(pieces, fillings, strict=True)):
         text = parts[0]
         for number, secret in enumerate(secrets):
@@ -68,15 +65,18 @@ def filled(
     return texts, columns
 
 
-def slot_plan(
-    texts: Sequence[str], columns: dict[str, list[int]], whole: Sequence[int] = (), **more: Any
-) -> tuple[Plan, Spans]:
-    """A plan and the spans for these texts; the examples ``whole`` contain one further secret, and so have no slots."""
+def spans_of(texts: Sequence[str], columns: Columns, whole: Sequence[int] = ()) -> tuple[Incidence, Spans]:
+    """Graph and spans of these texts; the examples ``whole`` contain one further secret, and so have no slots."""
     secrets = max(columns["secret"], default=-1) + 1
     pairs = [*zip(columns["example"], columns["secret"], strict=True), *((example, secrets) for example in whole)]
     examples, ids = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     graph = Incidence.from_pairs(examples, ids, num_examples=len(texts), num_secrets=secrets + bool(whole))
-    spans = slots_of_spans(graph, RULES, **columns)
+    return graph, slots_of_spans(graph, RULES, **columns)
+
+
+def slot_plan(texts: Sequence[str], columns: Columns, whole: Sequence[int] = (), **more: Any) -> tuple[Plan, Spans]:
+    """A plan and the spans for these texts."""
+    graph, spans = spans_of(texts, columns, whole)
     drawn = np.count_nonzero(graph.secrets_per_example)
-    settings = {"prior": 1e-4, "ceiling": 0.5, "batch_size": drawn / 2, "rounds": 3, "capacity": "none"} | more
-    return hush.make_plan(graph, slots=spans.slots, **settings), spans
+    settings: dict[str, Any] = {"prior": 1e-4, "ceiling": 0.5, "batch_size": drawn / 2, "rounds": 3, "capacity": "none"}
+    return hush.make_plan(graph, slots=spans.slots, **settings | more), spans

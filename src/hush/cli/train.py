@@ -37,6 +37,13 @@ class TaskChoice(StrEnum):
     masked = "masked"
 
 
+class PartChoice(StrEnum):
+    """What is learnt privately from an example with slots."""
+
+    slot = "slot"
+    difference = "difference"
+
+
 class OptimizerChoice(StrEnum):
     """What turns a noisy gradient into a step."""
 
@@ -54,7 +61,7 @@ class ScheduleChoice(StrEnum):
 
 LEARNING_PANEL = "Learning"  # headings of the help
 LORA_PANEL = "LoRA: train small adapters"
-PUBLIC_PANEL = "Public stream: examples without secrets"
+PUBLIC_PANEL = "Public stream: examples without secrets, and skeletons [default with slots: on]"
 SAFETY_PANEL = "Resuming and checks"
 RUN_PARTS = ("owner", "release")  # folders in the folder of a run
 
@@ -71,6 +78,13 @@ def train(
     ],
     key: Annotated[
         Path | None, typer.Option(help="Your data key, the one passed to hush plan.", rich_help_panel=DATA_PANEL)
+    ] = None,
+    scan: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the scan: where the slots of the plan are in the texts. Needed for a plan with slots.",
+            rich_help_panel=DATA_PANEL,
+        ),
     ] = None,
     output: Annotated[Path, typer.Option(help="Folder of the run; an unfinished run in it resumes.")] = Path("run"),
     column: ColumnOption = None,
@@ -130,6 +144,13 @@ def train(
     public_batch: Annotated[
         int | None, typer.Option(help="How many of them per round.", min=1, rich_help_panel=PUBLIC_PANEL)
     ] = None,
+    part: Annotated[
+        PartChoice,
+        typer.Option(
+            help="With slots: learn privately the tokens of a slot, or what the text adds to its skeleton.",
+            rich_help_panel=LEARNING_PANEL,
+        ),
+    ] = PartChoice.slot,
     micro_batch: Annotated[
         int,
         typer.Option(
@@ -200,6 +221,7 @@ def train(
     from hush.data import read_corpus
     from hush.keys import DataKey
     from hush.plan import Plan
+    from hush.slots import spans_in
     from hush.train.settings import Recipe, Runtime
 
     if not lora and lora_target:
@@ -220,6 +242,7 @@ def train(
             loaded = Plan.load(plan)
         corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
         data_key = None if key is None else DataKey.load(key)
+        spans = None if scan is None else spans_in(scan)
 
         console = terminal(silent=not first)
         show_start(loaded, corpus, model, output, console, lora=lora)
@@ -234,6 +257,7 @@ def train(
                 corpus,
                 key=data_key,
                 output=output,
+                spans=spans,
                 runtime=runtime,
                 resume=resume,
                 unchecked_data=unchecked_data,

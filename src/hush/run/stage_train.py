@@ -22,6 +22,7 @@ from hush.run.config import Config
 from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of
 from hush.run.sections import SmallModel
+from hush.slots import spans_in
 from hush.storage import read_json, whole_folder
 from hush.train.settings import Learning
 
@@ -128,6 +129,7 @@ def _train(job: RunJob, folder: Path) -> None:
             job.corpus(),
             key=job.key,
             output=folder,
+            spans=spans_in(job.paths.canaries if job.has_canaries else job.paths.scan),
             runtime=job.config.training.runtime,
             progress=job.watch.live,
             reading=lambda done, total: job.watch.work("Reading the data", done, total),

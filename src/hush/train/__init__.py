@@ -8,10 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hush.train.batches import Batches, SkeletonBatches
     from hush.train.clipping import Clipper
     from hush.train.hf.trainer import HushTrainer
     from hush.train.language_models import (
         CausalCollator,
+        DifferenceLoss,
         MaskedCollator,
         TokenizedTexts,
         causal_lm_loss,
@@ -22,36 +24,49 @@ if TYPE_CHECKING:
     )
     from hush.train.private_training import PrivateTraining
     from hush.train.public_stream import PublicStream
+    from hush.train.slot_texts import SlotTexts, add_placeholder_tokens, tokenise_slots
 
 __all__ = [
+    "Batches",
     "CausalCollator",
     "Clipper",
+    "DifferenceLoss",
     "HushTrainer",
     "MaskedCollator",
     "PrivateTraining",
     "PublicStream",
+    "SkeletonBatches",
+    "SlotTexts",
     "TokenizedTexts",
+    "add_placeholder_tokens",
     "causal_lm_loss",
     "classification_loss",
     "default_loss",
     "masked_lm_loss",
     "tokenise",
+    "tokenise_slots",
 ]
 
 
 _HOME = {
+    "Batches": "batches",
     "CausalCollator": "language_models",
     "Clipper": "clipping",
+    "DifferenceLoss": "language_models",
     "HushTrainer": "hf.trainer",
     "MaskedCollator": "language_models",
     "PrivateTraining": "private_training",
     "PublicStream": "public_stream",
+    "SkeletonBatches": "batches",
+    "SlotTexts": "slot_texts",
     "TokenizedTexts": "language_models",
+    "add_placeholder_tokens": "slot_texts",
     "causal_lm_loss": "language_models",
     "classification_loss": "language_models",
     "default_loss": "language_models",
     "masked_lm_loss": "language_models",
     "tokenise": "language_models",
+    "tokenise_slots": "slot_texts",
 }
 
 

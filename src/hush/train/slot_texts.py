@@ -321,7 +321,7 @@ class _RowMaker:
         hidden, number_of = without.overlap(places), without.public_places(places)
         numbers = self._max_length + np.arange(len(in_slot))  # of tokens that only the full text has
         for place, number in encoded.public_places(ranges).items():
-            numbers[number] = number_of.get(place, numbers[number])
+            numbers[number] = number_of.get(place, int(numbers[number]))
         subtracted = {
             "input_ids": without.tokens,
             "labels": np.where(hidden, IGNORED, without.tokens),

@@ -20,10 +20,16 @@ from hush.data.parts import shown_name
 from hush.errors import InvalidInput
 from hush.keys import LEAF_BYTES, DataKey, refuse_other_key
 from hush.plan import Plan
+from hush.plan.make import public_examples
+from hush.slots import Spans
+from hush.train.batches import SkeletonBatches
 from hush.train.cautions import refuse_unlabelled
 from hush.train.hf.collation import MAX_CHECKED, Collate, collated_alone, copied, held_state, refuse_tied
-from hush.train.language_models import Collator, TokenizedTexts
+from hush.train.language_models import CausalCollator, Collator, MaskedCollator, TokenizedTexts
+from hush.train.public_stream import PublicStream, default_batch
 from hush.train.round import check_lengths
+from hush.train.settings import Part
+from hush.train.slot_texts import SlotTexts, tokenise_slots
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -37,9 +43,11 @@ __all__ = [
     "checked_fingerprint",
     "checked_settings",
     "described_collator",
+    "public_stream_of",
     "refuse_overrides",
     "refuse_selection",
     "unchecked_marks",
+    "with_slots",
 ]
 
 
@@ -324,18 +332,19 @@ def checked_fingerprint(
         )
     if key is None:
         return stated
-    if isinstance(data, TokenizedTexts):
+    if isinstance(data, TokenizedTexts | SlotTexts):
         found = data.fingerprint
         if found is None:
+            maker = "tokenise_slots" if isinstance(data, SlotTexts) else "tokenise"
             raise InvalidInput(
-                "these TokenizedTexts hold tokens only, which say nothing about their texts; make them with "
-                "hush.train.tokenise(texts, tokenizer, max_length=..., key=key)",
+                f"these {type(data).__name__} hold tokens only, which say nothing about their texts; make them with "
+                f"hush.train.{maker}(texts, tokenizer, ..., max_length=..., key=key)",
                 setting="train_dataset",
             )
     else:
         found = key.fingerprint_leaves(rows.leaves if rows else map(key.fingerprint_row, _texts(data, column)))
     if found != plan.data_fingerprint:
-        what = "its texts" if isinstance(data, TokenizedTexts) else f"its column {shown_name(column)!r}"
+        what = "its texts" if isinstance(data, TokenizedTexts | SlotTexts) else f"its column {shown_name(column)!r}"
         raise InvalidInput(
             f"train_dataset is not the data that the plan was made for: the fingerprint of {what} under your key "
             "differs. Pass the same rows in the same order, not shuffled, filtered or edited, or scan and plan again"
@@ -412,6 +421,50 @@ def _no_column(columns: Iterable[Any], column: str) -> InvalidInput:
         f"train_dataset has no column {shown_name(column)!r}, only {shown}; its texts are compared with the plan, so "
         "keep their column when tokenising (leave it out of remove_columns), or name another one with column="
     )
+
+
+# ---- slots ----
+
+
+def with_slots(
+    data: Any,
+    plan: Plan,
+    spans: Spans | None,
+    tokenizer: Any,
+    collator: Any,
+    *,
+    part: Part,
+    key: DataKey | None,
+    column: str,
+) -> SlotTexts:
+    """The tokens of data with slots, made here from texts and spans, unless the caller made them."""
+    if type(collator) not in (CausalCollator, MaskedCollator):
+        raise InvalidInput(
+            "examples with slots need a collator that keeps skeletons and texts apart; pass data_collator="
+            "hush.train.CausalCollator(...) or MaskedCollator(...)",
+            setting="data_collator",
+        )
+    if isinstance(data, SlotTexts) and data.skeletons.slots == plan.slots:
+        return data
+    if plan.slots is None or spans is None or isinstance(data, SlotTexts):
+        raise InvalidInput(
+            "spans belong to a plan with slots, and such a plan to spans; pass a plan made with the slots of the scan, "
+            "and spans=, those of the same scan",
+            setting="spans",
+        )
+    texts = _texts(data, column)
+    return tokenise_slots(texts, tokenizer, plan, spans, max_length=collator.length, part=part, key=key)
+
+
+def public_stream_of(
+    plan: Plan, texts: SlotTexts, collator: Any, device: torch.device, micro_batch: int
+) -> PublicStream | None:
+    """The public stream over skeletons and examples without a secret; None if nothing is public."""
+    public = public_examples(plan).size
+    if not public:
+        return None
+    collate = SkeletonBatches(texts.skeletons, collator, device)
+    return PublicStream(plan, collate, batch_size=default_batch(plan, public), weight=None, micro_batch=micro_batch)
 
 
 # ---- subclasses ----

@@ -36,6 +36,7 @@ except ImportError as error:
 from hush.certificate import Certificate
 from hush.keys import DataKey
 from hush.plan import Plan
+from hush.slots import Spans
 from hush.train.cautions import cautions_before
 from hush.train.hf.arguments import (
     CheckedRows,
@@ -45,17 +46,21 @@ from hush.train.hf.arguments import (
     checked_fingerprint,
     checked_settings,
     described_collator,
+    public_stream_of,
     refuse_overrides,
     refuse_selection,
     unchecked_marks,
+    with_slots,
 )
 from hush.train.hf.collation import Collate, collated_alone, padded_together, padding_values
 from hush.train.hf.releases import Releases, Scoring, owner_folder
-from hush.train.language_models import CausalCollator, Collator, Loss, MaskedCollator, default_loss
+from hush.train.language_models import CausalCollator, Collator, DifferenceLoss, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
 from hush.train.public_stream import PublicStream
 from hush.train.round import LiveNumbers, MicroBatch, TrainingRound
 from hush.train.run_keeper import rounded_score
+from hush.train.settings import Part
+from hush.train.slot_texts import SlotTexts
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +137,11 @@ class HushTrainer(Trainer):
     :class:`~hush.train.language_models.TokenizedTexts`, chosen by settings or public texts alone. For public and
     insecure_seed see PrivateTraining.
 
+    For a plan with slots pass spans, where its slots are in the texts, with train_dataset as texts, processing_class as
+    their tokenizer and one of hush's collators, whose length texts are cut to; or pass as train_dataset what
+    ``tokenise_slots`` returns. ``part`` says what is learnt privately of an example with slots. The public stream over
+    skeletons and examples without a secret is then on; public replaces it.
+
     key, or the path of its file, is the owner's data key: with it the texts in the ``column`` of train_dataset are
     compared with the plan, row by row, as ``hush train`` does. Keep that column when tokenising; TokenizedTexts come
     from ``tokenise(..., key=key)``. data_fingerprint states instead what the caller computed, on the caller's word.
@@ -165,6 +175,8 @@ class HushTrainer(Trainer):
         optimizers: tuple[Any, Any] = (None, None),
         optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
         buckets: Sequence[int] = (),
+        spans: Spans | None = None,
+        part: Part = "slot",
         public: PublicStream | None = None,
         folder: str | Path | None = None,
         key: DataKey | str | os.PathLike[str] | None = None,
@@ -174,8 +186,12 @@ class HushTrainer(Trainer):
     ) -> None:
         refuse_overrides(self, HushTrainer)
         settings = checked_settings(args, plan, callbacks=callbacks, eval_is_public=eval_is_public)
-        check_data(train_dataset, plan, data_collator, buckets)
         self._key, self._column, self._stated_fingerprint = check_key(plan, key), column, data_fingerprint
+        if plan.slots is not None or spans is not None:
+            train_dataset = with_slots(
+                train_dataset, plan, spans, processing_class, data_collator, part=part, key=self._key, column=column
+            )
+        check_data(train_dataset, plan, data_collator, buckets)
         self.plan, self._buckets = plan, buckets
         self._data_fingerprint = self._fingerprint_of(train_dataset)
         self.folder = owner_folder(folder, Path(settings.arguments.output_dir or "").resolve())
@@ -198,6 +214,10 @@ class HushTrainer(Trainer):
         self.private: PrivateTraining | None = None
         self._settings, self._public, self._insecure_seed = settings, public, insecure_seed
         self._loss = default_loss(model) if loss is None else loss
+        if isinstance(train_dataset, SlotTexts):
+            self._loss = DifferenceLoss(self._loss) if train_dataset.part == "difference" else self._loss
+            size = self.args.per_device_train_batch_size
+            self._public = public or public_stream_of(plan, train_dataset, data_collator, self.args.device, size)
         self._rounds: Iterator[TrainingRound] = iter(())
         self._resuming = self._open = False
         self._releases = Releases(self.folder, self.args)
