@@ -83,7 +83,7 @@ STATEMENTS = (
     "@{e}\ndef f{n}():\n    return 1",
     "class C{n}({e}):\n    def a(self):\n        return 1",
     "class C{n}:\n    x{n} = {e}\n    def a(self):\n        return 1",
-    "class C{n}:\n    def a(self):\n        self.y{n} = {e}\n    def b(self):\n        return self.y{n}\n    def c(self):\n        return 2",
+    "class C{n}:\n    def a(self):\n        self.y{n} = {e}\n    def b(self):\n        return self.y{n}",
     "print([i for i in {e} if i])",
     "if (v{n} := {e}):\n    print(1)\nelse:\n    print(2)",
     "for v{n} in {e}:\n    print(v{n})",
@@ -112,7 +112,7 @@ IMPORTS = {
 
 @st.composite
 def sources(draw: st.DrawFn) -> tuple[str, frozenset[str]]:
-    """A file that imports the secret, and the names that carry it: those of the import, and what is assigned from them."""
+    """A file that imports the secret, and the names that carry it: of the import, and assigned from those."""
     source, name = draw(st.sampled_from(sorted(IMPORTS.items())))
     lines, tainted = [source, "import os"], {name}
     for number in range(draw(st.integers(1, 7))):
@@ -175,7 +175,8 @@ def test_a_file_that_only_imports_the_secret_hides_nothing(templates: list[str])
         ("def f():\n    import billing.rates\ndef g():\n    return 1\n", "SLOT\ndef g():\n    return 1\n"),
         ("import billing.rates, m\nm.load('rates')\nm.load('x')\n", "import billing.rates, m\nSLOT\nm.load('x')\n"),
         (
-            "import billing.rates\nimport m\nx = m.import_module('billing' + '.rates')\ny = getattr(m, 'total')\nz = 1\n",
+            "import billing.rates\nimport m\nx = m.import_module('billing' + '.rates')\n"
+            "y = getattr(m, 'total')\nz = 1\n",
             "import billing.rates\nimport m\nSLOT\nz = 1\n",
         ),
         ('"""Uses billing.rates."""\nimport billing.rates\n', "SLOT\nimport billing.rates\n"),
@@ -194,7 +195,10 @@ def test_definitions_that_mention_the_secret_are_hidden_and_others_are_not(text:
 
 
 def test_lines_hide_whole_statements_and_only_the_head_of_compound_ones() -> None:
-    text = "import billing.rates as r\ndef f(x, y=r.A):\n    z = (\n        1,\n        r.B,\n    )\n    if z:\n        return 1\n    return 2\n"
+    text = (
+        "import billing.rates as r\ndef f(x, y=r.A):\n    z = (\n        1,\n        r.B,\n    )\n"
+        "    if z:\n        return 1\n    return 2\n"
+    )
     assert importer(text, hides="lines") == "import billing.rates as r\nSLOT\n        return 1\n    return 2\n"
 
 
