@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_repositories import plain_folder
 
+from hush.data.parts import BrokenRow
 from hush.errors import InvalidInput
 from hush.scan.code import Chunks, Repository, code_corpus
-from hush.scan.code.chunks import chunks_of
+from hush.scan.code.chunks import HiddenSpans, chunks_of
 
 LINES = st.lists(st.integers(0, 14), max_size=12).map(lambda counts: "".join("word " * n + "\n" for n in counts))
 TEXTS = LINES | st.text(st.sampled_from("ab_1 \t\n\r.(é\u2028\x0c😀"), max_size=300) | st.text(max_size=100)
@@ -73,6 +74,58 @@ def test_ids_are_distinct_and_say_where_the_chunk_is(text: str, chunks: Chunks) 
         assert last is not None
         assert chunk.begin == starts[first - 1] + (column or 1) - 1
         assert chunk.end == (min(starts[last], len(text)) if last_column is None else starts[last - 1] + last_column)
+
+
+PIECES = st.lists(st.tuples(TEXTS, st.booleans()), max_size=8)
+FILLINGS = st.lists(st.text(st.sampled_from("ab_1 \n\r.(é\0"), min_size=1, max_size=40), min_size=8, max_size=8)
+
+
+def filled(pieces: list[tuple[str, bool]], fillings: list[str]) -> tuple[str, list[tuple[int, int]]]:
+    """The text of the pieces, with a filling after each piece that says so, and the spans of the fillings."""
+    text, spans = "", list[tuple[int, int]]()
+    for (piece, has_slot), filling in zip(pieces, fillings, strict=False):
+        text += piece
+        if has_slot and not (spans and spans[-1][1] == len(text)):  # slots that touch would be one
+            spans.append((len(text), len(text) + len(filling)))
+            text += filling
+    return text, spans
+
+
+def skeletons_of_chunks(text: str, spans: list[tuple[int, int]], chunks: Chunks) -> list[tuple[str, list[str]]]:
+    """Place and public text of each chunk: the pieces between the slots that it holds, none of which it cuts."""
+    found: list[tuple[str, list[str]]] = []
+    for chunk in chunks_of(text, chunks, spans):
+        inside = [(begin, end) for begin, end in spans if begin < chunk.end and end > chunk.begin]
+        assert all(chunk.begin <= begin and end <= chunk.end for begin, end in inside)
+        borders = [chunk.begin, *(place for span in inside for place in span), chunk.end]
+        found.append((chunk.place, [text[begin:end] for begin, end in zip(borders[::2], borders[1::2], strict=True)]))
+    return found
+
+
+@given(PIECES, FILLINGS, FILLINGS, settings())
+def test_what_is_hidden_moves_no_border_and_changes_no_id(
+    pieces: list[tuple[str, bool]], first: list[str], second: list[str], chunks: Chunks
+) -> None:
+    one, other = (skeletons_of_chunks(*filled(pieces, fillings), chunks) for fillings in (first, second))
+    assert one == other
+
+
+@given(PIECES, FILLINGS, settings(overlap=False))
+def test_chunks_of_a_file_with_hidden_spans_joined_are_the_text(
+    pieces: list[tuple[str, bool]], fillings: list[str], chunks: Chunks
+) -> None:
+    text, spans = filled(pieces, fillings)
+    assert "".join(text[chunk.begin : chunk.end] for chunk in chunks_of(text, chunks, spans)) == text
+
+
+def test_a_file_that_changed_since_its_spans_were_found_is_not_read(tmp_path: Path) -> None:
+    repository = plain_folder(tmp_path, {"a.py": "x = 1\n"})
+    corpus = code_corpus(repository, hidden=[{"a.py": HiddenSpans.of("x = 1\n", [(0, 5)])}])
+    assert list(corpus.rows("text", "offset")) == [("x = 1\n", "0")]
+    (tmp_path / "a.py").write_text("y = 2\n")
+    (row,) = corpus.rows("text")
+    assert isinstance(row, BrokenRow)
+    assert "changed after the rules were read" in row.why
 
 
 @given(st.lists(st.integers(0, 5), max_size=30), st.integers(5, 12))

@@ -112,13 +112,11 @@ class Used:
         for (scope, name), distance in state.known.items():
             if scope == 0:
                 exports[name] = exports.get(name, NOTHING).joined(Meaning(distance))
-        whole = {name for (_, name), distance in state.known.items() if distance <= depth}
-        whole |= {
-            name
-            for (_, name), entries in bound.items()
-            for path, each in entries
-            if each.distance <= depth and not path
-        }
+        # Of the names in comments those of functions are left out: their words are everybody's.
+        whole = {name for (scope, name), distance in state.known.items() if scope == 0 and distance <= depth}
+        for (_, name), entries in bound.items():
+            if any(meaning.distance <= depth for path, meaning in entries if not path):
+                whole.add(name)
         secret_words = frozenset(whole) | (words.last_parts if is_direct else frozenset())
         return cls(file, depth, state.distances, state.known, exports, secret_words, is_all)
 

@@ -272,7 +272,8 @@ class _PythonSpread:
         words: Words,
         hides: Literal["definitions", "lines"],
     ) -> None:
-        self.sources, self.own, self.depth, self.words, self.hides = sources, own, depth, words, hides
+        self.sources, self.own, self.depth, self.words = sources, own, depth, words
+        self.hides: Literal["definitions", "lines"] = hides
         self.exports: dict[str, Mapping[str, Meaning]] = {}
         self.used: dict[str, Used | None] = {}
 

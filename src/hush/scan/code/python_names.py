@@ -138,9 +138,8 @@ class PythonFile:
             targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
             if not any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
                 continue
-            value = getattr(statement, "value", None)
             try:
-                listed.update(ast.literal_eval(value))
+                listed.update(ast.literal_eval(getattr(statement, "value", None) or ""))
             except (ValueError, TypeError, SyntaxError, RecursionError):
                 return None
             has_list = True
@@ -241,7 +240,7 @@ class _Reader:
                     self._assign([item.optional_vars], scope, given_by)
                     head(item.optional_vars)
             blocks += self.block(node.body, scope)
-        elif isinstance(node, ast.Try | getattr(ast, "TryStar", ast.Try)):
+        elif isinstance(node, ast.Try | ast.TryStar):
             blocks += self.block(node.body, scope)
             for handler in node.handlers:
                 caught = head(handler.type)
