@@ -81,7 +81,7 @@ def test_no_model_gives_the_secret_more_than_the_bound_on_average(learning_rate:
     truth_R = seeded(8).integers(8, size=2000)
     last_RVV = module._train(arena, truth_R, seeded(9))[:, -1]
     tokens = sorted({*"abcdefghxy", "[secret]"})
-    secret_R = np.array([tokens.index(game.candidates[truth]) for truth in truth_R.tolist()])
+    secret_R = np.array([tokens.index(game.candidates[int(truth)]) for truth in truth_R])
     chance_R = softmax(last_RVV[:, tokens.index("x")], axis=1)[np.arange(2000), secret_R]
     certified = float(arena.plan.posterior[0, 0])
     assert 1 / 8 < chance_R.mean() <= certified
