@@ -16,14 +16,13 @@ import platform
 import sys
 import time
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import hush
-from hush.audit.game import Game, Steps, literal_scan, play
+from hush.audit.game import Game, Steps, play, rule_scan
 from hush.audit.statistics import LEVEL, exceeded
 
 HERE = Path(__file__).parent
@@ -43,20 +42,15 @@ def _broken_steps() -> Any:
 OWNERS = _broken_steps()
 CANDIDATES = OWNERS.CANDIDATES
 UNEVEN = np.geomspace(1, 30, len(CANDIDATES))
-OTHERS = {
-    "texts": ["xx{secret}yduy", "y{secret}xw", "yxvx", "xyxxy", "yyxyx"],
-    "steps": Steps(scan=partial(literal_scan, others=["du"], whole=["v", "w"])),
-}
 HONEST: dict[str, dict[str, Any]] = {
     "loss at the slots": {},
     "difference of gradients": {"part": "difference"},
-    "one text, every round": {"texts": ["x{secret}", "xy", "yx"], "rounds": 1, "batch_size": 1.0},
+    "one text, every round": {"texts": ["x {secret}", "xy", "yx"], "rounds": 1, "batch_size": 1.0},
     "higher rates": {"batch_size": 1.0, "rounds": 20},
     "a low ceiling": {"ceiling": 0.05},
     "a high ceiling": {"ceiling": 0.8},
     "an uneven generator": {"generator": (UNEVEN / UNEVEN.sum()).tolist(), "ceiling": 0.3},
     "two candidates": {"candidates": ["a", "cb"], "ceiling": 0.7},
-    "other secrets, whole examples": OTHERS,
 }
 
 
@@ -88,9 +82,9 @@ def main() -> None:
     args = parser.parse_args()
     honest = list[dict[str, Any]]()
     for seed, (name, changes) in enumerate(HONEST.items()):
-        honest.append(row(name, OWNERS.small_game(**changes), args.runs, seed))
+        honest.append(row(name, OWNERS.small_game(**changes, steps=Steps()), args.runs, seed))
     broken = list[dict[str, Any]]()
-    for seed, (name, steps) in enumerate(OWNERS.BROKEN.items()):
+    for seed, (name, steps) in enumerate(OWNERS.broken_owners(rule_scan).items()):
         broken.append(row(name, OWNERS.small_game(steps=steps), args.runs, 100 + seed))
     successes = [success for found in honest for success in found.pop("successes")]
     bounds = [bound for found in honest for bound in (found["prior"], found["certified"])]

@@ -113,7 +113,7 @@ def exact_success(rates: Array, noise: float, *, shared: bool) -> float:
     first noisy sum. With a shared draw the public step tells the draw, so each draw is a case of its own.
     """
     owners = [Owner.of("A"), Owner.of("222")]
-    grid = np.linspace(-3 - 7 * noise, 3 + 7 * noise, 801)
+    grid = np.linspace(-3 - 7 * noise, 3 + 7 * noise, 501)
     cell = (grid[1] - grid[0]) ** 2
 
     def density(sum_: Array, mean: Array) -> Array:

@@ -6,14 +6,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from broken_steps import BROKEN, CANDIDATES, small_game
+from broken_steps import BROKEN, CANDIDATES, broken_owners, literal_scan, small_game
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 
 import hush
 from hush.audit import game as module
-from hush.audit.game import MARK, Arena, Game, arenas_of, literal_scan, log_likelihoods, play, prepare
+from hush.audit.game import MARK, Arena, Steps, arenas_of, log_likelihoods, play, prepare, rule_scan
 from hush.audit.statistics import exceeded
 from hush.errors import InvalidInput
 
@@ -43,9 +43,9 @@ def test_an_honest_owner_is_not_flagged_in_ten_repeated_audits() -> None:
 
 def test_other_secrets_beside_the_drawn_one_and_whole_examples_change_nothing() -> None:
     """A second secret in the same text, one that makes its text secret as a whole, and both beside the drawn one."""
-    texts = ["xx{secret}yduy", "y{secret}xw", "yxvx", "xyxxy", "yyxyx"]
+    texts = ["xx {secret} yduy", "y {secret} xw", "yxvx", "xyxxy", "yyxyx"]
     scan = partial(literal_scan, others=["du"], whole=["v", "w"])
-    game = small_game(texts=texts, steps=module.Steps(scan=scan))
+    game = small_game(texts=texts, steps=Steps(scan=scan))
     (arena,) = arenas_of(game)
     assert arena.private_N.tolist() == [0, 1, 2]
     assert arena.public_W.tolist() == [0, 3, 4]
@@ -66,7 +66,7 @@ def test_an_uneven_generator_is_held_against_its_largest_probability() -> None:
 def test_the_certified_bound_is_that_of_the_examples_with_the_secret() -> None:
     (arena,) = arenas_of(small_game())
     noise = arena.plan.noise_multiplier
-    posterior = hush.posterior(arena.plan.rates, noise_multiplier=noise, rounds=40, prior=1 / len(CANDIDATES))
+    posterior = hush.posterior(arena.rate_N, noise_multiplier=noise, rounds=40, prior=1 / len(CANDIDATES))
     assert posterior == pytest.approx(float(arena.plan.posterior[0, 0]), rel=1e-3)
 
 
@@ -81,7 +81,7 @@ def test_no_model_gives_the_secret_more_than_the_bound_on_average(learning_rate:
     truth_R = seeded(8).integers(8, size=2000)
     last_RVV = module._train(arena, truth_R, seeded(9))[:, -1]
     tokens = sorted({*"abcdefghxy", "[secret]"})
-    secret_R = np.array([tokens.index(game.candidates[truth]) for truth in truth_R])
+    secret_R = np.array([tokens.index(game.candidates[int(truth)]) for truth in truth_R])
     chance_R = softmax(last_RVV[:, tokens.index("x")], axis=1)[np.arange(2000), secret_R]
     certified = float(arena.plan.posterior[0, 0])
     assert 1 / 8 < chance_R.mean() <= certified
@@ -104,6 +104,13 @@ def test_every_broken_condition_is_noticed_where_it_shows(fault: str) -> None:
         assert played.with_model.rate == 1
 
 
+@pytest.mark.parametrize("fault", ["none", *BROKEN])
+def test_with_the_products_scan_faults_are_noticed_and_an_honest_owner_is_not(fault: str) -> None:
+    owners = {"none": Steps()} | broken_owners(rule_scan)
+    game = small_game(steps=owners[fault], candidates=CANDIDATES[2::3], ceiling=0.3)
+    assert play(game, runs=RUNS, rng=seeded(14)).verdict().failed == (fault != "none")
+
+
 def test_a_prior_stated_below_the_generators_is_noticed() -> None:
     played = play(small_game(prior=1e-3, ceiling=0.01), runs=RUNS, rng=seeded(4))
     assert played.verdict().rows[0].status == "failed"
@@ -119,7 +126,7 @@ def test_less_noise_than_planned_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_faults_are_noticed_whatever_the_seed(fault: str) -> None:
-    games = [play(small_game(steps=BROKEN[fault]), runs=300, rng=seeded(seed)) for seed in range(10, 13)]
+    games = [play(small_game(steps=BROKEN[fault]), runs=300, rng=seeded(seed)) for seed in (10, 11)]
     assert all(played.verdict().failed for played in games)
 
 
@@ -136,7 +143,7 @@ def test_what_comes_before_training_is_the_same_for_every_filling(
     texts: list[str], fillings: list[str], window: int
 ) -> None:
     texts = [*texts, f"x{MARK}"]
-    game = Game(texts=texts, candidates=fillings, ceiling=0.9, batch_size=0.1, rounds=1, window=window, public_batch=1)
+    game = small_game(texts=texts, candidates=fillings, window=window)
     made = [prepare(game, filling) for filling in fillings]
     assert len({each.public for each in made}) == 1
     # The tokens are those of the product's skeletons, and no letter of a secret is among them.
@@ -151,7 +158,7 @@ def test_what_comes_before_training_is_the_same_for_every_filling(
 @pytest.mark.parametrize("fault", ["none", "a shared draw"])
 def test_the_score_is_the_log_density_of_the_private_sums(fault: str) -> None:
     """Second route: gradients by the definition, one normal density for each draw, no shared algebra."""
-    steps = BROKEN.get(fault, module.Steps())
+    steps = BROKEN.get(fault, Steps(scan=literal_scan))
     game = small_game(candidates=CANDIDATES[:5], rounds=2, ceiling=0.5, batch_size=0.8, steps=steps, part="difference")
     (arena,) = arenas_of(game)
     truth_R = np.array([0, 1, 2, 3, 4, 0])
@@ -173,7 +180,7 @@ def test_the_score_is_the_log_density_of_the_private_sums(fault: str) -> None:
                 mean = np.zeros_like(noisy)
                 chance = 1.0
                 for example, is_drawn in enumerate(draw):
-                    chance *= plan.rates[example] if is_drawn else 1 - plan.rates[example]
+                    chance *= arena.rate_N[example] if is_drawn else 1 - arena.rate_N[example]
                     counts = arena.count_MNVV[candidate, example]
                     gradient = counts.sum(axis=1, keepdims=True) * probability - counts
                     mean += is_drawn * gradient * min(1.0, plan.clip_norm / np.linalg.norm(gradient))

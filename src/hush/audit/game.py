@@ -20,10 +20,13 @@ Shapes: R runs, M candidates, E examples, N examples that a round may draw, W ex
 S subsets of the N examples.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal, final
 
 import numpy as np
@@ -37,9 +40,11 @@ from hush.audit.verdict import Attempt, Verdict, judge
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.plan import Plan, make_plan
-from hush.slots import Spans, placeholder, slots_of_spans
+from hush.plan.make import public_examples
+from hush.scan import scan
+from hush.slots import Slots, Spans, placeholder
 
-__all__ = ["Game", "Played", "Steps", "literal_scan", "play"]
+__all__ = ["Game", "Played", "Steps", "play", "rule_scan"]
 
 
 MARK = "{secret}"  # where the secret is written into a text
@@ -54,31 +59,15 @@ Part = Literal["slot", "difference"]
 # What the owner does with the texts.
 
 
-def literal_scan(
-    texts: Sequence[str], secret: str, *, others: Sequence[str] = (), whole: Sequence[str] = ()
-) -> tuple[Incidence, Spans]:
-    """Which texts hold the secret and the others, and in which spans. Secret 0 is the drawn one.
-
-    others: further secrets that are hidden as spans; whole: secrets whose examples are secret as a whole.
-    """
-    found = [
-        (example, begin, begin + len(literal), number, literal not in whole)
-        for number, literal in enumerate((secret, *others, *whole))
-        for example, text in enumerate(texts)
-        for begin in _occurrences(text, literal)
-    ]
-    example, begin, end, number, hides_span = (np.array(column) for column in zip(*found, strict=True))
-    incidence = Incidence.from_pairs(example, number, num_examples=len(texts), num_secrets=1 + len(others) + len(whole))
-    columns = {"example": example, "begin": begin, "end": end, "secret": number}
-    spans = {name: column[hides_span] for name, column in columns.items()}
-    return incidence, slots_of_spans(incidence, [RULE], rule=np.zeros(int(hides_span.sum()), dtype=int), **spans)
-
-
-def _occurrences(text: str, literal: str) -> Iterator[int]:
-    begin = text.find(literal)
-    while begin >= 0:
-        yield begin
-        begin = text.find(literal, begin + len(literal))
+def rule_scan(texts: Sequence[str], secret: str) -> tuple[Incidence, Spans]:
+    """Which texts hold the secret and in which spans: the product's scan, with a rule for this literal."""
+    rule = {"name": RULE, "find": "literals", "values": [secret], "hides": "span"}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "texts.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+        # The promise of the rule is not used: the game states its own.
+        found = scan(path, {"defaults": {"prior": 0.1, "ceiling": 0.5}, "rules": [rule]})
+    return found.incidence, found.spans
 
 
 def _placeholder(rule: str, _secret_text: str) -> str:
@@ -101,13 +90,13 @@ def _public_weights(
 class Steps:
     """What the owner does, as functions of what each of them may look at in a broken implementation too.
 
-    scan: from texts and the secret to the graph and the spans. placeholder: from a rule and the text of a slot to the
-    token that stands for it. windows: the window of each token of a skeleton, from the number of tokens that each has
-    in the text and the size of a window. public_weights: the weights of the examples of the public stream, R × W, from
-    the round, the private draw, their numbers and how many are taken.
+    scan: from texts and the secret to the graph and the spans; secret 0 is the drawn one. placeholder: from a rule and
+    the text of a slot to the token that stands for it. windows: the window of each token of a skeleton, from the number
+    of tokens that each has in the text and the size of a window. public_weights: the weights of the examples of the
+    public stream, R × W, from the round, the private draw, their numbers and how many are taken.
     """
 
-    scan: Callable[[Sequence[str], str], tuple[Incidence, Spans]] = literal_scan
+    scan: Callable[[Sequence[str], str], tuple[Incidence, Spans]] = rule_scan
     placeholder: Callable[[str, str], str] = _placeholder
     windows: Callable[[NDArray[np.int64], int], NDArray[np.int64]] = _windows
     public_weights: Callable[[int, NDArray[np.bool_], NDArray[np.int64], int], NDArray[np.float64]] = _public_weights
@@ -177,6 +166,7 @@ class Prepared:
 
     public: tuple[object, ...]
     incidence: Incidence
+    slots: Slots
     skeletons: tuple[tuple[str, ...] | None, ...]
     pieces: tuple[tuple[str, ...], ...]
     is_slot: tuple[tuple[bool, ...], ...]
@@ -214,6 +204,7 @@ def prepare(game: Game, candidate: str) -> Prepared:
     return Prepared(
         public=(incidence.fingerprint, slots.fingerprint, tuple(skeletons), public_windows),
         incidence=incidence,
+        slots=slots,
         skeletons=tuple(skeletons),
         pieces=tuple(pieces),
         is_slot=tuple(is_slot),
@@ -259,6 +250,11 @@ class Arena:
     count_WVV: Array
 
     @property
+    def rate_N(self) -> Array:
+        """The sampling rates of the examples that a round may draw."""
+        return self.plan.rates[self.private_N]
+
+    @property
     def noise_deviation(self) -> float:
         return self.plan.training_noise_multiplier * self.plan.clip_norm
 
@@ -272,9 +268,8 @@ class Arena:
 
 def _arena(game: Game, plan: Plan, members: Sequence[tuple[int, Prepared]], index: dict[str, int]) -> Arena:
     first = members[0][1]
-    has_secret_E = first.incidence.secrets_per_example > 0
-    private_N = np.flatnonzero(has_secret_E)
-    public_W = np.array([e for e, skeleton in enumerate(first.skeletons) if skeleton is not None], dtype=np.int64)
+    private_N = np.flatnonzero(first.incidence.secrets_per_example > 0)
+    public_W = public_examples(plan)
     if private_N.size > MAX_DRAWN_EXAMPLES or game.public_batch > public_W.size:
         raise InvalidInput(
             f"{private_N.size} examples hold secrets and {public_W.size} have a public part, of which a step takes "
@@ -318,7 +313,7 @@ def _train(arena: Arena, truth_R: NDArray[np.int64], rng: np.random.Generator) -
     model_RVV = np.zeros((truth_R.size, *arena.count_WVV.shape[1:]))
     models = [model_RVV]
     for round in range(plan.rounds):
-        drawn_RN = rng.random((truth_R.size, plan.rates.size)) < plan.rates
+        drawn_RN = rng.random((truth_R.size, arena.private_N.size)) < arena.rate_N
         public_RVV = _gradient(arena.public_steps(round, drawn_RN), softmax(model_RVV, axis=-1))
         model_RVV = model_RVV - game.learning_rate * public_RVV
         models.append(model_RVV)
@@ -346,7 +341,7 @@ def log_likelihoods(arena: Arena, models: Array) -> Array:
     num_drawn = arena.private_N.size
     subset_SN = ((np.arange(2**num_drawn)[:, None] >> np.arange(num_drawn)) & 1).astype(bool)
     with np.errstate(divide="ignore"):  # a rate of 0 or 1 makes some sets impossible
-        log_chance_S = np.where(subset_SN, np.log(plan.rates), np.log1p(-plan.rates)).sum(axis=1)
+        log_chance_S = np.where(subset_SN, np.log(arena.rate_N), np.log1p(-arena.rate_N)).sum(axis=1)
     total_RM = np.zeros((len(models), arena.candidate_M.size))
     for round in range(plan.rounds):
         start_RVV, middle_RVV, end_RVV = (models[:, 2 * round + step] for step in range(3))
@@ -458,24 +453,21 @@ def arenas_of(game: Game) -> list[Arena]:
     same: dict[tuple[object, ...], list[tuple[int, Prepared]]] = {}
     for number, made in enumerate(prepared):
         same.setdefault(made.public, []).append((number, made))
-    plans: dict[str, Plan] = {}
+    plans: dict[tuple[str, str], Plan] = {}
     arenas = list[Arena]()
     for members in same.values():
-        incidence = members[0][1].incidence
-        if incidence.fingerprint not in plans:
-            plans[incidence.fingerprint] = _plan(game, incidence)
-        arenas.append(_arena(game, plans[incidence.fingerprint], members, index))
+        incidence, slots = members[0][1].incidence, members[0][1].slots
+        graph = (incidence.fingerprint, slots.fingerprint)
+        if graph not in plans:
+            plans[graph] = make_plan(
+                incidence,
+                slots=slots,
+                prior=game.stated_prior,
+                ceiling=game.ceiling,
+                batch_size=game.batch_size,
+                rounds=game.rounds,
+                clip_norm=game.clip_norm,
+                capacity="none",
+            )
+        arenas.append(_arena(game, plans[graph], members, index))
     return arenas
-
-
-def _plan(game: Game, incidence: Incidence) -> Plan:
-    """The plan for the examples with secrets; the others are learnt in the public steps."""
-    return make_plan(
-        incidence.select(examples=incidence.secrets_per_example > 0),
-        prior=game.stated_prior,
-        ceiling=game.ceiling,
-        batch_size=game.batch_size,
-        rounds=game.rounds,
-        clip_norm=game.clip_norm,
-        capacity="none",
-    )
