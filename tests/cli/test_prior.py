@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
+import yaml
 
 from command_line import refused, run, run_json
 
@@ -83,3 +84,18 @@ def test_what_cannot_be_measured_is_refused(office: Path) -> None:
     assert "is not a folder; pass the folder of a model" in refused(
         2, "prior", "found", "data.jsonl", "--model", "./no"
     )
+
+
+def test_a_run_refuses_such_a_prior_before_it_plans(office: Path) -> None:
+    assert run("init").exit_code == 0
+    content = yaml.safe_load(Path("hush.yaml").read_text())
+    content["model"] = {"small": {"layers": 1, "width": 8, "heads": 1, "length": 48}}
+    content["plan"] = {"batch_size": 4, "rounds": 3}
+    content["promises"] = {"prior": 1e-10, "ceiling": 0.9}
+    content["rules"] = [{"name": "rare", "find": "words", "documents": [3, 3], "hides": "span"}]
+    Path("hush.yaml").write_text(yaml.safe_dump(content))
+    said = refused(2, "run", "hush.yaml")
+    assert "rule rare: the stated prior 1e-10 is too low" in said
+    assert "raise it to at least 0.125" in said
+    assert Path("hush-run/owner/scan").is_dir()
+    assert not Path("hush-run/release").exists()
