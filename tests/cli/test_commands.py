@@ -36,6 +36,7 @@ BAD = {
     "canaries": "no.jsonl --output new --ceiling 0.5 --from-data",
     "demo": "--noise-table --output a-file",
     "explain": "no-scan 3",
+    "redact": "no-scan no-data.jsonl --output redacted.jsonl",
     "frontier": "no.parquet --batch-size 1 --rounds 1 --prior 0.1 --ceiling 0.2",
     "init": "--output /no/such/folder/hush.yaml",
     "plan": "no.parquet --batch-size 1 --rounds 1 --prior 0.1 --ceiling 0.2 --output new",

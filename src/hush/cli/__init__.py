@@ -17,7 +17,7 @@ from hush.cli.options import OnceCommand
 from hush.cli.plan import frontier, plan
 from hush.cli.prior import prior
 from hush.cli.run import demo, init, run
-from hush.cli.scan import explain, scan
+from hush.cli.scan import explain, redact, scan
 from hush.cli.train import train
 from hush.cli.verify import report, sign, verify
 
@@ -62,7 +62,7 @@ def _hush(
 
 for _panel, _commands in {  # in the order of the help: what a new user needs comes first
     "All at once": (demo, init, run),
-    "Step by step": (scan, explain, prior, canaries, plan, frontier, train, audit, report),
+    "Step by step": (scan, explain, redact, prior, canaries, plan, frontier, train, audit, report),
     "Trust": (verify, sign),
     "Single numbers": (posterior, calibrate),
 }.items():

@@ -1,4 +1,4 @@
-"""The commands ``hush scan`` (find secrets in a corpus by rules) and ``hush explain`` (why an example has a secret)."""
+"""The commands ``hush scan`` (find secrets by rules), ``hush explain`` (why they were found) and ``hush redact``."""
 
 import time
 from enum import StrEnum
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hush.scan.reasons import SetAside
     from hush.scan.result import Scan
 
-__all__ = ["explain", "scan"]
+__all__ = ["explain", "redact", "scan"]
 
 
 MAX_LISTED_IDS = 5  # ids or numbers that a message lists
@@ -209,6 +209,73 @@ def explain(
     chosen = {"example": number if is_example else None, "secret": None if is_example else number}
     record = explain_record(loaded, **chosen, show_text=show_text)
     print_json(record) if json else show_explanation(record, Console(), top=top)
+
+
+def redact(
+    scan: Annotated[Path, typer.Argument(help="Folder of a scan, from hush scan, or of a run.", metavar="SCAN")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="The data that was scanned, or owner/data.parquet of the scan if it wrote one.", metavar="DATA"
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="File for the texts: .jsonl or .parquet. Only you can read it.")],
+    column: ColumnOption = None,
+    unit: UnitOption = None,
+    copy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column to copy beside the text; repeat it for several. It is copied as it is, so it must hold no "
+            "secret [default: none].",
+            rich_help_panel=DATA_PANEL,
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            help="Your key of the scan, to check that these are the data that was scanned.", rich_help_panel=DATA_PANEL
+        ),
+    ] = None,
+    force: ForceOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Write the texts of a scan without their secrets.
+
+    For rules with `hides: span`. Every example without a secret is written as it is; in an example with slots, each
+    slot is replaced by the name of its rule, such as `[customers]`. Examples that are secret as a whole are left out.
+    Every text is searched again, by a second route, for all forms of the secrets, before the file appears.
+
+    The result is not protected by a promise, and unprotected does not mean published: it says in full everything that
+    no rule found. Keep it with the owner of the data.
+
+    Example: `hush redact found mail.jsonl --output redacted.jsonl`
+    """
+    from hush.cli.checks import check_output, check_outside_data
+    from hush.cli.results.accounting import print_json
+    from hush.cli.results.scan import redact_record, show_redacted
+    from hush.data import read_corpus
+    from hush.keys import DataKey
+    from hush.scan.redact import redact as write_redacted
+    from hush.scan.result import Scan
+
+    if not scan.is_dir():
+        raise InvalidInput(f"{scan} is not a folder; pass one that hush scan wrote")
+    check_output(output, Path(data), key, force=force, forms=("jsonl", "parquet"))
+    check_outside_data(output, data)
+    with working("Reading the scan"):
+        loaded = Scan.load(_scan_folder(scan))
+    corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
+    with working("Redacting") as progress:
+        redacted = write_redacted(
+            loaded,
+            corpus,
+            output,
+            copy=copy or (),
+            key=None if key is None else DataKey.load(key),
+            progress=progress,
+        )
+    record = redact_record(redacted, output)
+    print_json(record) if json else show_redacted(record, Console())
 
 
 def _scan_folder(folder: Path) -> Path:

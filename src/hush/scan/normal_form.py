@@ -175,7 +175,7 @@ class Letters:
             example_Q=example_Q,
             is_part_Q=np.append(is_part_Q, True),
             is_run_Q=np.append(is_run_Q, True),
-            spaces_Q=np.cumsum(spaced_Q),
+            spaces_Q=np.cumsum(spaced_Q, dtype=np.int64),
             run_begin_Q=at_Q[first_of_run][run_Q] if len(at_Q) else at_Q,
             run_end_Q=_ends(role_C, first_N)[at_Q[last_of_run]][run_Q] if len(at_Q) else at_Q,
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -113,6 +113,7 @@ def _tables(scan: "Scan", *, show_text: bool) -> Iterator[Table]:
         columns=("rule", "secrets", "of them in some example", "pairs"),
         rows=[tuple(rule[name] for name in ("rule", "secrets", "secrets_found", "pairs")) for rule in summary["rules"]],
     )
+    yield from _secret_text(summary)
     for title, counts, name in (
         ("Examples per secret", by_secret, "secrets"),
         ("Secrets per example", by_example, "examples"),
@@ -130,6 +131,28 @@ def _tables(scan: "Scan", *, show_text: bool) -> Iterator[Table]:
         rows=[(index, ids.get(index), int(by_example[index])) for index in fullest],
     )
     yield _pairs(scan, show_text=show_text)
+
+
+def _secret_text(summary: dict[str, Any]) -> Iterator[Table]:
+    about = summary.get("secret_text")
+    if about is None:  # a scan by an earlier version
+        return
+    slots = {rule["rule"]: rule.get("examples_with_slots", 0) for rule in summary["rules"]}
+    yield Table(
+        title="How much text is secret",
+        note=f"In all, {100 * about['share']:.2f} % of {about['characters']:,} characters. A rule that hides examples "
+        "was not searched for other forms of its secrets, so hiding spans would hide at least the share that is shown.",
+        columns=("rule", "hides", "examples with slots", "% if it hides examples", "% if it hides spans"),
+        rows=[
+            (
+                row["rule"],
+                row["hides"],
+                slots[row["rule"]],
+                *(round(100 * row[name], 4) for name in ("example", "span")),
+            )
+            for row in about["rules"]
+        ],
+    )
 
 
 def _secrets(scan: "Scan", *, show_text: bool) -> Table:

@@ -170,7 +170,7 @@ class FindTask:
             files.append(np.zeros(len(block), dtype=np.int64) if block.files is None else block.files)
             rows.append(block.rows)
             hashes.append(keyed_hashes(block.texts, self.copy_key))
-            characters.append(pc.utf8_length(block.texts).to_numpy())
+            characters.append(pc.call_function("utf8_length", [block.texts]).to_numpy())
             if self.key is not None:
                 fingerprints.append(_fingerprints(block, self.key))
             if self.id_column is not None:

@@ -1,4 +1,4 @@
-"""Output of ``hush scan`` and ``hush explain``: one record per result, printed as JSON or as tables."""
+"""Output of ``hush scan``, ``hush explain`` and ``hush redact``: one record per result, printed as JSON or tables."""
 
 import itertools
 import shlex
@@ -18,14 +18,17 @@ from hush.console import counted, plain, rounded_down, rounded_up, show_rows
 from hush.plan.plan import unlisted_secrets
 from hush.scan.causes import causes
 from hush.scan.reasons import SetAside
+from hush.scan.redact import Redacted
 from hush.scan.result import Histogram, Scan, histogram_of
 from hush.scan.review import example_ids, scan_cautions
 
 __all__ = [
     "explain_record",
+    "redact_record",
     "scan_record",
     "set_aside_record",
     "show_explanation",
+    "show_redacted",
     "show_scan",
     "show_set_aside",
 ]
@@ -124,6 +127,7 @@ def show_scan(record: Record, console: Console) -> None:
         for rule in record["rules"]
     ]
     show_rows(console, ["rule", "secrets", "in some example", "pairs"], cells)
+    _show_secret_text(record, console)
     for title, name in (
         ("Secrets by how many examples contain them", "examples_per_secret"),
         ("Examples by how many secrets they contain", "secrets_per_example"),
@@ -150,6 +154,26 @@ def show_scan(record: Record, console: Console) -> None:
     console.print(Text(f"Next: {record['next']}"), soft_wrap=True)
     show_cautions(record["cautions"], console)
     console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")
+
+
+def _show_secret_text(record: Record, console: Console) -> None:
+    """How much text each rule makes secret, under either choice of what it hides."""
+    about: Record | None = record["secret_text"]
+    if about is None or not about["characters"] or not record["pairs"]:
+        return
+    slots = {rule["rule"]: rule.get("examples_with_slots", 0) for rule in record["rules"]}
+    cells = [
+        [
+            row["rule"],
+            row["hides"],
+            f"{slots[row['rule']]:,}",
+            *(f"{100 * row[choice]:.2f} %" for choice in ("example", "span")),
+        ]
+        for row in about["rules"]
+    ]
+    console.print(Text("Share of the characters that is secret (for your eyes only)", style="bold"))
+    show_rows(console, ["rule", "hides", "examples with slots", "hides: example", "hides: span"], cells)
+    console.print(f"In all, {100 * about['share']:.2f} % of the characters are secret.", highlight=False)
 
 
 def _show_largest(record: Record, console: Console) -> None:
@@ -219,6 +243,7 @@ def explain_record(scan: Scan, *, example: int | None, secret: int | None, show_
         place: dict[str, Any] = {} if scan.owner is None else scan.owner.example(example)
         target["example"] = {"number": example} | {name: place.get(name) for name in ("id", "file", "row")}
         set_aside = [] if scan.owner is None else scan.set_aside()
+        target |= _slots_record(scan, example, reasons)
         target["set_aside"] = [
             {"rule": entry.rule, "why": entry.why, "examples": len(entry.examples)}
             | ({"text": entry.text} if show_text else {})
@@ -236,6 +261,32 @@ def explain_record(scan: Scan, *, example: int | None, secret: int | None, show_
     return target | {"reasons": reasons}
 
 
+def _slots_record(scan: Scan, example: int, reasons: Sequence[Record]) -> Record:
+    """The slots of an example, or why it is secret as a whole; neither if it holds no secret."""
+    if not reasons or scan.owner is None:
+        return {}
+    secret_text = scan.owner.secret_text()
+    hides = {} if secret_text is None else {row.rule: row.hides for row in secret_text.rules}
+    if "span" not in hides.values():  # nothing hides spans, so there is nothing to explain
+        return {}
+    slots = [
+        {
+            "begin": begin,
+            "end": end,
+            "rule": scan.slots.rules[int(scan.slots.rule_L[slot])],
+            "secret_ids": [scan.secrets.ids[secret] for secret in scan.slots.secrets_of(slot).tolist()],
+        }
+        for slot, (begin, end) in zip(scan.slots.of_example(example), scan.spans.of_example(example), strict=True)
+    ]
+    causes: list[str] = []
+    for reason in reasons if not slots else ():
+        if hides.get(reason["rule"]) != "span":
+            causes.append(f"rule {reason['rule']} hides whole examples")
+        elif reason["begin"] < 0:
+            causes.append(f"no place of {reason['secret_id']} in the text is known ({reason['reason'].split('; ')[0]})")
+    return {"slots": slots, "secret_as_a_whole": list(dict.fromkeys(causes))}
+
+
 def show_explanation(record: Record, console: Console, *, top: int) -> None:
     """Print a sentence about the example or the secret, and a row for each reason."""
     reasons: list[Record] = record["reasons"]
@@ -245,6 +296,11 @@ def show_explanation(record: Record, console: Console, *, top: int) -> None:
         where = "" if place["id"] is None else f" ({place['id']}: row {place['row']} of {place['file']})"
         count = counted(len({reason["secret_id"] for reason in reasons}), "secret")
         console.print(plain(f"Example {place['number']}{where} contains {count}."), soft_wrap=True)
+        if record.get("slots"):
+            line = f"Its secrets stand in {counted(len(record['slots']), 'slot')}; the text around them is public."
+            console.print(plain(line), soft_wrap=True)
+        elif record.get("secret_as_a_whole"):
+            console.print(plain(f"It is secret as a whole: {'; '.join(record['secret_as_a_whole'])}."), soft_wrap=True)
     if "secret" in record:
         about = record["secret"]
         points = (
@@ -289,3 +345,22 @@ def show_set_aside(record: Record, console: Console, *, top: int) -> None:
     listed = ", ".join(map(str, examples[:top])) + (", …" if len(examples) > top else "")
     line = f"Rule {about['rule']} found this text and set it aside, so it is not protected: {about['why']}."
     console.print(plain(f"{line} It is in {counted(len(examples), 'example')}: {listed}."), soft_wrap=True)
+
+
+def redact_record(redacted: Redacted, output: Path) -> Record:
+    """What hush redact wrote."""
+    return asdict(redacted) | {"output": str(output)}
+
+
+def show_redacted(record: Record, console: Console) -> None:
+    """Print what was written and what was left out."""
+    line = (
+        f"Wrote {counted(record['rows'], 'text')} to {record['output']}, {record['skeletons']:,} of them with "
+        f"{counted(record['slots'], 'slot')} in place of secrets."
+    )
+    console.print(plain(line), soft_wrap=True)
+    if record["left_out"]:
+        line = f"Left out {counted(record['left_out'], 'example')}: secret as a whole."
+        console.print(plain(line), soft_wrap=True)
+    line = "Only you can read the file. Unprotected does not mean published: what no rule found is in it."
+    console.print(plain(line), soft_wrap=True)
