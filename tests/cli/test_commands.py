@@ -41,6 +41,7 @@ BAD = {
     "init": "--output /no/such/folder/hush.yaml",
     "plan": "no.parquet --batch-size 1 --rounds 1 --prior 0.1 --ceiling 0.2 --output new",
     "posterior": "--rates no.json --noise-multiplier 1 --rounds 1 --prior 0.1",
+    "prior": "no-scan no.jsonl",
     "report": "no-plan --output new.html",
     "run": "no.yaml",
     "scan": "no.jsonl --rules no.yaml --output new",
@@ -104,6 +105,8 @@ OTHER_DEFAULT = {
     "--batch-size": "calibrate may be given rates instead",
     "--noise-multiplier": "a plan finds it",
     "--data": "training needs it; a plan and an audit can do without",
+    "--model": "training needs one; guessing slots can do without",
+    "--rules": "a scan needs them; guessing slots only for the formats that promises state",
     "--micro-batch": "an audit fits it to the memory, training keeps to what it began with",
 }
 

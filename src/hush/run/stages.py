@@ -268,6 +268,7 @@ class PlanStage:
         bearing = None if spans is None else int(np.count_nonzero(incidence.secrets_per_example))
         checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size, bearing=bearing)
         _check_ceilings(secrets, incidence)
+        _check_stated_priors(job)
         plan = make_plan_holding_out(
             incidence,
             held_out,
@@ -301,8 +302,33 @@ class PlanStage:
         return Estimate(size, 2 + scan["pairs"] / PLANNED_PAIRS_PER_SECOND)
 
 
+<<<<<<< HEAD
 def _skeleton_fingerprint(job: RunJob, spans: Spans, incidence: Incidence) -> str:
     return job.key.fingerprint_rows(spans.public_rows(incidence, job.corpus().texts()))
+=======
+def _check_stated_priors(job: RunJob) -> None:
+    """Refuse rules that hide spans with a prior below what can be guessed without the model; see ``hush prior``.
+
+    The guessers that need no model, since they take seconds; the base model guesses in ``hush prior --model``.
+    """
+    from hush.audit.prior import check_known_priors, check_priors, measure_priors, stated_priors_of_scan
+    from hush.scan.result import Scan
+
+    if spans_in(job.paths.scan) is None:
+        return
+    scan = Scan.load(job.paths.scan)
+    stated = stated_priors_of_scan(scan, job.config.rules)
+    check_known_priors(stated)
+    measured = measure_priors(
+        scan.spans,
+        scan.incidence,
+        job.scanned().texts(),
+        scan.secrets,
+        stated,
+        progress=lambda done, total: job.watch.work("Guessing slots", done, total),
+    )
+    check_priors(measured)
+>>>>>>> prior
 
 
 def _check_ceilings(secrets: Secrets, incidence: Incidence) -> None:

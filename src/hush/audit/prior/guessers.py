@@ -216,7 +216,8 @@ def _relatives_scorer(guessing: Guessing) -> Scorer:
         shape = (len(guessing.slots_J[block]), public.num_texts)
         text_BD = sparse.coo_array((np.ones(len(rows)), (rows, texts)), shape=shape).tocsr()
         number_B = np.asarray(text_BD.sum(axis=1)).ravel()
-        return (text_BD @ held_DC).toarray() * (present_C - absent_C) + number_B[:, None] * absent_C
+        held_BC: Array = (text_BD @ held_DC).toarray()
+        return held_BC * (present_C - absent_C) + number_B[:, None] * absent_C
 
     return score
 

@@ -253,10 +253,11 @@ def measure_priors(
             if secret not in same_rule:
                 fillings[caseless(secrets.texts[secret])] += count
         results: list[Outcome] = []
-        for knowledge, pool in (
-            ("listed", [secrets.texts[secret] for secret in sorted(same_rule)]),
-            ("open", open_candidates(public, fillings, candidates)),
-        ):
+        pools: dict[Knowledge, list[str]] = {
+            "listed": [secrets.texts[secret] for secret in sorted(same_rule)],
+            "open": open_candidates(public, fillings, candidates),
+        }
+        for knowledge, pool in pools.items():
             candidate_texts, spelled = chosen_candidates(pool, rng)
             guessing = Guessing(
                 public=public,
