@@ -302,10 +302,10 @@ class PlanStage:
         return Estimate(size, 2 + scan["pairs"] / PLANNED_PAIRS_PER_SECOND)
 
 
-<<<<<<< HEAD
 def _skeleton_fingerprint(job: RunJob, spans: Spans, incidence: Incidence) -> str:
     return job.key.fingerprint_rows(spans.public_rows(incidence, job.corpus().texts()))
-=======
+
+
 def _check_stated_priors(job: RunJob) -> None:
     """Refuse rules that hide spans with a prior below what can be guessed without the model; see ``hush prior``.
 
@@ -328,7 +328,6 @@ def _check_stated_priors(job: RunJob) -> None:
         progress=lambda done, total: job.watch.work("Guessing slots", done, total),
     )
     check_priors(measured)
->>>>>>> prior
 
 
 def _check_ceilings(secrets: Secrets, incidence: Incidence) -> None:
