@@ -12,7 +12,7 @@ moved or repeated, the work is done again.
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -31,6 +31,7 @@ from hush.numbers import counted
 from hush.storage import folder_digest, read_json, whole_file
 from hush.train.language_models import default_loss, masked_lm_loss
 from hush.train.pretrained import DEFAULT_MAX_TOKENS, choose_device
+from hush.train.slot_texts import add_placeholder_tokens
 
 __all__ = [
     "AuditFolder",
@@ -139,6 +140,7 @@ class AuditSession:
             )
         device = choose_device(self.settings.device)
         reference, reference_tokenizer = load_subject(name, device=device)
+        reference = self._with_placeholders(reference, reference_tokenizer, len(tokenizer))
         if reference_tokenizer.get_vocab() != tokenizer.get_vocab():
             raise InvalidInput(
                 f"the reference has another tokenizer ({len(reference_tokenizer)} tokens) than the model under audit "
@@ -146,8 +148,18 @@ class AuditSession:
                 Setting("reference"),
             )
         if _is_masked(reference) != masked:  # training may use a model for another task than its configuration says
-            reference, _ = load_subject(name, task="masked" if masked else "causal", device=device)
+            reference, again = load_subject(name, task="masked" if masked else "causal", device=device)
+            reference = self._with_placeholders(reference, again, len(tokenizer))
         return reference
+
+    def _with_placeholders(self, reference: Subject, tokenizer: Any, wanted: int) -> Subject:
+        """The reference with the tokens that training added for the slots of the plan, if it lacks them."""
+        slots = self.run.plan.slots
+        if slots is None or len(tokenizer) >= wanted:
+            return reference
+        add_placeholder_tokens(reference.model, tokenizer, slots.rules)
+        inner: Any = reference.model
+        return replace(reference, vocabulary_size=int(inner.get_input_embeddings().num_embeddings))
 
     @cached_property
     def reference_id(self) -> str | None:
