@@ -18,7 +18,11 @@ from torch.nn import functional
 import hush
 from experiments.secret_spans.data import NO_SECRET, Part
 from experiments.secret_words.training import IGNORED, MASK, MOST, SHARE, SPECIAL, _optimizer
+from hush.slots import Slots
 from hush.train import PrivateTraining, PublicStream, masked_lm_loss
+from hush.train.batches import SkeletonBatches
+from hush.train.language_models import MaskedCollator
+from hush.train.slot_texts import SkeletonTexts, _RaggedRows
 
 __all__ = ["Bench", "losses_of", "train_in_slots", "train_openly"]
 
@@ -94,12 +98,11 @@ def train_in_slots(
     """
     part = bench.parts["train"]
     optimizer, scheduler = _optimizer(model, rate, plan.rounds)
-    generator, own = bench.generator(seed), bench.generator(seed + 1_000_000)  # two draws, independent
-
-    def skeletons(examples: NDArray[np.int64]) -> Mapping[str, Tensor]:
-        return bench.ordinary(bench.rows(part.skeleton_NT, examples), own)
-
-    stream = PublicStream(plan, skeletons, batch_size=public_batch, weight=public_weight, seed=seed)
+    generator = bench.generator(seed)
+    stream = PublicStream(
+        plan, _skeletons(bench, plan), batch_size=public_batch, weight=public_weight, seed=seed,
+        micro_batch=bench.micro_batch,
+    )  # fmt: skip
     private = PrivateTraining(
         model, optimizer, plan, loss=masked_lm_loss, micro_batch=bench.micro_batch, scheduler=scheduler,
         insecure_seed=seed, autocast=bench.autocast, public=stream,
@@ -112,6 +115,23 @@ def train_in_slots(
         private.step()
     private.finish()
     return model
+
+
+def _skeletons(bench: Bench, plan: hush.Plan) -> SkeletonBatches:
+    """Batches of skeletons, made from the public pieces alone; placeholders are never guessed."""
+    rows_NT = bench.parts["train"].skeleton_NT
+    rows = [row[: np.count_nonzero(row)].astype(np.int32) for row in rows_NT]
+    learnt = [{"input_ids": row, "labels": np.where(row == PLACEHOLDER_ID, IGNORED, row)} for row in rows]
+    slots = plan.slots or Slots.none(plan.incidence)
+    texts = SkeletonTexts(
+        _RaggedRows(learnt, ("input_ids", "labels")), slots=slots, whole_N=slots.whole_examples(plan.incidence),
+        fingerprint=None,
+    )  # fmt: skip
+    collator = MaskedCollator(
+        length=rows_NT.shape[1], padding=0, mask=MASK, vocabulary=bench.vocabulary,
+        special=frozenset((*SPECIAL, PLACEHOLDER_ID)),
+    )  # fmt: skip
+    return SkeletonBatches(texts, collator, bench.device)
 
 
 @torch.no_grad()

@@ -79,3 +79,36 @@ def test_a_number_is_a_text_only_if_nothing_has_it(tmp_path: Path, monkeypatch: 
     assert second["number"] == 1
     assert run_json("explain", "found", "77", "--show-text")["secret"]["examples"] == 1
     assert "has that number or id" in refused(2, "explain", "found", "77", "--secret", "--show-text")
+
+
+def test_slots_are_explained_and_so_is_a_whole_example(mail: Path) -> None:
+    rules = Path("spans.yaml")
+    rules.write_text(
+        "defaults: {prior: 0.01, ceiling: 0.2}\n"
+        "rules:\n"
+        "  - {name: customers, find: literals, values: [Acme], hides: span}\n"
+        "  - {name: others, find: literals, values: [Globex]}\n"
+    )
+    lines = ["Acme and ACME-like", "Globex, Acme", "nothing"]
+    Path("calls.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    record = run_json("scan", "calls.jsonl", "--rules", rules, "--output", "calls", "--workers", "1")
+    assert [row["hides"] for row in record["secret_text"]["rules"]] == ["span", "example"]
+    explained = run_json("explain", "calls", "0")
+    assert [(slot["begin"], slot["end"]) for slot in explained["slots"]] == [(0, 4), (9, 13)]
+    assert explained["slots"][0] == {"begin": 0, "end": 4, "rule": "customers", "secret_ids": ["customers-000000"]}
+    assert "Its secrets stand in 2 slots" in run("explain", "calls", "0").stdout
+    assert "It is secret as a whole: rule others hides whole examples." in run("explain", "calls", "1").stdout
+    assert "slots" not in run_json("explain", "calls", "2")
+    shown = run("redact", "calls", "calls.jsonl", "--output", "out.jsonl").stdout
+    assert "Wrote 2 texts to out.jsonl, 1 of them with 2 slots in place of secrets." in " ".join(shown.split())
+    assert "Left out 1 example: secret as a whole." in shown
+    assert Path("out.jsonl").read_text().splitlines()[0] == '{"text": "[customers] and [customers]-like"}'
+    assert "exists; pass --force" in refused(2, "redact", "calls", "calls.jsonl", "--output", "out.jsonl")
+    written = run_json("redact", "calls", "calls.jsonl", "--output", "out.jsonl", "--force")
+    assert (written["rows"], written["left_out"]) == (2, 1)
+    assert "nothing to redact" in refused(2, "redact", *_scan_without_slots(), "--output", "other.jsonl")
+
+
+def _scan_without_slots() -> tuple[str, str]:
+    run_json(*SCAN)
+    return "found", "mail.jsonl"
