@@ -82,8 +82,10 @@ def test_init_keeps_what_is_there_unless_told(tmp_path: Path, monkeypatch: pytes
 
 def test_an_impossible_promise_ends_with_1_and_bad_input_with_2(config: Path) -> None:
     content = yaml.safe_load(config.read_text())
-    config.write_text(yaml.safe_dump(content | {"promises": {"prior": 0.01, "ceiling": 0.01}}))
-    assert refused(1, "run", config, "--quiet").startswith("Error: rare-words-000000")
+    (rule,) = content["rules"]
+    impossible = rule | {"promise": {"prior": 0.01, "ceiling": 0.01}}
+    config.write_text(yaml.safe_dump(content | {"rules": [impossible]}))
+    assert refused(1, "run", config, "--quiet").startswith("Error: access-codes-000000")
     config.write_text(yaml.safe_dump(content | {"plan": {"batch_size": 5000, "rounds": 3}}))
     assert "plan.batch_size=5000 is more than the 24 examples; lower it to at most 24" in refused(
         2, "run", config, "--quiet"
