@@ -12,7 +12,7 @@ import hush
 from hush.data import read_corpus
 from hush.errors import InvalidInput
 from hush.keys import DataKey
-from hush.scan import redact
+from hush.scan.redact import redact
 from hush.scan.result import Scan
 from hush.scan.scanner import scan
 from hush.slots import Slots, Spans

@@ -16,12 +16,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hush.scan.redact import redact
     from hush.scan.result import Reason, Scan
     from hush.scan.rules import Rules, load_rules
     from hush.scan.scanner import scan
 
-__all__ = ["Reason", "Rules", "Scan", "load_rules", "redact", "scan"]
+__all__ = ["Reason", "Rules", "Scan", "load_rules", "scan"]
 
 
 _HOME = {
@@ -29,7 +28,6 @@ _HOME = {
     "Rules": "hush.scan.rules",
     "Scan": "hush.scan.result",
     "load_rules": "hush.scan.rules",
-    "redact": "hush.scan.redact",
     "scan": "hush.scan.scanner",
 }
 

@@ -14,10 +14,10 @@ normal form counts
 A secret with fewer than ``LEAST_LETTERS`` letters and digits is searched for as it is, in any case, as a whole word.
 The span of a hit covers the whole run of letters and digits that it lies in, so that no rest of a word is left.
 
-The limits are the least lengths from which on the further hits inside words, or across spaces, are fewer than the hits
-of the secrets' own text on abstracts of arXiv, with words of 10 to 20 examples of 20,000 as secrets (hits per secret,
-benchmarks/slots.py): inside words 79 beside 25 of its own for 6 letters, 25 beside 32 for 7; inflected 15 beside 28 for
-5; across spaces 1.7 for 4, 0.4 for 5. Below them most hits are other words that happen to contain the same letters.
+The limits are set by hits per secret on abstracts of arXiv, with words of 10 to 20 examples of 20,000 as secrets
+(benchmarks/slots.py). Inside words, 7 letters is the least length with fewer further hits than hits of its own: 79
+beside 25 for 6 letters, 25 beside 32 for 7. The other two are a judgement: at 5 letters most secrets have no inflected
+hit (15 beside 28 on average; 23 beside 31 for 4), and those across spaces fall from 1.7 for 4 letters to 0.4.
 Shapes: K distinct normal forms, H matches; C and Q as in normal_form.py.
 """
 
