@@ -144,7 +144,7 @@ WRONG: dict[str, tuple[Callable[[hush.Plan], dict[str, Any]], str]] = {
     "a secret held out": (
         lambda plan: {"held_out": np.flatnonzero(drawable_examples(plan))[:1]}, "is held out but contains a secret",
     ),
-    "held-out examples out of order": (lambda plan: {"held_out": plan.held_out[::-1]}, "ascending, each once"),
+    "held-out examples out of order": (lambda plan: {"held_out": held_out_examples(plan)[::-1]}, "ascending, each once"),
     "held-out examples outside": (lambda plan: {"held_out": np.array([100])}, r"outside \[0, 100\)"),
     "no list of held-out examples": (lambda plan: {"held_out": None}, "must list its held-out examples"),
     "weight without a secret": (
