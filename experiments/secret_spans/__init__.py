@@ -1,0 +1,1 @@
+"""Study: secret words hidden as spans, with what surrounds them learnt without noise."""

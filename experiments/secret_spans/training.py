@@ -1,0 +1,164 @@
+"""The arms of the study: BERT-Tiny learns masked words from full texts, from skeletons, and from slots under a plan.
+
+Every arm has the optimizer, schedule and share of guessed pieces of the study of secret words. Losses are reported at
+the pieces of secret words, at whole secret words, and elsewhere, always in the full texts of the same abstracts.
+Shapes: B examples, T word pieces.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+import hush
+from experiments.secret_spans.data import NO_SECRET, Part
+from experiments.secret_words.training import IGNORED, MASK, MOST, SHARE, SPECIAL, _optimizer
+from hush.train import PrivateTraining, PublicStream, masked_lm_loss
+
+__all__ = ["Bench", "losses_of", "train_in_slots", "train_openly"]
+
+PLACEHOLDER_ID = 2  # of [unused1] in BERT's vocabulary
+EVALUATED_AT_ONCE = 256
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Bench:
+    """The parts on the device, and how models learn there."""
+
+    parts: Mapping[str, Part]
+    vocabulary: int
+    device: str
+    micro_batch: int
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        return torch.bfloat16 if self.device == "cuda" else None
+
+    def rows(self, rows_NT: NDArray[Any], examples: Tensor | NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(rows_NT[np.asarray(examples)].astype(np.int64)).to(self.device)
+
+    def masked(
+        self, seen: Tensor, eligible: Tensor, generator: torch.Generator, share: float = SHARE
+    ) -> dict[str, Any]:
+        """A share of the eligible pieces to guess, at most 16: 80 % masked, 10 % replaced, 10 % as they are."""
+        count = (share * eligible.sum(1)).ceil().long().clamp(0, MOST)
+        order = torch.rand(seen.shape, generator=generator, device=seen.device).masked_fill(~eligible, 2.0)
+        place = order.topk(MOST, largest=False).indices
+        chosen = torch.arange(MOST, device=seen.device) < count.unsqueeze(1)
+        guessed = torch.zeros_like(eligible).scatter_(1, place, chosen) & eligible
+        way = torch.rand(seen.shape, generator=generator, device=seen.device)
+        word = torch.randint(self.vocabulary, seen.shape, generator=generator, device=seen.device)
+        shown = torch.where(guessed & (way < 0.8), MASK, torch.where(guessed & (way >= 0.9), word, seen))
+        labels = torch.where(guessed, seen, IGNORED)
+        return {"input_ids": shown, "attention_mask": (seen != 0).long(), "labels": labels}
+
+    def ordinary(self, seen: Tensor, generator: torch.Generator) -> dict[str, Any]:
+        """A batch with some of all pieces to guess, never a placeholder."""
+        special = torch.tensor((*SPECIAL, PLACEHOLDER_ID), device=seen.device)
+        return self.masked(seen, ~torch.isin(seen, special), generator)
+
+    def generator(self, seed: int) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(seed)
+
+
+def train_openly(
+    bench: Bench, model: Any, rows_NT: NDArray[Any], *, batch_size: int, rounds: int, rate: float, seed: int
+) -> Any:
+    """The model after so many rounds on these rows, without clipping and noise."""
+    optimizer, scheduler = _optimizer(model, rate, rounds)
+    generator, rng = bench.generator(seed), np.random.default_rng(seed)
+    for _ in range(rounds):
+        examples = rng.integers(len(rows_NT), size=batch_size)
+        batch = bench.ordinary(bench.rows(rows_NT, examples), generator)
+        with torch.autocast(bench.device, dtype=bench.autocast, enabled=bench.autocast is not None):
+            loss = masked_lm_loss(model, batch).mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad(set_to_none=True)
+    return model
+
+
+def train_in_slots(
+    bench: Bench, model: Any, plan: hush.Plan, *, public_batch: int, public_weight: float, share: float, rate: float,
+    seed: int,
+) -> Any:  # fmt: skip
+    """The model after the plan's rounds: slots are guessed under noise, beside a stream of skeletons without noise.
+
+    Seeds are fixed for the sake of repetition, so nothing is certified here; the noise is the plan's own.
+    """
+    part = bench.parts["train"]
+    optimizer, scheduler = _optimizer(model, rate, plan.rounds)
+    generator, own = bench.generator(seed), bench.generator(seed + 1_000_000)  # two draws, independent
+
+    def skeletons(examples: NDArray[np.int64]) -> Mapping[str, Tensor]:
+        return bench.ordinary(bench.rows(part.skeleton_NT, examples), own)
+
+    stream = PublicStream(plan, skeletons, batch_size=public_batch, weight=public_weight, seed=seed)
+    private = PrivateTraining(
+        model, optimizer, plan, loss=masked_lm_loss, micro_batch=bench.micro_batch, scheduler=scheduler,
+        insecure_seed=seed, autocast=bench.autocast, public=stream,
+    )  # fmt: skip
+    for round in private.rounds():
+        for batch in round.micro_batches():
+            seen = bench.rows(part.token_NT, batch.examples)
+            in_slot = bench.rows(part.secret_NT, batch.examples) != NO_SECRET
+            private.accumulate(bench.masked(seen, in_slot, generator, share), batch.real)
+        private.step()
+    private.finish()
+    return model
+
+
+@torch.no_grad()
+def losses_of(bench: Bench, model: Any, name: str, *, of_secrets: NDArray[np.bool_] | None = None) -> dict[str, float]:
+    """Mean losses on the full texts of a part, with the same masks for every model.
+
+    secret pieces and elsewhere: pieces are guessed as in training. whole words: all pieces of a slot are masked, and
+    their losses add up. of_secrets: count only these secrets.
+    """
+    model.eval()
+    part, generator = bench.parts[name], bench.generator(20_000)
+    total = dict.fromkeys(("secret pieces", "elsewhere", "whole words"), 0.0)
+    count = dict.fromkeys(total, 0)
+    for begin in range(0, len(part.token_NT), EVALUATED_AT_ONCE):
+        examples = np.arange(begin, min(begin + EVALUATED_AT_ONCE, len(part.token_NT)))
+        seen, secret = bench.rows(part.token_NT, examples), bench.rows(part.secret_NT, examples)
+        counted = _counted(secret, of_secrets)
+        loss, labels = _piece_losses(model, bench.ordinary(seen, generator))
+        for key, chosen in (("secret pieces", counted), ("elsewhere", secret == NO_SECRET)):
+            chosen = chosen & (labels != IGNORED)
+            total[key] += float(loss[chosen].double().sum())
+            count[key] += int(chosen.sum())
+        hidden = {
+            "input_ids": torch.where(counted, MASK, seen),
+            "attention_mask": (seen != 0).long(),
+            "labels": torch.where(counted, seen, IGNORED),
+        }
+        loss, _ = _piece_losses(model, hidden)
+        begins = counted & (secret != functional.pad(secret[:, :-1], (1, 0), value=NO_SECRET))
+        total["whole words"] += float(loss[counted].double().sum())
+        count["whole words"] += int(begins.sum())
+    model.train()
+    return {key: total[key] / max(count[key], 1) for key in total}
+
+
+def _counted(secret: Tensor, of_secrets: NDArray[np.bool_] | None) -> Tensor:
+    if of_secrets is None:
+        return secret != NO_SECRET
+    chosen = torch.from_numpy(np.append(of_secrets, False)).to(secret.device)  # the last entry is for -1
+    return chosen[secret]
+
+
+def _piece_losses(model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """(the loss of every piece to guess, 0 elsewhere, B × T; the labels)."""
+    hidden = model.bert(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])[0]
+    labels = batch["labels"]
+    guessed = labels != IGNORED
+    loss = torch.zeros(labels.shape, device=labels.device)
+    loss[guessed] = functional.cross_entropy(model.cls(hidden[guessed]).float(), labels[guessed], reduction="none")
+    return loss, labels
