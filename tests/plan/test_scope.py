@@ -63,7 +63,7 @@ def sealed(folder: Path, **changes: Any) -> None:
 # The plan.
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(instances(most_secrets=4, least_examples=4), st.integers(0, 1000), st.sampled_from(["accounted", "none"]))
 def test_the_plan_is_that_of_the_examples_with_a_secret(instance: Instance, seed: int, capacity: Any) -> None:
     assume(instance.has_secret.any())
@@ -144,7 +144,7 @@ WRONG: dict[str, tuple[Callable[[hush.Plan], dict[str, Any]], str]] = {
     "a secret held out": (
         lambda plan: {"held_out": np.flatnonzero(drawable_examples(plan))[:1]}, "is held out but contains a secret",
     ),
-    "held-out examples out of order": (lambda plan: {"held_out": plan.held_out[::-1]}, "ascending, each once"),
+    "held-out examples unsorted": (lambda plan: {"held_out": held_out_examples(plan)[::-1]}, "ascending, each once"),
     "held-out examples outside": (lambda plan: {"held_out": np.array([100])}, r"outside \[0, 100\)"),
     "no list of held-out examples": (lambda plan: {"held_out": None}, "must list its held-out examples"),
     "weight without a secret": (
