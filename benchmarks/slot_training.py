@@ -44,9 +44,9 @@ from hush.train.language_models import (
 )
 from hush.train.slot_texts import SlotTexts, add_placeholder_tokens, tokenise_slots
 
-TRAIN, TEST = 4000, 1500  # abstracts
-LENGTH, WORDS, WIDTH, LAYERS = 48, 2048, 64, 2
-BATCH, ROUNDS, PUBLIC_ROUNDS = 128, 60, 400
+TRAIN, TEST = 4000, 1000  # abstracts
+LENGTH, WORDS, WIDTH, LAYERS = 40, 2048, 64, 2
+BATCH, ROUNDS, PUBLIC_ROUNDS = 64, 60, 300
 IN_TEXTS = (4, 12)  # abstracts that a secret word stands in
 PRIOR, CEILING, RULE = 1e-4, 0.1, "rare-words"
 WORD = re.compile(r"[a-z]{5,}")
@@ -96,8 +96,8 @@ class Bench:
         tested = {word for text in self.test for word in WORD.findall(text[:200])}
         secrets = [w for w in sorted(seen) if IN_TEXTS[0] <= anywhere[w] <= IN_TEXTS[1] and w in tested]
         secret_of = {word: number for number, word in enumerate(secrets)}
-        self.train = [text[:260] for text in self.train]
-        self.test = [text[:260] for text in self.test]
+        self.train = [text[:200] for text in self.train]
+        self.test = [text[:200] for text in self.test]
         self.spans = spans_of(self.train, secret_of)
         self.plan = hush.make_plan(
             graph_of(self.spans), prior=PRIOR, ceiling=CEILING, batch_size=BATCH, rounds=ROUNDS, slots=self.spans.slots

@@ -26,6 +26,7 @@ from hush.cli.interrupt import Interrupt
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.plan.make import choose_held_out, make_plan_holding_out
+from hush.slots import save_spans, slots_of_spans
 from hush.train import launch
 from hush.train.noise import Noise
 from hush.train.run_folder import RoundLines, RunLog
@@ -60,11 +61,13 @@ def alone(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def train(root: Path, output: str, *more: object, model: str = "model", data: str = "data.txt") -> list[str]:
+def train(
+    root: Path, output: str, *more: object, model: str = "model", data: str = "data.txt", plan: str = "plan"
+) -> list[str]:
     files = {"--model": root / model, "--data": root / data, "--key": root / "my.key", "--output": root / output}
     options = [part for pair in files.items() for part in pair]
     seed = ["--insecure-seed", SEED, "--micro-batch", 3]
-    return [str(part) for part in ("train", root / "plan", *options, *seed, *more)]
+    return [str(part) for part in ("train", root / plan, *options, *seed, *more)]
 
 
 def prepare(root: Path) -> None:
@@ -89,6 +92,15 @@ def prepare(root: Path) -> None:
     fingerprint = DataKey.create(root / "my.key").fingerprint_rows(texts)
     held = choose_held_out(incidence, 0.2)
     make_plan_holding_out(incidence, held, **settings, data_fingerprint=fingerprint).save(root / "plan")
+    places: Any = {"example": [2, 9, 30], "begin": [5, 5, 5], "end": [6, 6, 7], "rule": [0, 0, 0], "secret": [0, 0, 0]}
+    spans = slots_of_spans(incidence, ["numbers"], **places)
+    for name in ("public", "owner"):
+        (root / "scan" / name).mkdir(parents=True)
+    save_spans(spans, root / "scan")
+    rows = DataKey.load(root / "my.key").fingerprint_rows(spans.public_rows(incidence, texts))
+    settings |= {"batch_size": 2, "slots": spans.slots, "skeleton_fingerprint": rows, "data_fingerprint": fingerprint}
+    make_plan_holding_out(incidence, held, **settings).save(root / "plan-slots")
+    settings = {"prior": 1e-6, "ceiling": 1e-3, "batch_size": 9, "rounds": ROUNDS}
     hush.make_plan(incidence, **settings).save(root / "plan-without-data")
 
 
@@ -115,6 +127,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         "resumed": [train(root, "resumed", *PUBLIC)] * 2,
         "shards": [train(root, "shards", *PUBLIC, "--shard")] * 2,
         "adapters": [train(root, "adapters", *LORA, "--shard")] * 2,
+        "slots": [train(root, "slots", *slots(root), plan="plan-slots")] * 2,
+        "slots in shards": [train(root, "slots in shards", *slots(root), "--shard", plan="plan-slots")] * 2,
         "both refuse": [edited] * 2,
         "the first refuses": [edited, train(root, "never")],
         "the second refuses": [train(root, "never"), edited],
@@ -152,7 +166,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 PUBLIC = ["--public-weight", "0.5", "--public-batch", "4"]
+SLOTS_ALONE: list[str] = []  # slots() instead, which needs a folder
 LORA = ["--lora", "--lora-rank", "2", "--bf16", "--gradient-checkpointing"]
+
+
+def slots(root: Path) -> list[object]:
+    return ["--scan", root / "scan", "--part", "difference"]
 
 
 def environment() -> dict[str, str]:
@@ -189,7 +208,15 @@ def test_replicas_release_the_model_of_one_process(ran: Ran, tmp_path: Path, sce
     assert [record.loss for record in two] == pytest.approx([record.loss for record in one], rel=1e-4)
 
 
-@pytest.mark.parametrize(("scenario", "options"), [("shards", PUBLIC), ("adapters", LORA)])
+def test_replicas_that_train_with_slots_release_the_model_of_one_process(ran: Ran, tmp_path: Path) -> None:
+    assert ran.outcomes["slots"].codes == [0, 0], ran.outcomes["slots"].stderr
+    assert alone(*train(ran.root, str(tmp_path / "one"), *slots(ran.root), plan="plan-slots")).exit_code == 0
+    assert_close(ran.root / "slots", tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "options"), [("shards", PUBLIC), ("adapters", LORA), ("slots in shards", SLOTS_ALONE)]
+)
 def test_shards_release_the_model_of_one_process(
     ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str, options: list[str]
 ) -> None:
@@ -202,7 +229,9 @@ def test_shards_release_the_model_of_one_process(
             add(self, {name: v.chunk(2)[shard] for name, v in sums.items()}, scale=scale, round=round, rank=shard)
 
     monkeypatch.setattr(Noise, "add_", add_by_shard)
-    assert alone(*train(ran.root, str(tmp_path / "one"), *options)).exit_code == 0
+    of_plan = {"plan": "plan-slots"} if options is SLOTS_ALONE else {}
+    more = slots(ran.root) if options is SLOTS_ALONE else options
+    assert alone(*train(ran.root, str(tmp_path / "one"), *more, **of_plan)).exit_code == 0
     assert_close(ran.root / scenario, tmp_path / "one")
 
 

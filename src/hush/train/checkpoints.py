@@ -353,12 +353,16 @@ class Ledger:
 
 
 def _identity(plan: Plan) -> dict[str, Any]:
-    """The parts of a plan that define the training: settings, incidence, promises and weights."""
+    """The parts of a plan that define the training: settings, incidence, promises, weights, and what is public."""
+    held_out = None if plan.held_out is None else fingerprint(b"hush held out 1\n", plan.held_out)
     return {
         **{name: getattr(plan, name) for name in _PLAN_SETTINGS},
         "incidence": plan.incidence.fingerprint,
         "promises": plan.promises_fingerprint,
         "weights": fingerprint(b"hush weights 1\n", plan.weights),
+        "slots": None if plan.slots is None else plan.slots.fingerprint,
+        "skeletons": plan.skeleton_fingerprint,
+        "held out": held_out,
     }
 
 
