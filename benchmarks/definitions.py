@@ -82,7 +82,7 @@ def main() -> None:
         begin = time.perf_counter()
         found[name] = containment(repository, settings, graph)
         seconds[name] = time.perf_counter() - begin
-    own = set(Evidence(repository, settings).own_files(secret)) & set(texts)
+    own = set(Evidence(repository, CodeSettings(secrets=(secret,))).own_files(secret)) & set(texts)
     importers = sorted({path for each in found.values() for path in each.reasons if path in texts} - own)
     direct = sorted(path for path in found["file"].reasons if path in texts and path not in own)
     groups = {"own files": sorted(own), "importing files": direct, "all files with secret text": importers}

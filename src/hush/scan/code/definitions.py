@@ -121,7 +121,9 @@ class Used:
         return cls(file, depth, state.distances, state.known, exports, secret_words, is_all)
 
     def spans(self, hides: Literal["definitions", "lines"]) -> list[tuple[int, int]]:
-        """The spans to hide, in any order."""
+        """The spans to hide, in any order; SyntaxError if the file cannot be read token by token."""
+        if not (self.is_all or self.secret_words or self._counts(0, len(self.distances))):
+            return []
         lines = self.file.lines
         chosen: set[int] = set()  # logical lines
         if hides == "lines" and not self.is_all:

@@ -87,7 +87,7 @@ class Sources:
         file = self.python(path) if path.endswith(ENDINGS) else None
         syntax = self.syntax(path) if grammar_of(path) is not None else None
         if file is not None:
-            return file.lines.text
+            return file.text
         return self.repository.read(path) if syntax is None else syntax.text
 
     # Where the imports of Python files lead
@@ -222,7 +222,10 @@ def _own_spans(sources: Sources, path: str, public: tuple[str, ...]) -> list[Spa
         return None
     if path.endswith(ENDINGS):
         file = sources.python(path)
-        return None if file is None else own_spans(file, public)
+        try:
+            return None if file is None else own_spans(file, public)
+        except SyntaxError:
+            return None
     if grammar_of(path) is not None:
         syntax = sources.syntax(path)
         return None if syntax is None else syntax.own_spans(public)
@@ -294,7 +297,12 @@ class _PythonSpread:
         hidden: dict[str, Hidden] = {}
         for path, used in sorted(self.used.items()):
             if used is not None:
-                hidden[path] = Hidden(tuple(used.spans(self.hides)), self._through(path))
+                try:
+                    spans = tuple(used.spans(self.hides))
+                except SyntaxError:
+                    spans = None
+                if spans is None or spans:
+                    hidden[path] = Hidden(spans, self._through(path))
             elif self._distance_of_imports(path) <= self.depth:
                 hidden[path] = Hidden(None, self._through(path))
         return hidden

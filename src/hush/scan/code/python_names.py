@@ -94,7 +94,7 @@ class Passing(NamedTuple):
 class PythonFile:
     """The statements of a file, with the names that they mention and pass on."""
 
-    lines: PythonLines
+    text: str
     tree: ast.Module
     statements: tuple[Statement, ...]
     mentions: tuple[Mention, ...]
@@ -108,13 +108,12 @@ class PythonFile:
         """The file with this text; None if it is not valid Python."""
         try:
             tree = syntax_tree(text.removeprefix("\ufeff"))
-            lines = PythonLines.of(text)
             reader = _Reader()
             statements = reader.block(tree.body, 0)
         except (SyntaxError, RecursionError):
             return None
         return cls(
-            lines,
+            text,
             tree,
             statements,
             tuple(reader.mentions),
@@ -123,6 +122,11 @@ class PythonFile:
             tuple(reader.stars),
             tuple(reader.scopes),
         )
+
+    @cached_property
+    def lines(self) -> PythonLines:
+        """Its lines; SyntaxError if it cannot be read token by token."""
+        return PythonLines.of(self.text)
 
     @cached_property
     def names(self) -> frozenset[str]:
