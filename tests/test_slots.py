@@ -145,10 +145,10 @@ def test_spans_outside_a_text_are_refused_and_no_text_is_shown():
 
 def test_spans_of_other_slots_are_refused():
     slots = slots_from(graph_of([(0, 3, 2, 0, 1), (0, 9, 2, 0, 1)]), [(0, 3, 2, 0, 1), (0, 9, 2, 0, 1)]).slots
-    Spans(slots, [3, 10], [6, 12])  # a longer filling of the first slot moves the second
+    Spans(slots, np.array([3, 10]), np.array([6, 12]))  # a longer filling of the first slot moves the second
     for begin, end in (([3, 9], [6, 12]), ([3], [5]), ([3, 8], [3, 10])):
         with pytest.raises(InvalidInput, match="same scan"):
-            Spans(slots, begin, end)
+            Spans(slots, np.array(begin), np.array(end))
 
 
 def test_public_rows_are_texts_skeletons_or_nothing():

@@ -117,8 +117,9 @@ def _part(tokenizer: Any, abstracts: Sequence[str], spans: Spans, examples: NDAr
     token_NT = np.zeros((examples.size, LENGTH), dtype=np.uint16)
     secret_NT = np.full((examples.size, LENGTH), NO_SECRET, dtype=np.int32)
     skeleton_NT = np.zeros((examples.size, LENGTH), dtype=np.uint16)
-    for row, example in enumerate(examples.tolist()):
-        text, own = abstracts[example], spans.of_example(example)
+    numbers: list[int] = examples.tolist()
+    for row, example in enumerate(numbers):
+        text, own = str(abstracts[example]), spans.of_example(example)
         encoded = tokenizer(text, truncation=True, max_length=LENGTH, return_offsets_mapping=True)
         tokens, offsets = encoded["input_ids"], np.array(encoded["offset_mapping"])
         token_NT[row, : len(tokens)] = tokens

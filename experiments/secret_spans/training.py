@@ -143,8 +143,8 @@ def losses_of(bench: Bench, model: Any, name: str, *, of_secrets: NDArray[np.boo
     """
     model.eval()
     part, generator = bench.parts[name], bench.generator(20_000)
-    total = dict.fromkeys(("secret pieces", "elsewhere", "whole words"), 0.0)
-    count = dict.fromkeys(total, 0)
+    total: dict[str, float] = dict.fromkeys(("secret pieces", "elsewhere", "whole words"), 0.0)
+    count: dict[str, int] = dict.fromkeys(total, 0)
     for begin in range(0, len(part.token_NT), EVALUATED_AT_ONCE):
         examples = np.arange(begin, min(begin + EVALUATED_AT_ONCE, len(part.token_NT)))
         seen, secret = bench.rows(part.token_NT, examples), bench.rows(part.secret_NT, examples)
