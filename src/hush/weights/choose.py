@@ -107,7 +107,8 @@ def checked_batch_size(batch_size: float, num_examples: int, *, held_out: int = 
 class Choice:
     """Weights, the rates they give, and the least noise that keeps every promise at these rates.
 
-    Rates are computed when they are asked for: kept, they would be as large as the weights. ``setting`` is the strength or the noise multiplier for which the weights were chosen; infinite if all are 1.
+    Rates are computed when they are asked for: kept, they would be as large as the weights. ``setting`` is the strength
+    or the noise multiplier for which the weights were chosen; infinite if all are 1.
     """
 
     setting: float
