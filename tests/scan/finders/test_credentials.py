@@ -128,9 +128,10 @@ def test_a_private_key_that_is_cut_in_two_is_found_in_both_examples(kind: str) -
 )
 def test_looking_for_keywords_first_loses_nothing(line: str) -> None:
     found = {secret.secret_value for secret in KeywordDetector().analyze_line(filename="", line=line)}
-    needs = {type(plugin): pattern for plugin, pattern in Credentials()._plugins}[KeywordDetector]
-    assert needs is not None
-    assert not found or needs.search(line)
+    (plugin,) = Credentials(detectors=["KeywordDetector"])._plugins
+    assert plugin.required is not None
+    assert plugin.prefilter is not None
+    assert not found or (plugin.required.search(line) and plugin.admits(line))
 
 
 WITH_SPACES = {

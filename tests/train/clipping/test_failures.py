@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 
 from hush.errors import InvalidInput
 from hush.train.clipping import Clipper
@@ -28,8 +29,7 @@ class Telling(nn.Module):
         if self.case == "more examples" and len(x) > 2:
             raise ValueError(f"cannot work with {x[0, 0].item()} and its neighbours")
         if self.case == "under vmap":
-            level = torch._C._functorch.maybe_current_level()  # pyright: ignore[reportAttributeAccessIssue]
-            if level is not None:  # as a check that reads a value
+            if is_batchedtensor(x):  # as a check that reads a value
                 raise ValueError(f"{SECRET} cannot be read here")
             x = x * self.gain
         return self.out(x).squeeze(-1)
@@ -65,9 +65,7 @@ def test_no_message_is_repeated(message: str) -> None:
 
 KNOWN = {
     "vmap: It looks like you're calling .item() on a Tensor. 4711": "calling .item() on a Tensor",
-    "The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 1": (
-        "non-singleton dimension 1"
-    ),
+    "The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 1": "dimension 1",
     "shape '[2, -1]' is invalid for input of size 9": "input of size 9",
     "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)": "(2x3 and 4x5)",
 }

@@ -128,3 +128,21 @@ def test_parameters_that_share_one_gradient_tensor_do_not_disturb_each_other() -
     second.one = first.one
     batch = {"x": torch.randn(5, 4)}
     check(nn.Sequential(first, second), lambda model, batch: model(batch["x"]).square().sum(1), batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("widths", [(3, 5), (5, 3)])
+def test_positions_that_no_loss_uses_do_not_decide_how_an_example_is_scaled(
+    dtype: torch.dtype, widths: tuple[int, int]
+) -> None:
+    torch.manual_seed(0)
+    y, x = (torch.randn(2, 4, width).to(dtype) for width in widths)
+    y[0, 2:] = 0
+    other = x.clone()
+    other[0, 2:] = 1000 * torch.randn(2, widths[1]).to(dtype)  # of another example, whose rows no loss uses
+    square, spread = norms.squared_norms([norms.Factors(y, x)])
+    again, spread_again = norms.squared_norms([norms.Factors(y, other)])
+    assert torch.equal(square, again)
+    assert torch.equal(spread, spread_again)
+    other[0, 3, 0] = torch.inf  # 0 × inf: the gradient is not finite, and the example must be left out
+    assert norms.squared_norms([norms.Factors(y, other)])[0].isfinite().tolist() == [False, True]

@@ -23,6 +23,7 @@ from typing import Any, Literal, final
 from hush.data.parts import Block
 from hush.errors import InvalidInput
 from hush.scan.finders.plausibility import TOO_SHORT, doubt, looks_random, most_values
+from hush.scan.finders.prefilter import Prefilter
 from hush.scan.hits import DeclaredSecret, Hits, SpanList, occurrences, pickled_fields
 from hush.scan.rules.promises import prior_among
 
@@ -118,8 +119,9 @@ class Credentials:
         # The detectors read process-wide settings; these verify nothing.
         with transient_settings({"plugins_used": [{"name": name} for name in self.detectors or ()]}):
             for example, (text, path) in enumerate(zip(block.strings, paths, strict=True)):
-                for line in LINE.finditer(text):
-                    for detector, name, value in self._values(line[0]):
+                plugins = [plugin for plugin in self._plugins if plugin.admits(text)]
+                for line in LINE.finditer(text) if plugins else ():
+                    for detector, name, value in self._values(line[0], plugins):
                         doubtful = self._doubt(value, detector, line[0], path)
                         for begin in occurrences(text, value, *line.span()):
                             hits.add(example, begin, begin + len(value), value, f"detector {name}", doubt=doubtful)
@@ -135,39 +137,69 @@ class Credentials:
             return TOO_SHORT
         return reason
 
-    def _values(self, line: str) -> Iterator[tuple[str, str, str]]:
+    def _values(self, line: str, plugins: Sequence["_Plugin"]) -> Iterator[tuple[str, str, str]]:
         """The credentials of a line, each with its detector's class and the name of what it detects."""
-        if line.isspace():
-            return
-        for plugin, required in self._plugins:
-            if required is not None and not required.search(line):
+        for plugin in plugins:
+            if not plugin.admits(line) or (plugin.required is not None and not plugin.required.search(line)):
                 continue
-            detector = type(plugin).__name__
-            values = dict.fromkeys(filter(None, _matched(plugin, line)))
-            yield from ((detector, plugin.secret_type, value) for value in values)
+            values = dict.fromkeys(filter(None, _matched(plugin.detector, line)))
+            yield from ((plugin.name, plugin.detector.secret_type, value) for value in values)
             is_short = len(line) <= MAX_UNQUOTED_LINE and not values
-            unquoted = UNQUOTED.fullmatch(line) if detector == KEYWORDS and is_short else None
+            unquoted = UNQUOTED.fullmatch(line) if plugin.name == KEYWORDS and is_short else None
             if unquoted is not None and _is_unquoted_credential(unquoted["name"], unquoted["value"]):
-                yield detector, plugin.secret_type, unquoted["value"]
+                yield plugin.name, plugin.detector.secret_type, unquoted["value"]
 
     @cached_property
-    def _plugins(self) -> list[tuple[Any, re.Pattern[str] | None]]:
+    def _plugins(self) -> "list[_Plugin]":
         """The detectors, and what a line must contain for each to find anything."""
         from detect_secrets.core.plugins.initialize import from_plugin_classname
         from detect_secrets.plugins.keyword import DENYLIST
 
         # Slow patterns, which search from every character to the end of the line, run only on lines that can match.
-        required = {
-            KEYWORDS: re.compile("|".join([*DENYLIST, "pass", "token", "credential", "key"]), re.IGNORECASE),
-            "NpmDetector": re.compile("_authToken="),
-        }
-        return [
-            (plugin, required.get(type(plugin).__name__))
-            for plugin in map(from_plugin_classname, (name for name in self.detectors or () if name != PRIVATE_KEYS))
-        ]
+        keyword = re.compile("|".join([*DENYLIST, "pass", "token", "credential", "key"]), re.IGNORECASE)
+        plugins: list[_Plugin] = []
+        for name in self.detectors or ():
+            if name != PRIVATE_KEYS:
+                detector, required = from_plugin_classname(name), keyword if name == KEYWORDS else None
+                patterns = [required] if required is not None else _patterns(detector)
+                prefilter = Prefilter.of(patterns) if patterns else None
+                plugins.append(_Plugin(name=name, detector=detector, required=required, prefilter=prefilter))
+        return plugins
 
     def __getstate__(self) -> dict[str, Any]:
         return pickled_fields(self)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plugin:
+    """A detector, by the name of its class, and what a line must contain for it to find anything."""
+
+    name: str
+    detector: Any
+    required: re.Pattern[str] | None
+    prefilter: Prefilter | None
+
+    def admits(self, text: str) -> bool:
+        """Whether this text, or a line of it, may hold something for this detector."""
+        return self.prefilter is None or self.prefilter.admits(text)
+
+
+def _patterns(plugin: Any) -> Sequence[re.Pattern[str]]:
+    """The patterns of which one matches in every line in which a detector finds anything; empty if that is unknown."""
+    from detect_secrets.plugins.base import BasePlugin, RegexBasedDetector
+    from detect_secrets.plugins.high_entropy_strings import HighEntropyStringsPlugin
+
+    kind = type(plugin)
+    if kind.__name__ == JWT:
+        return [WEB_TOKEN]
+    if kind.__name__ in CREDENTIAL_IN_MATCH:
+        return list(plugin.denylist)
+    if (kind.analyze_string, kind.analyze_line) == (RegexBasedDetector.analyze_string, BasePlugin.analyze_line):
+        return list(plugin.denylist)
+    entropy = HighEntropyStringsPlugin
+    by_entropy = kind.analyze_string, getattr(kind, "analyze_line", None)
+    return [plugin.regex] if by_entropy == (entropy.analyze_string, entropy.analyze_line) else []
 
 
 def _matched(plugin: Any, line: str) -> Iterator[str | None]:

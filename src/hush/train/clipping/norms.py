@@ -302,9 +302,15 @@ def rescaled(x: Tensor, scale_B: Tensor) -> Tensor:
 
 
 def sizes_of_grams(
-    gram_y: Tensor, gram_x: Tensor, *, narrow_x: bool, half_unit: float, widths: tuple[int, int]
+    gram_y: Tensor, gram_x: Tensor, y: Tensor, *, narrow_x: bool, half_unit: float, widths: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The first four results of _square_of for factors, from the inner products of their positions."""
+    """The first four results of _square_of for factors, from the inner products of their positions.
+
+    A position where y is 0, since no loss uses it, adds nothing to the gradient, rounded or not. Its x is left out: it
+    may come from another example, and must not decide how this one is scaled. What is not finite there becomes NaN.
+    """
+    used = (y != 0).any(2).to(gram_x.dtype)
+    gram_x = gram_x * used.unsqueeze(2) * used.unsqueeze(1)
     square_y, square_x = (gram.diagonal(dim1=1, dim2=2).clamp_min(0) for gram in (gram_y, gram_x))
     size = (square_y * square_x).sqrt().sum(1)
     wide, narrow = (gram_y, square_x) if narrow_x else (gram_x, square_y)
@@ -364,7 +370,9 @@ def _square_of(part: PerExampleGrads, kernels: Kernels) -> tuple[Tensor, Tensor,
         gram_y, gram_x = _gram(part.y, part.y), _gram(part.x, part.x)
         widths = part.y.shape[-1], part.x.shape[-1]
         half_unit = torch.finfo(part.x.dtype).eps / 2
-        sizes = kernels.sizes_of_grams(gram_y, gram_x, narrow_x=_narrow_x(part), half_unit=half_unit, widths=widths)
+        sizes = kernels.sizes_of_grams(
+            gram_y, gram_x, part.y, narrow_x=_narrow_x(part), half_unit=half_unit, widths=widths
+        )
         chain = sum(min(width, BLOCK) + width // BLOCK for width in widths)
         return *sizes, chain + depth(gram_y[0].numel())
     assert isinstance(part, Rows)  # noqa: S101
