@@ -16,7 +16,6 @@ import platform
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +48,7 @@ LENGTH, WORDS, WIDTH, LAYERS = 40, 2048, 64, 2
 BATCH, ROUNDS, PUBLIC_ROUNDS = 64, 60, 300
 IN_TEXTS = (4, 12)  # abstracts that a secret word stands in
 PRIOR, CEILING, RULE = 1e-4, 0.1, "rare-words"
+PARTS = ("example", "slot", "difference")  # "example": a round without slots
 WORD = re.compile(r"[a-z]{5,}")
 
 
@@ -85,7 +85,7 @@ def made_tokenizer(texts: list[str]) -> Any:
 class Bench:
     """Data, plan and start of one kind of model."""
 
-    def __init__(self, path: Path, *, masked: bool) -> None:
+    def __init__(self, path: Path, *, masked: bool, public_rounds: int = PUBLIC_ROUNDS) -> None:
         texts = [
             text.as_py()
             for text in next(pq.ParquetFile(path).iter_batches(TRAIN + TEST + 2000, columns=["abstract"]))[0]
@@ -116,12 +116,12 @@ class Bench:
         self.scored = tokenise_slots(
             self.test, self.tokenizer, test_plan, test_spans, max_length=LENGTH, part="difference"
         )
-        self.learn_public()
+        self.learn_public(public_rounds)
 
     def _model(self) -> Any:
-        shape = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+        shape: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
         if not self.masked:
-            drop = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+            drop: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
             return GPT2LMHeadModel(
                 GPT2Config(
                     vocab_size=WORDS, n_positions=LENGTH, n_embd=WIDTH, n_layer=LAYERS, n_head=4, **drop, **shape
@@ -145,14 +145,14 @@ class Bench:
     def texts(self, part: Any) -> SlotTexts:
         return tokenise_slots(self.train, self.tokenizer, self.plan, self.spans, max_length=LENGTH, part=part)
 
-    def learn_public(self) -> None:
+    def learn_public(self, rounds: int) -> None:
         """Ordinary training on skeletons and on abstracts without a secret word, where every arm begins."""
         stream = PublicStream(
             self.plan, SkeletonBatches(self.texts("slot").skeletons, self.collator()), batch_size=64, seed=1
         )
         optimizer = torch.optim.AdamW(self.start.parameters(), lr=2e-3, weight_decay=0.0)
         trainable = dict(self.start.named_parameters())
-        for round in range(PUBLIC_ROUNDS):
+        for round in range(rounds):
             for name, gradient in stream.gradients(self.start, self.loss, trainable, round=round).items():
                 trainable[name].grad = gradient
             optimizer.step()
@@ -217,7 +217,7 @@ class Bench:
         return settings | self.scores(model) | {"seconds": time.perf_counter() - begun}
 
     def round_seconds(self, part: str, rounds: int = 8) -> float:
-        """The median time of a private round of BATCH examples; part "example": without slots."""
+        """The median processor time of a private round of BATCH examples; part "example": without slots."""
         model = copy.deepcopy(self.start)
         graph = graph_of(self.spans)
         plan: Plan = self.plan
@@ -233,11 +233,11 @@ class Bench:
         )  # fmt: skip
         batches, seconds = Batches(texts, self.collator(), torch.device("cpu")), []
         for round in private.rounds():
-            begun = time.perf_counter()
+            begun = time.process_time()  # not the clock: other programs may share the cores
             for micro in round.micro_batches():
                 private.accumulate(batches.of(micro.examples, LENGTH), micro.real)
             private.step()
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(time.process_time() - begun)
             if len(seconds) > rounds:
                 break
         private.close()
@@ -267,9 +267,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("abstracts", type=Path)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument(
+        "--speed", action="store_true", help="measure the time of a round only, and add it to the output"
+    )
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/slot_training.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.speed:
+        stored = json.loads(options.output.read_text())
+        for kind in ("causal", "masked"):
+            bench = Bench(options.abstracts, masked=kind == "masked", public_rounds=1)
+            stored[kind]["round_seconds"] = {part: bench.round_seconds(part) for part in PARTS}
+            print(kind, stored[kind]["round_seconds"], flush=True)
+        options.output.write_text(json.dumps(stored, indent=2) + "\n")
+        return
     results: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": f"1 thread of {os.cpu_count()} cores, {platform.machine()}",
@@ -284,16 +295,15 @@ def main() -> None:
             "noise_multiplier": bench.plan.noise_multiplier,
             "parameters": sum(p.numel() for p in bench.start.parameters()),
             "before": bench.scores(bench.start),
-            "round_seconds": {part: bench.round_seconds(part) for part in ("example", "slot", "difference")},
+            "round_seconds": {part: bench.round_seconds(part) for part in PARTS},
             "arms": [],
         }
         results[kind] = found
-        show: Callable[..., None] = print
-        show(kind, {name: value for name, value in found.items() if name != "arms"}, flush=True)
+        print(kind, {name: value for name, value in found.items() if name != "arms"}, flush=True)
         trainings = masked_arms(options.seeds) if kind == "masked" else arms(options.seeds)
         for part, settings in trainings:
             found["arms"].append(bench.arm(part, **settings))
-            show(found["arms"][-1], flush=True)
+            print(found["arms"][-1], flush=True)
             options.output.write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -106,9 +106,9 @@ def restricted(incidence: hush.Incidence, slots: Slots, examples: NDArray[np.int
 
 
 def _tokenizer(vocabulary: Path) -> Any:
-    import transformers
+    from transformers import BertTokenizer
 
-    tokenizer: Any = transformers.BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True)
+    tokenizer: Any = BertTokenizer(vocab=str(vocabulary), do_lower_case=True)
     tokenizer.add_special_tokens({"additional_special_tokens": [PLACEHOLDER]})
     return tokenizer
 
