@@ -32,7 +32,6 @@ from hush.incidence import Incidence
 from hush.plan import Plan
 from hush.slots import Spans, slots_of_spans
 from hush.train import PrivateTraining, PublicStream
-from hush.train.batches import Batches, SkeletonBatches
 from hush.train.language_models import (
     CausalCollator,
     Collator,
@@ -41,7 +40,8 @@ from hush.train.language_models import (
     causal_lm_loss,
     masked_lm_loss,
 )
-from hush.train.slot_texts import SlotTexts, add_placeholder_tokens, tokenise_slots
+from hush.train.slots.batches import Batches, SkeletonBatches
+from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
 
 TRAIN, TEST = 4000, 1000  # abstracts
 LENGTH, WORDS, WIDTH, LAYERS = 40, 2048, 64, 2

@@ -20,9 +20,9 @@ from experiments.secret_spans.data import NO_SECRET, Part
 from experiments.secret_words.training import IGNORED, MASK, MOST, SHARE, SPECIAL, _optimizer
 from hush.slots import Slots
 from hush.train import PrivateTraining, PublicStream, masked_lm_loss
-from hush.train.batches import SkeletonBatches
 from hush.train.language_models import MaskedCollator
-from hush.train.slot_texts import SkeletonTexts, _RaggedRows
+from hush.train.slots.batches import SkeletonBatches
+from hush.train.slots.texts import SkeletonTexts, _RaggedRows
 
 __all__ = ["Bench", "losses_of", "train_in_slots", "train_openly"]
 

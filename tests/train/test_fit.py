@@ -18,7 +18,6 @@ from hush.plan.make import make_plan_holding_out
 from hush.run.sections import SmallModel
 from hush.run.stage_train import base_model
 from hush.train import fit
-from hush.train.batches import Batches
 from hush.train.fit import tokenised
 from hush.train.language_models import CausalCollator, MaskedCollator, TokenizedTexts
 from hush.train.pretrained import Pretrained, blocks_of, load_pretrained
@@ -26,6 +25,7 @@ from hush.train.private_training import _test_draw_seed
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_recipe
 from hush.train.sampler import Draws
 from hush.train.settings import Lora, PublicPart, Recipe, Runtime
+from hush.train.slots.batches import Batches
 
 
 def shares(recipe: Recipe, rounds: int) -> list[float]:

@@ -15,10 +15,10 @@ from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.plan.make import public_examples
 from hush.slots import placeholder
-from hush.train.batches import Batches, SkeletonBatches
 from hush.train.language_models import IGNORED, CausalCollator, Collator, MaskedCollator
 from hush.train.public_stream import PublicStream
-from hush.train.slot_texts import add_placeholder_tokens, tokenise_slots
+from hush.train.slots.batches import Batches, SkeletonBatches
+from hush.train.slots.texts import add_placeholder_tokens, tokenise_slots
 
 PIECES = [["we met ", " near the old ", "."], ["all of it is public, naïvely"], ["", " is the code"], ["no slot"]]
 WHOLE = [3]

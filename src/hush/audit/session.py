@@ -31,7 +31,7 @@ from hush.numbers import counted
 from hush.storage import folder_digest, read_json, whole_file
 from hush.train.language_models import default_loss, masked_lm_loss
 from hush.train.pretrained import DEFAULT_MAX_TOKENS, choose_device
-from hush.train.slot_texts import add_placeholder_tokens
+from hush.train.slots.texts import add_placeholder_tokens
 
 __all__ = [
     "AuditFolder",

@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hush.train.batches import Batches, SkeletonBatches
     from hush.train.clipping import Clipper
     from hush.train.hf.trainer import HushTrainer
     from hush.train.language_models import (
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     )
     from hush.train.private_training import PrivateTraining
     from hush.train.public_stream import PublicStream
-    from hush.train.slot_texts import SlotTexts, add_placeholder_tokens, tokenise_slots
+    from hush.train.slots.batches import Batches, SkeletonBatches
+    from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
 
 __all__ = [
     "Batches",
@@ -49,7 +49,7 @@ __all__ = [
 
 
 _HOME = {
-    "Batches": "batches",
+    "Batches": "slots.batches",
     "CausalCollator": "language_models",
     "Clipper": "clipping",
     "DifferenceLoss": "language_models",
@@ -57,16 +57,16 @@ _HOME = {
     "MaskedCollator": "language_models",
     "PrivateTraining": "private_training",
     "PublicStream": "public_stream",
-    "SkeletonBatches": "batches",
-    "SlotTexts": "slot_texts",
+    "SkeletonBatches": "slots.batches",
+    "SlotTexts": "slots.texts",
     "TokenizedTexts": "language_models",
-    "add_placeholder_tokens": "slot_texts",
+    "add_placeholder_tokens": "slots.texts",
     "causal_lm_loss": "language_models",
     "classification_loss": "language_models",
     "default_loss": "language_models",
     "masked_lm_loss": "language_models",
     "tokenise": "language_models",
-    "tokenise_slots": "slot_texts",
+    "tokenise_slots": "slots.texts",
 }
 
 

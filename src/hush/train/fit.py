@@ -29,7 +29,6 @@ from hush.plan import Plan
 from hush.plan.make import held_out_examples, public_examples
 from hush.plan.plan import fingerprint
 from hush.slots import Spans
-from hush.train.batches import Batches, SkeletonBatches
 from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabelled, release_cautions
 from hush.train.distributed import Ranks, reshard
 from hush.train.language_models import DifferenceLoss, Loss, TokenizedTexts
@@ -40,7 +39,8 @@ from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store
 from hush.train.round import LiveNumbers
 from hush.train.run_folder import EVALUATIONS, RoundLines, RunLog
 from hush.train.settings import Recipe, Runtime, Task
-from hush.train.slot_texts import SlotTexts, add_placeholder_tokens, tokenise_slots
+from hush.train.slots.batches import Batches, SkeletonBatches
+from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
 
 __all__ = [
     "LOSS",

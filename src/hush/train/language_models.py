@@ -297,7 +297,7 @@ class Collator(ABC):
     """Rows of tokens into a batch of ``length`` tokens each, padded at the end.
 
     Without ``examples``, as in evaluations, the position of a row in the batch counts as its example number. Rows that
-    come with the row of their ``skeleton`` (:mod:`hush.train.slot_texts`) become pairs: every tensor is [B, 2, T].
+    come with the row of their ``skeleton`` (:mod:`hush.train.slots.texts`) become pairs: every tensor is [B, 2, T].
 
     Guarantee: row i of the result depends on row i, ``examples[i]``, ``round`` and ``length`` alone.
     """

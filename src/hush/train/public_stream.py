@@ -31,9 +31,9 @@ from hush.arrays import chosen_indices
 from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.plan.make import public_examples
-from hush.train.batches import SkeletonBatches
 from hush.train.clipping import Loss
 from hush.train.distributed import Ranks, gradients_of
+from hush.train.slots.batches import SkeletonBatches
 
 __all__ = ["PublicStream", "default_batch"]
 
@@ -51,8 +51,9 @@ class PublicStream:
 
     collate makes a batch from example numbers. examples are all that are public under the plan and not held out by it,
     unless some are chosen; those with slots take part only if collate is
-    :class:`~hush.train.batches.SkeletonBatches`, which knows their skeletons and nothing else of them. The draw is
-    uniform without replacement and is a function of seed and round alone; it is public, so the seed needs no secrecy.
+    :class:`~hush.train.slots.batches.SkeletonBatches`, which knows their skeletons and nothing else of them. The draw
+    is uniform without replacement and is a function of seed and round alone; it is public, so the seed needs no
+    secrecy.
 
     Without a weight, the public gradient counts once and the private part is scaled down where needed, so that the norm
     of its noise is at most ``noise_share`` times that of the public gradient. micro_batch is how many examples the

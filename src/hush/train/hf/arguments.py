@@ -22,14 +22,14 @@ from hush.keys import LEAF_BYTES, DataKey, refuse_other_key
 from hush.plan import Plan
 from hush.plan.make import public_examples
 from hush.slots import Spans
-from hush.train.batches import SkeletonBatches
 from hush.train.cautions import refuse_unlabelled
 from hush.train.hf.collation import MAX_CHECKED, Collate, collated_alone, copied, held_state, refuse_tied
 from hush.train.language_models import CausalCollator, Collator, MaskedCollator, TokenizedTexts
 from hush.train.public_stream import PublicStream, default_batch
 from hush.train.round import check_lengths
 from hush.train.settings import Part
-from hush.train.slot_texts import SlotTexts, tokenise_slots
+from hush.train.slots.batches import SkeletonBatches
+from hush.train.slots.texts import SlotTexts, tokenise_slots
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -367,7 +367,7 @@ class CheckedRows:
     @staticmethod
     def are_needed(data: Any) -> bool:
         """Whether rows of these data may be moved in place."""
-        return not isinstance(data, TokenizedTexts) and not _is_of_datasets(data)
+        return not isinstance(data, TokenizedTexts | SlotTexts) and not _is_of_datasets(data)
 
     @property
     def leaves(self) -> Iterator[bytes]:

@@ -60,7 +60,7 @@ from hush.train.public_stream import PublicStream
 from hush.train.round import LiveNumbers, MicroBatch, TrainingRound
 from hush.train.run_keeper import rounded_score
 from hush.train.settings import Part
-from hush.train.slot_texts import SlotTexts
+from hush.train.slots.texts import SlotTexts
 
 logger = logging.getLogger(__name__)
 

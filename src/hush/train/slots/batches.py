@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hush.train.language_models import Collator, TokenizedTexts
-from hush.train.slot_texts import SkeletonTexts, SlotTexts
+from hush.train.slots.texts import SkeletonTexts, SlotTexts
 
 __all__ = ["Batches", "SkeletonBatches"]
 
