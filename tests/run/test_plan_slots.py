@@ -1,10 +1,11 @@
 """A run plans with the slots of its scan: only examples with a secret are drawn, and the plan names the skeletons."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from small_runs import SECRETS, small_config, small_texts
+from small_runs import check_complete, ran, small_config, small_desk, small_texts
 
 from hush.errors import InvalidInput
 from hush.keys import DataKey
@@ -13,37 +14,29 @@ from hush.plan.make import choose_held_out, held_out_examples
 from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import RunJob
 from hush.run.stages import PlanStage, ScanStage
-from hush.scan.result import Scan
-from hush.slots import save_spans, slots_of_spans
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> RunJob:
-    """A run whose scan is done; it hides whole examples."""
-    config = small_config(tmp_path)
-    key = DataKey.load(tmp_path / "my.key")
-    job = RunJob(
-        config=config, paths=RunPaths(tmp_path / "run"), key=key, record=RunRecord(path=tmp_path / "s.json", key=key.id)
-    )
+def scanned(folder: Path, **sections: Any) -> RunJob:
+    """A run whose scan is done."""
+    config = small_config(folder, **sections)
+    key = DataKey.load(folder / "my.key")
+    record = RunRecord(path=folder / "s.json", key=key.id)
+    job = RunJob(config=config, paths=RunPaths(folder / "run"), key=key, record=record)
     job.record.finish("scan", "", ScanStage().run(job))
     return job
 
 
-def hide_codes(job: RunJob) -> None:
-    graph = Scan.load(job.paths.scan).incidence
-    secret = np.repeat(np.arange(graph.num_secrets), graph.examples_per_secret)
-    begin = [len(small_texts()[example]) - len(SECRETS[0]) for example in graph.example_of_entry]
-    spans = slots_of_spans(
-        graph, ["codes"], example=graph.example_of_entry, begin=begin, end=np.array(begin) + len(SECRETS[0]),
-        rule=np.zeros(len(begin), dtype=int), secret=secret,
-    )  # fmt: skip
-    save_spans(spans, job.paths.scan)
+def hidden_spans(folder: Path) -> dict[str, Any]:
+    """The section of rules in which every rule hides spans."""
+    rules = small_desk(folder)["rules"]
+    return {"rules": [rule | {"hides": "span"} for rule in rules]}
 
 
-def test_the_plan_of_a_run_has_the_slots_of_its_scan_and_names_the_skeletons(job: RunJob) -> None:
-    PlanStage().run(job)
-    assert Plan.load(job.paths.plan).slots is None
-    hide_codes(job)
+def test_the_plan_of_a_run_has_the_slots_of_its_scan_and_names_the_skeletons(tmp_path: Path) -> None:
+    whole = scanned(tmp_path)
+    PlanStage().run(whole)
+    assert Plan.load(whole.paths.plan).slots is None
+    job = scanned(tmp_path, **hidden_spans(tmp_path))
     made = PlanStage().run(job)
     plan = Plan.load(job.paths.plan)
     assert plan.slots is not None
@@ -54,9 +47,18 @@ def test_the_plan_of_a_run_has_the_slots_of_its_scan_and_names_the_skeletons(job
     assert made["kept_fraction"] == plan.kept_fraction
 
 
-def test_a_batch_of_more_than_the_examples_with_a_secret_is_refused_before_planning(job: RunJob) -> None:
-    hide_codes(job)
-    config = small_config(job.config.folder, plan={"batch_size": 6})
-    job = RunJob(config=config, paths=job.paths, key=job.key, record=job.record)
+def test_a_batch_of_more_than_the_examples_with_a_secret_is_refused_before_planning(tmp_path: Path) -> None:
+    job = scanned(tmp_path, **hidden_spans(tmp_path), plan={"batch_size": 6})
     with pytest.raises(InvalidInput, match="is more than the 5 examples with a secret, of 30"):
         PlanStage().run(job)
+
+
+def test_a_whole_run_hides_spans_from_the_rule_to_the_release(tmp_path: Path) -> None:
+    ran(tmp_path, **hidden_spans(tmp_path), plan={"batch_size": 3})
+    check_complete(tmp_path / "run")
+    certificate = (tmp_path / "run" / "release" / "certificate.md").read_text()
+    assert "What is secret" in certificate
+    report = (tmp_path / "run" / "owner" / "report.html").read_text()
+    assert "What is hidden" in report
+    assert "What is hidden" not in (tmp_path / "run" / "release" / "report.html").read_text()
+    assert ran(tmp_path, **hidden_spans(tmp_path), plan={"batch_size": 3}) == []

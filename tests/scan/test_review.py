@@ -14,8 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hush.scan import Scan, review, scan
-from hush.scan.result import histogram_of
-from hush.scan.review import Table, page, review_html, write_review
+from hush.scan.review import Table, histogram_of, page, review_html, write_review
 
 TOKEN = "hunter2-Zq81x"
 VOID = {"meta", "input"}

@@ -61,7 +61,11 @@ class TrainStage:
     """``hush train``."""
 
     def settings(self, job: RunJob) -> Any:
-        return [job.config.training.model_dump(include=set(Learning.model_fields)), model_fingerprint(job)]
+        learning = job.config.training
+        # A setting that 0.1.0 did not know counts only if it is stated: a finished run of 0.1.0 stays finished.
+        unstated = {"part"} - learning.model_fields_set
+        stated = learning.model_dump(include=set(Learning.model_fields) - unstated)
+        return [stated, model_fingerprint(job)]
 
     def run(self, job: RunJob) -> dict[str, Any]:
         check_libraries()

@@ -34,7 +34,7 @@ from hush.secret_table import Secrets
 from hush.slots import SLOTS_FILE, SPANS_FILE, Slots, Spans, save_spans, spans_in
 from hush.storage import file_digest, record_digest, whole_folder
 
-__all__ = ["Histogram", "Reason", "Scan", "ScannedTexts", "histogram_of", "load_scan", "save_scan"]
+__all__ = ["Reason", "Scan", "ScannedTexts", "load_scan", "save_scan"]
 
 
 FORMAT = "hush scan 2"
@@ -490,40 +490,3 @@ def _is_summary(path: Path) -> bool:
 
 def _digest_at(path: Path) -> str | None:
     return file_digest(path) if path.is_file() else None
-
-
-# Histograms for the summary and the review
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Histogram:
-    """A histogram with bins that double: 0, 1, 2 to 3, 4 to 7, …; each from ``least`` to ``most``."""
-
-    least: tuple[int, ...]
-    most: tuple[int, ...]
-    count: tuple[int, ...]
-
-    @property
-    def labels(self) -> list[str]:
-        """The bins as text."""
-        pairs = zip(self.least, self.most, strict=True)
-        return [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs]
-
-
-def histogram_of(count_K: NDArray[np.integer]) -> Histogram:
-    """The histogram of these counts, from the first to the last bin that is not empty.
-
-    >>> histogram_of(np.array([0, 1, 5, 6, 7, 1]))
-    Histogram(least=(0, 1, 2, 4), most=(0, 1, 3, 7), count=(1, 2, 0, 3))
-    """
-    if not count_K.size:
-        return Histogram(least=(), most=(), count=())
-    bin_K = np.frexp(count_K.astype(np.float64))[1]  # number of binary digits: 0 for 0, 1 for 1, 2 for 2 and 3
-    filled = np.bincount(bin_K)
-    bins = range(int(bin_K.min()), len(filled))
-    return Histogram(
-        least=tuple(2 ** (each - 1) if each else 0 for each in bins),
-        most=tuple(2**each - 1 for each in bins),
-        count=tuple(int(filled[each]) for each in bins),
-    )

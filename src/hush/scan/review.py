@@ -16,16 +16,26 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hush.numbers import counted, rounded_down, rounded_up
 from hush.scan.finders.plausibility import TOO_SHORT
-from hush.scan.result import histogram_of
 
 if TYPE_CHECKING:
     from hush.protection import Protection
     from hush.scan.result import Scan
 
-__all__ = ["Table", "example_ids", "page", "review_html", "scan_cautions", "scan_notes", "write_review"]
+__all__ = [
+    "Histogram",
+    "Table",
+    "example_ids",
+    "histogram_of",
+    "page",
+    "review_html",
+    "scan_cautions",
+    "scan_notes",
+    "write_review",
+]
 
 
 MAX_SECRETS_SHOWN = 2000  # the secrets in most examples
@@ -343,3 +353,40 @@ def _shown(value: Cell) -> str:
 
 def _is_number_column(table: Table, place: int) -> bool:
     return bool(table.rows) and all(isinstance(row[place], int | float) for row in table.rows)
+
+
+# Histograms for the summary and the review
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """A histogram with bins that double: 0, 1, 2 to 3, 4 to 7, …; each from ``least`` to ``most``."""
+
+    least: tuple[int, ...]
+    most: tuple[int, ...]
+    count: tuple[int, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """The bins as text."""
+        pairs = zip(self.least, self.most, strict=True)
+        return [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs]
+
+
+def histogram_of(count_K: NDArray[np.integer]) -> Histogram:
+    """The histogram of these counts, from the first to the last bin that is not empty.
+
+    >>> histogram_of(np.array([0, 1, 5, 6, 7, 1]))
+    Histogram(least=(0, 1, 2, 4), most=(0, 1, 3, 7), count=(1, 2, 0, 3))
+    """
+    if not count_K.size:
+        return Histogram(least=(), most=(), count=())
+    bin_K = np.frexp(count_K.astype(np.float64))[1]  # number of binary digits: 0 for 0, 1 for 1, 2 for 2 and 3
+    filled = np.bincount(bin_K)
+    bins = range(int(bin_K.min()), len(filled))
+    return Histogram(
+        least=tuple(2 ** (each - 1) if each else 0 for each in bins),
+        most=tuple(2**each - 1 for each in bins),
+        count=tuple(int(filled[each]) for each in bins),
+    )

@@ -19,8 +19,8 @@ from hush.plan.plan import unlisted_secrets
 from hush.scan.causes import causes
 from hush.scan.reasons import SetAside
 from hush.scan.redact import Redacted
-from hush.scan.result import Histogram, Scan, histogram_of
-from hush.scan.review import example_ids, scan_cautions
+from hush.scan.result import Scan
+from hush.scan.review import Histogram, example_ids, histogram_of, scan_cautions
 
 __all__ = [
     "explain_record",
