@@ -26,7 +26,7 @@ class Prefilter:
     """Admits every text in which some of the patterns can match: those that contain one of the literals.
 
     >>> Prefilter.of([re.compile("xox[ab]-[0-9]+"), re.compile("hooks[.]example")]).literals
-    ('hooks', 'xox')
+    ('hooks.example', 'xox')
     """
 
     literals: tuple[str, ...]
