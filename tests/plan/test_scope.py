@@ -364,3 +364,10 @@ def test_plans_that_hold_out_other_examples_differ(scoped: hush.Plan, plan: hush
     assert plan != scoped
     assert scoped != plan
     assert scoped != dataclasses.replace(scoped, held_out=np.empty(0, dtype=np.int64))
+
+
+def test_a_plan_with_slots_that_names_its_data_names_its_skeletons(scoped: hush.Plan) -> None:
+    """Other spans of the same slots may leave a part of a secret outside: only the skeletons tell."""
+    dataclasses.replace(scoped, data_fingerprint=KEYED)
+    with pytest.raises(hush.InvalidInput, match="must name its skeletons"):
+        dataclasses.replace(scoped, data_fingerprint=KEYED, skeleton_fingerprint=None)

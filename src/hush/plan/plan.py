@@ -323,6 +323,9 @@ def check_scope(plan: "Plan") -> None:
         return
     plan.slots.check_against(plan.incidence)
     check_data_fingerprint(plan.skeleton_fingerprint, name="skeleton_fingerprint")
+    if plan.data_fingerprint is not None and plan.skeleton_fingerprint is None:
+        # Otherwise training could not tell spans that leave a part of a secret outside its slot.
+        raise InvalidInput("a plan with slots that names its data must name its skeletons; pass skeleton_fingerprint")
     bearing_N, held_out = drawable_examples(plan), plan.held_out
     if held_out is None or held_out.ndim != 1 or not np.array_equal(held_out, np.unique(held_out)):
         raise InvalidInput("a plan with slots must list its held-out examples in held_out, ascending, each once")
