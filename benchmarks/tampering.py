@@ -50,6 +50,7 @@ def random_plan(rng: Rng) -> hush.Plan:
     scope = random_scope(rng, incidence) if len(example) and rng.random() < 0.4 else {}
     drawn = np.count_nonzero(incidence.secrets_per_example) if scope else n
     free = np.flatnonzero(incidence.secrets_per_example == 0)
+    names_data = not scope or scope["skeleton_fingerprint"] is not None  # who names the data names the skeletons
     plan = make_plan_holding_out(
         incidence,
         free[: int(rng.integers(0, 3))] if scope else [],
@@ -59,7 +60,7 @@ def random_plan(rng: Rng) -> hush.Plan:
         rounds=int(rng.integers(1, 200)),
         bound=str(rng.choice(["blowup", "renyi", "kl"], p=[0.7, 0.2, 0.1])),
         capacity="accounted" if rng.random() < 0.1 else "none",
-        data_fingerprint=DataKey(bytes(32)).fingerprint_rows(["a"]) if rng.random() < 0.5 else None,
+        data_fingerprint=DataKey(bytes(32)).fingerprint_rows(["a"]) if names_data and rng.random() < 0.5 else None,
         **scope,
     )
     return replace(plan, noise_scale=0.5) if rng.random() < 0.1 else plan
