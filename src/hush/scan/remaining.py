@@ -13,7 +13,7 @@ from typing import final
 __all__ = ["RemainingForms", "remaining_forms"]
 
 
-LEAST_LETTERS, LEAST_INFLECTED, LEAST_SPACED, LEAST_INSIDE = 3, 5, 5, 7  # as in variants.py
+LEAST_LETTERS, LEAST_INFLECTED, LEAST_SPACED, LEAST_INSIDE = 2, 5, 5, 7  # as in variants.py
 JOINT = "\ue000"  # a border inside a run of letters and digits; a private character, which separates nothing
 WIDE = "\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
 UNSPACED = f"\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff{WIDE}"

@@ -41,7 +41,7 @@ __all__ = ["Limits", "Variants"]
 
 OTHER_FORM = "another form of a text that this rule found elsewhere"
 INSIDE_WORD = f"{OTHER_FORM}, inside a longer word"
-LEAST_LETTERS = 3
+LEAST_LETTERS = 2
 LEAST_INFLECTED, LEAST_INSIDE, LEAST_SPACED = 5, 7, 5
 MAX_INFLECTION = 2  # letters after the secret that count as its inflection
 
