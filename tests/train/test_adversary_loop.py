@@ -17,7 +17,7 @@ from hush.train.clipping import Clipper
 from hush.train.language_models import causal_lm_loss, masked_lm_loss
 from hush.train.private_training import PrivateTraining
 from hush.train.probes import probe
-from hush.train.public_stream import PublicStream
+from hush.train.public.stream import PublicStream
 
 
 def test_examples_without_a_gradient_do_not_end_the_probing() -> None:

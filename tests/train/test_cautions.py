@@ -17,7 +17,7 @@ from hush.train.cautions import (
     release_cautions,
     signal_over_noise,
 )
-from hush.train.fit import LOSS
+from hush.train.evaluation import LOSS
 from hush.train.language_models import IGNORED, TokenizedTexts
 from hush.train.run_folder import RoundRecord
 

@@ -14,9 +14,9 @@ from reference import EXAMPLES, cross_entropy, rows, small_data, small_model, tr
 import hush
 from hush.errors import InvalidInput
 from hush.plan.make import held_out_examples, make_plan_holding_out
-from hush.train.fit import LOSS, Evaluation
+from hush.train.evaluation import LOSS, Evaluation
 from hush.train.private_training import PrivateTraining
-from hush.train.public_stream import PublicStream
+from hush.train.public.stream import PublicStream
 from hush.train.run_keeper import rounded_score
 
 ROUNDS = 6

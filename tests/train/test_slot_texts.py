@@ -16,7 +16,7 @@ from hush.keys import DataKey
 from hush.plan.make import public_examples
 from hush.slots import placeholder
 from hush.train.language_models import IGNORED, CausalCollator, Collator, MaskedCollator
-from hush.train.public_stream import PublicStream
+from hush.train.public.stream import PublicStream
 from hush.train.slots.batches import Batches, SkeletonBatches
 from hush.train.slots.texts import add_placeholder_tokens, tokenise_slots
 

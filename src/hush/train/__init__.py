@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         tokenise,
     )
     from hush.train.private_training import PrivateTraining
-    from hush.train.public_stream import PublicStream
+    from hush.train.public.stream import PublicStream
     from hush.train.slots.batches import Batches, SkeletonBatches
     from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
 

@@ -7,8 +7,7 @@ If several processes train together, each runs all of this file, and they check 
 given the same plan, settings and tokens.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from hush.arrays import Progress
@@ -30,11 +29,12 @@ from hush.plan.make import held_out_examples, public_examples
 from hush.plan.plan import fingerprint
 from hush.slots import Spans
 from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabelled, release_cautions
-from hush.train.distributed import Ranks, reshard
-from hush.train.language_models import DifferenceLoss, Loss, TokenizedTexts
+from hush.train.distributed import Ranks
+from hush.train.evaluation import LOSS, Evaluation
+from hush.train.language_models import DifferenceLoss, TokenizedTexts
 from hush.train.pretrained import Pretrained, choose_device, load_pretrained, unloaded
 from hush.train.private_training import PrivateTraining
-from hush.train.public_stream import PublicStream, default_batch
+from hush.train.public.stream import PublicStream, default_batch
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
 from hush.train.round import LiveNumbers
 from hush.train.run_folder import EVALUATIONS, RoundLines, RunLog
@@ -43,8 +43,6 @@ from hush.train.slots.batches import Batches, SkeletonBatches
 from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
 
 __all__ = [
-    "LOSS",
-    "Evaluation",
     "Fitted",
     "Stop",
     "Stopped",
@@ -60,10 +58,8 @@ __all__ = [
 
 
 TEXTS_PER_CALL = 1000  # that a tokenizer gets at once
-EVALUATIONS_PER_RUN = 20  # about as many as a run has, unless evaluate_every is given
 MAX_EVALUATION_BATCH = 8  # texts: in an evaluation all their logits exist at once, unlike in training
 
-LOSS = "held-out loss"  # the score: the mean over the examples that the plan holds out
 UNCHECKED = "the data was not checked against the plan, which names none"
 
 Stop = Callable[[], bool]
@@ -200,7 +196,7 @@ def check_alike(ranks: Ranks, plan: Plan, tokens: TokenizedTexts | SlotTexts, *,
             )
 
 
-# ---- between rounds: stopping and evaluation ----
+# ---- between rounds: stopping ----
 
 
 @runtime_checkable
@@ -221,62 +217,6 @@ def is_stopped(stop: Stop | None, ranks: Ranks) -> bool:
     if number and isinstance(stop, _SignalStop):
         stop.join(number)
     return number > 0
-
-
-@final
-class Evaluation:
-    """Scores a training before its first round, every few rounds, and after its last.
-
-    batch_of makes a batch from example numbers, always the same one: what masked models have to predict must not change
-    from round to round. size: how many examples the model sees at once.
-    """
-
-    def __init__(
-        self,
-        training: PrivateTraining,
-        loss: Loss,
-        batch_of: Callable[[NDArray[np.int64]], Mapping[str, Tensor]],
-        examples: NDArray[np.int64],
-        *,
-        size: int,
-        every: int | None = None,
-        autocast: torch.dtype | None = None,
-    ) -> None:
-        self._training, self._loss, self._batch_of, self._autocast = training, loss, batch_of, autocast
-        self._parts = [examples[begin : begin + size] for begin in range(0, examples.size, size)]
-        self._every = every or max(1, training.plan.rounds // EVALUATIONS_PER_RUN)
-
-    def __call__(self) -> None:
-        """Score the model if that is due and not done; after a resume this writes what a crash prevented."""
-        round = self._training.round
-        due = round % self._every == 0 or round == self._training.plan.rounds
-        if self._parts and due and not self._training.is_scored:
-            self._training.record_scores({LOSS: self.loss()})
-
-    def loss(self) -> float:
-        """The held-out loss of the model as it is now. All ranks compute it, since the model may be sharded."""
-        model = self._training.model
-        device = next(model.parameters()).device
-        with (
-            _evaluation_mode(model),
-            torch.autocast(device.type, dtype=self._autocast, enabled=self._autocast is not None),
-        ):
-            losses = [self._loss(model, self._batch_of(part)).double().cpu() for part in self._parts]
-        return float(torch.cat(losses).mean())
-
-
-@contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout and gradients; afterwards every module has its mode again, and shards are resharded."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        reshard(model)
 
 
 # ---- the run ----

@@ -51,7 +51,7 @@ from hush.train.preconditions import (
     refuse_passed_ceilings,
 )
 from hush.train.probes import FirstBatchProbes
-from hush.train.public_stream import PublicStream
+from hush.train.public.stream import PublicStream
 from hush.train.round import LiveNumbers, RoundMonitor, TrainingRound
 from hush.train.run_folder import Export, tensors_of
 from hush.train.run_keeper import RunKeeper, rounded_score

@@ -25,7 +25,7 @@ from hush.slots import Spans
 from hush.train.cautions import refuse_unlabelled
 from hush.train.hf.collation import MAX_CHECKED, Collate, collated_alone, copied, held_state, refuse_tied
 from hush.train.language_models import CausalCollator, Collator, MaskedCollator, TokenizedTexts
-from hush.train.public_stream import PublicStream, default_batch
+from hush.train.public.stream import PublicStream, default_batch
 from hush.train.round import check_lengths
 from hush.train.settings import Part
 from hush.train.slots.batches import SkeletonBatches

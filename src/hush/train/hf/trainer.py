@@ -56,7 +56,7 @@ from hush.train.hf.collation import Collate, collated_alone, padded_together, pa
 from hush.train.hf.releases import Releases, Scoring, owner_folder
 from hush.train.language_models import CausalCollator, Collator, DifferenceLoss, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
-from hush.train.public_stream import PublicStream
+from hush.train.public.stream import PublicStream
 from hush.train.round import LiveNumbers, MicroBatch, TrainingRound
 from hush.train.run_keeper import rounded_score
 from hush.train.settings import Part

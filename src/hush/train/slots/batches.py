@@ -48,7 +48,7 @@ class Batches:
 class SkeletonBatches:
     """Batches of the public stream by example number: skeletons, and examples without a secret.
 
-    The one collate with which a :class:`~hush.train.public_stream.PublicStream` takes examples with slots: it is made
+    The one collate with which a :class:`~hush.train.public.stream.PublicStream` takes examples with slots: it is made
     from public tokens alone, so it cannot hand out what stands in a slot. ``round`` is the current round.
 
     Guarantee: a batch is a function of the skeletons of its examples, the round and the collator.

@@ -11,7 +11,7 @@ from reference import cross_entropy, rows, small_data, small_model, small_plan, 
 
 from hush.errors import InvalidInput
 from hush.train.private_training import PrivateTraining
-from hush.train.public_stream import PublicStream
+from hush.train.public.stream import PublicStream
 
 PLAN = small_plan()
 DATA = small_data()
