@@ -56,7 +56,7 @@ _HOME = {
     "HushTrainer": "hf.trainer",
     "MaskedCollator": "language_models",
     "PrivateTraining": "private_training",
-    "PublicStream": "public_stream",
+    "PublicStream": "public.stream",
     "SkeletonBatches": "slots.batches",
     "SlotTexts": "slots.texts",
     "TokenizedTexts": "language_models",
