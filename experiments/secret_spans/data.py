@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 import hush
 from experiments.secret_words.data import LENGTH, PARTS
-from hush.data import read_corpus
-from hush.scan import scan
 from hush.slots import Slots, Spans, skeleton
 
-__all__ = ["PLACEHOLDER", "Part", "prepare"]
+__all__ = ["PLACEHOLDER", "PLACEHOLDER_ID", "Part", "prepare"]
 
 PLACEHOLDER = "[unused1]"  # a word piece that no text has: what stands for every slot
+PLACEHOLDER_ID = 2  # its place in BERT's vocabulary
 RULE = "rare-words"
 NO_SECRET = -1
 
@@ -61,6 +60,9 @@ def prepare(
     if (folder / "slots.parquet").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
+    from hush.data import read_corpus  # only here: training needs no scan
+    from hush.scan import scan
+
     table = pq.read_table(abstracts_file, columns=["abstract"]).slice(0, limit)
     pq.write_table(table, folder / "abstracts.parquet")
     rules = {

@@ -6,8 +6,8 @@ Shapes: B examples, T word pieces.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,23 +16,39 @@ from torch import Tensor
 from torch.nn import functional
 
 import hush
-from experiments.secret_spans.data import NO_SECRET, Part
-from experiments.secret_words.training import IGNORED, MASK, MOST, SHARE, SPECIAL, _optimizer
+from experiments.secret_spans.data import NO_SECRET, PLACEHOLDER_ID, Part
+from experiments.secret_words.training import IGNORED, MASK, MOST, SHARE, SPECIAL, _guess_losses, _optimizer
 from hush.slots import Slots
 from hush.train import PrivateTraining, PublicStream, masked_lm_loss
 from hush.train.language_models import MaskedCollator
 from hush.train.slots.batches import SkeletonBatches
 from hush.train.slots.texts import SkeletonTexts, _RaggedRows
 
-__all__ = ["Bench", "losses_of", "train_in_slots", "train_openly"]
+__all__ = ["PARAMETERS", "Bench", "Private", "losses_of", "train_in_slots", "train_openly"]
 
-PLACEHOLDER_ID = 2  # of [unused1] in BERT's vocabulary
 EVALUATED_AT_ONCE = 256
+
+Trained = Literal["all", "head", "bias"]
+PARAMETERS: Mapping[Trained, str] = {  # what the private part trains: parameters whose name begins so
+    "all": "",
+    "head": "cls.predictions",  # its decoder is tied to the embeddings, and stays with them
+    "bias": "cls.predictions.bias",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Private:
+    """The settings of the private part; weight is that of the public stream beside it."""
+
+    trained: Trained
+    rate: float
+    weight: float
+    clip_norm: float
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Bench:
-    """The parts on the device, and how models learn there."""
+    """The parts, and how models learn on the device."""
 
     parts: Mapping[str, Part]
     vocabulary: int
@@ -71,17 +87,22 @@ class Bench:
 
 
 def train_openly(
-    bench: Bench, model: Any, rows_NT: NDArray[Any], *, batch_size: int, rounds: int, rate: float, seed: int
+    bench: Bench, model: Any, rows_NT: NDArray[np.uint16], *, batch_size: int, rounds: int, rate: float, seed: int
 ) -> Any:
     """The model after so many rounds on these rows, without clipping and noise."""
     optimizer, scheduler = _optimizer(model, rate, rounds)
-    generator, rng = bench.generator(seed), np.random.default_rng(seed)
-    for _ in range(rounds):
-        examples = rng.integers(len(rows_NT), size=batch_size)
-        batch = bench.ordinary(bench.rows(rows_NT, examples), generator)
+    generator = bench.generator(seed)
+    rows = torch.from_numpy(rows_NT.astype(np.int32)).to(bench.device)
+
+    def mean_loss(batch: Mapping[str, Tensor]) -> Tensor:
         with torch.autocast(bench.device, dtype=bench.autocast, enabled=bench.autocast is not None):
-            loss = masked_lm_loss(model, batch).mean()
-        loss.backward()
+            total, count = _guess_losses(model, batch)
+            return total / count
+
+    step = torch.compile(mean_loss) if bench.device == "cuda" else mean_loss
+    for _ in range(rounds):
+        examples = torch.randint(len(rows), (batch_size,), generator=generator, device=rows.device)
+        step(bench.ordinary(rows[examples].long(), generator)).backward()
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad(set_to_none=True)
@@ -89,18 +110,21 @@ def train_openly(
 
 
 def train_in_slots(
-    bench: Bench, model: Any, plan: hush.Plan, *, public_batch: int, public_weight: float, share: float, rate: float,
-    seed: int,
-) -> Any:  # fmt: skip
+    bench: Bench, model: Any, plan: hush.Plan, settings: Private, *, public_batch: int, seed: int
+) -> Any:
     """The model after the plan's rounds: slots are guessed under noise, beside a stream of skeletons without noise.
 
     Seeds are fixed for the sake of repetition, so nothing is certified here; the noise is the plan's own.
     """
     part = bench.parts["train"]
-    optimizer, scheduler = _optimizer(model, rate, plan.rounds)
+    plan = replace(plan, clip_norm=settings.clip_norm)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = name.startswith(PARAMETERS[settings.trained])
+    optimizer, scheduler = _optimizer(model, settings.rate, plan.rounds)
     generator = bench.generator(seed)
+    # The sum of clipped gradients grows with the clip norm; the public stream's weight does not depend on it.
     stream = PublicStream(
-        plan, _skeletons(bench, plan), batch_size=public_batch, weight=public_weight, seed=seed,
+        plan, _skeletons(bench, plan), batch_size=public_batch, weight=settings.weight * settings.clip_norm, seed=seed,
         micro_batch=bench.micro_batch,
     )  # fmt: skip
     private = PrivateTraining(
@@ -111,7 +135,7 @@ def train_in_slots(
         for batch in round.micro_batches():
             seen = bench.rows(part.token_NT, batch.examples)
             in_slot = bench.rows(part.secret_NT, batch.examples) != NO_SECRET
-            private.accumulate(bench.masked(seen, in_slot, generator, share), batch.real)
+            private.accumulate(bench.masked(seen, in_slot, generator, share=1.0), batch.real)
         private.step()
     private.finish()
     return model

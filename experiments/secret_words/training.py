@@ -159,7 +159,8 @@ def _guess_losses(model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tens
 
 
 def _optimizer(model: Any, learning_rate: float, rounds: int) -> tuple[torch.optim.Optimizer, Any]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate, fused=next(model.parameters()).is_cuda)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=learning_rate, fused=trained[0].is_cuda)
     warm = max(1, round(WARM_UP * rounds))
     factor = lambda done: min((done + 1) / warm, max(rounds - done, 1) / max(rounds - warm, 1))  # noqa: E731
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

@@ -1,0 +1,232 @@
+"""The runs themselves. Each job is one line of the study's log, so that the study goes on where it stopped; several
+processes may share one device.
+
+Tuning comes first, on validation data and with the first seed; then every arm with every seed. The private part goes on
+from the model that skeletons alone gave with the same seed.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import hush
+from experiments.runs import RunLog
+from experiments.secret_spans.data import PLACEHOLDER_ID, Part
+from experiments.secret_spans.training import Bench, Private, losses_of, train_in_slots, train_openly
+from experiments.secret_words.data import PARTS
+from experiments.secret_words.training import Task, new_model
+
+__all__ = ["BEFORE", "GROUPS", "OPEN", "Scale", "Setup", "arms_of", "best", "run_jobs"]
+
+GROUPS = 2  # of words; each is left out once
+BEFORE: dict[str, Any] = {"arm": "before"}
+OPEN = ("no protection", "skeletons")  # the arms without noise
+MOST_ELSEWHERE = 0.01  # nats that the private part may cost outside the slots
+
+Key = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How large the study is: of the part without noise, and of the private part after it."""
+
+    abstracts: int | None
+    documents: tuple[int, int]
+    batch_size: int
+    rounds: int
+    private_batch: int
+    private_rounds: int
+    public_batch: int
+    micro_batch: int
+    rates: tuple[float, ...]
+    private: tuple[Private, ...]
+    seeds: int
+    group_seeds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Where a study reads and writes."""
+
+    work: Path
+    log: Path
+    start: Path
+    vocabulary: int
+    scale: Scale
+    workers: int
+    until: float | None
+
+    @property
+    def plan(self) -> Path:
+        return self.work / f"plan-{self.scale.private_batch}-{self.scale.private_rounds}"
+
+    @property
+    def minutes(self) -> float | None:
+        return None if self.until is None else (self.until - time.time()) / 60
+
+    def skeleton_model(self, rate: float, seed: int) -> Path:
+        """The model after skeletons alone, which the private part goes on from."""
+        return self.work / f"skeletons-{rate:g}-{seed}.pt"
+
+
+def open_key(arm: str, rate: float, seed: int, rounds: int, group: int | None = None) -> Key:
+    return {"arm": arm, "rate": rate, "seed": seed, "rounds": rounds, "group": group}
+
+
+def private_key(settings: Private, seed: int) -> Key:
+    return {"arm": "private part", **asdict(settings), "seed": seed}
+
+
+def best(log: RunLog, keys: Iterable[Key], where: str) -> Key | None:
+    """The key with the least validation loss there; of those that cost what is public next to nothing."""
+    done = [(key, outcome["validation"]) for key in keys if (outcome := log.outcome(key)) is not None]
+    if not done:
+        return None
+    least = min(losses["elsewhere"] for _, losses in done)
+    kept = [(key, losses) for key, losses in done if losses["elsewhere"] <= least + MOST_ELSEWHERE]
+    return min(kept, key=lambda each: each[1][where])[0]
+
+
+def best_open(log: RunLog, scale: Scale, arm: str) -> Key | None:
+    return best(log, [open_key(arm, rate, 0, scale.rounds) for rate in scale.rates], "elsewhere")
+
+
+def best_private(log: RunLog, scale: Scale) -> Private | None:
+    key = best(log, [private_key(settings, 0) for settings in scale.private], "secret pieces")
+    return None if key is None else Private(**{name: key[name] for name in asdict(scale.private[0])})
+
+
+def arms_of(log: RunLog, scale: Scale) -> dict[str, list[Key]]:
+    """The runs of every arm of the table, as far as tuning has chosen their settings."""
+    arms: dict[str, list[Key]] = {"before training": [BEFORE]}
+    rate = {arm: key["rate"] for arm in OPEN if (key := best_open(log, scale, arm)) is not None}
+    seeds, rounds = range(scale.seeds), scale.rounds
+    if "no protection" in rate:
+        full = rate["no protection"]
+        arms["no protection"] = [open_key("no protection", full, seed, rounds) for seed in seeds]
+        arms["words left out"] = [
+            open_key("no protection", full, seed, rounds, group)
+            for seed in range(scale.group_seeds)
+            for group in range(GROUPS)
+        ]
+    if "skeletons" in rate:
+        public = rate["skeletons"]
+        arms["skeletons alone"] = [open_key("skeletons", public, seed, rounds) for seed in seeds]
+        longer = rounds + scale.private_rounds
+        arms["skeletons alone, longer"] = [open_key("skeletons", public, seed, longer) for seed in seeds]
+    chosen = best_private(log, scale)
+    if chosen is not None:
+        arms["skeletons and private part"] = [private_key(chosen, seed) for seed in seeds]
+    return arms
+
+
+def run_jobs(setup: Setup) -> None:
+    """Everything that is left to do and has time."""
+    scale = setup.scale
+
+    def tuning_open(log: RunLog) -> list[Key]:
+        return [BEFORE, *(open_key(arm, rate, 0, scale.rounds) for arm in OPEN for rate in scale.rates)]
+
+    def open_arms(log: RunLog) -> list[Key]:
+        arms = arms_of(log, scale)
+        return [key for name, keys in arms.items() if name != "skeletons and private part" for key in keys]
+
+    def tuning_private(log: RunLog) -> list[Key]:
+        return [private_key(settings, 0) for settings in scale.private]
+
+    def private_arm(log: RunLog) -> list[Key]:
+        return arms_of(log, scale).get("skeletons and private part", [])
+
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(setup.workers, context, initializer=_begin, initargs=(setup,)) as pool:
+        for keys_of in (tuning_open, open_arms, tuning_private, private_arm):
+            log = RunLog(setup.log)
+            keys = keys_of(log)
+            left = [key for key in keys if log.outcome(key) is None]
+            print(f"{len(keys) - len(left)} of {len(keys)} runs are there, {len(left)} to do", flush=True)
+            list(pool.map(_work, left))
+
+
+_state: dict[str, Any] = {}  # of this worker
+
+
+def _begin(setup: Setup) -> None:
+    torch.set_float32_matmul_precision("high")
+    if setup.workers > 1:
+        torch.set_num_threads(1)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    bench = Bench(
+        parts={name: Part.load(setup.work / f"{name}.npz") for name in PARTS}, vocabulary=setup.vocabulary,
+        device=device, micro_batch=setup.scale.micro_batch,
+    )  # fmt: skip
+    _state.update(setup=setup, bench=bench, log=RunLog(setup.log, minutes=setup.minutes))
+
+
+def _work(key: Key) -> None:
+    work: Callable[[Key, Setup, Bench], dict[str, Any]] = {
+        "before": _before, "private part": _private
+    }.get(key["arm"], _open)  # fmt: skip
+    _state["log"].run(key, lambda: work(key, _state["setup"], _state["bench"]))
+
+
+def _scores(bench: Bench, model: Any, chosen: Any = None) -> dict[str, Any]:
+    return {name: losses_of(bench, model, name, of_secrets=chosen) for name in PARTS[1:]}
+
+
+def _new_model(setup: Setup, bench: Bench) -> Any:
+    return new_model(Task(rows={}, vocabulary=bench.vocabulary, device=bench.device, micro_batch=1), setup.start)
+
+
+def _before(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
+    return _scores(bench, _new_model(setup, bench))
+
+
+def _open(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
+    """Training without noise: on full texts, on skeletons, or on texts without one group of words."""
+    train, group = bench.parts["train"], key["group"]
+    rows_NT = train.skeleton_NT if key["arm"] == "skeletons" else train.token_NT
+    chosen = None
+    if group is not None:
+        rows_NT = np.where((train.secret_NT >= 0) & (train.secret_NT % GROUPS == group), PLACEHOLDER_ID, rows_NT)
+        chosen = np.arange(hush.Plan.load(setup.plan).incidence.num_secrets) % GROUPS == group
+    model = train_openly(
+        bench, _new_model(setup, bench), rows_NT, batch_size=setup.scale.batch_size, rounds=key["rounds"],
+        rate=key["rate"], seed=key["seed"],
+    )  # fmt: skip
+    if key["arm"] == "skeletons" and key["rounds"] == setup.scale.rounds:
+        torch.save(model.state_dict(), setup.skeleton_model(key["rate"], key["seed"]))
+    return _scores(bench, model, chosen)
+
+
+def _private(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
+    """The plan's rounds after skeletons alone, with the rate that was best for those."""
+    public = best_open(RunLog(setup.log), setup.scale, "skeletons")
+    if public is None:
+        raise ValueError("no run on skeletons has ended")
+    model, first = _new_model(setup, bench), setup.skeleton_model(public["rate"], key["seed"])
+    model.load_state_dict(torch.load(first, map_location=bench.device, weights_only=True))
+    plan = hush.Plan.load(setup.plan)
+    settings = Private(**{name: value for name, value in key.items() if name not in ("arm", "seed")})
+    trained = train_in_slots(
+        bench, model, plan, settings, public_batch=setup.scale.public_batch, seed=key["seed"]
+    )
+    return {**_scores(bench, trained), "noise_multiplier": plan.noise_multiplier}
+
+
+def table(log: RunLog, scale: Scale, interval: Callable[[Sequence[float]], tuple[float, float]]) -> list[Mapping]:
+    """Rows of the table: mean test losses with 95 % intervals."""
+    rows = []
+    for name, keys in arms_of(log, scale).items():
+        outcomes = [outcome for key in keys if (outcome := log.outcome(key)) is not None]
+        row: dict[str, Any] = {"arm": name, "runs": len(outcomes)}
+        for where in ("secret pieces", "whole words", "elsewhere") if outcomes else ():
+            row[where] = interval([outcome["test"][where] for outcome in outcomes])
+        rows.append(row)
+    return rows
