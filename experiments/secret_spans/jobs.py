@@ -9,7 +9,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from experiments.secret_spans.training import Bench, Private, losses_of, train_i
 from experiments.secret_words.data import PARTS
 from experiments.secret_words.training import Task, new_model
 
-__all__ = ["BEFORE", "GROUPS", "OPEN", "Scale", "Setup", "arms_of", "best", "run_jobs"]
+__all__ = ["Scale", "Setup", "arms_of", "run_jobs", "table"]
 
 GROUPS = 2  # of words; each is left out once
 BEFORE: dict[str, Any] = {"arm": "before"}
@@ -84,23 +84,27 @@ def private_key(settings: Private, seed: int) -> Key:
     return {"arm": "private part", **asdict(settings), "seed": seed}
 
 
-def best(log: RunLog, keys: Iterable[Key], where: str) -> Key | None:
-    """The key with the least validation loss there; of those that cost what is public next to nothing."""
-    done = [(key, outcome["validation"]) for key in keys if (outcome := log.outcome(key)) is not None]
-    if not done:
-        return None
-    least = min(losses["elsewhere"] for _, losses in done)
-    kept = [(key, losses) for key, losses in done if losses["elsewhere"] <= least + MOST_ELSEWHERE]
-    return min(kept, key=lambda each: each[1][where])[0]
+def _validated(log: RunLog, keys: Iterable[Key]) -> list[tuple[Key, dict[str, float]]]:
+    return [(key, outcome["validation"]) for key in keys if (outcome := log.outcome(key)) is not None]
 
 
 def best_open(log: RunLog, scale: Scale, arm: str) -> Key | None:
-    return best(log, [open_key(arm, rate, 0, scale.rounds) for rate in scale.rates], "elsewhere")
+    """The run with the least validation loss outside the slots."""
+    done = _validated(log, [open_key(arm, rate, 0, scale.rounds) for rate in scale.rates])
+    return min(done, key=lambda each: each[1]["elsewhere"])[0] if done else None
 
 
 def best_private(log: RunLog, scale: Scale) -> Private | None:
-    key = best(log, [private_key(settings, 0) for settings in scale.private], "secret pieces")
-    return None if key is None else Private(**{name: key[name] for name in asdict(scale.private[0])})
+    """The settings with the least validation loss at secret pieces, of those that cost next to nothing elsewhere."""
+    done = _validated(log, [private_key(settings, 0) for settings in scale.private])
+    public = best_open(log, scale, "skeletons")
+    if not done or public is None:
+        return None
+    most = _validated(log, [public])[0][1]["elsewhere"] + MOST_ELSEWHERE
+    kept = [each for each in done if each[1]["elsewhere"] <= most]
+    kept = kept or [min(done, key=lambda each: each[1]["elsewhere"])]
+    key = min(kept, key=lambda each: each[1]["secret pieces"])[0]
+    return Private(**{name: key[name] for name in asdict(scale.private[0])})
 
 
 def arms_of(log: RunLog, scale: Scale) -> dict[str, list[Key]]:
@@ -214,9 +218,7 @@ def _private(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
     model.load_state_dict(torch.load(first, map_location=bench.device, weights_only=True))
     plan = hush.Plan.load(setup.plan)
     settings = Private(**{name: value for name, value in key.items() if name not in ("arm", "seed")})
-    trained = train_in_slots(
-        bench, model, plan, settings, public_batch=setup.scale.public_batch, seed=key["seed"]
-    )
+    trained = train_in_slots(bench, model, plan, settings, public_batch=setup.scale.public_batch, seed=key["seed"])
     return {**_scores(bench, trained), "noise_multiplier": plan.noise_multiplier}
 
 
