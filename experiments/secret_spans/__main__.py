@@ -27,12 +27,12 @@ HERE = Path(__file__).parent.parent
 SCALES = {
     "smoke": Scale(
         abstracts=300, documents=(5, 8), batch_size=16, rounds=2, private_batch=16, private_rounds=2, public_batch=16,
-        micro_batch=16, rates=(1e-3,), seeds=1, group_seeds=1,
+        micro_batch=16, rates=(1e-3,), longer_rates=(1e-3,), seeds=1, group_seeds=1,
         private=(Private(trained="bias", rate=1e-2, weight=10.0, clip_norm=0.3),),
     ),
     "small": Scale(
         abstracts=30_000, documents=(20, 40), batch_size=256, rounds=300, private_batch=512, private_rounds=60,
-        public_batch=256, micro_batch=64, rates=(1e-3, 3e-3), seeds=1, group_seeds=1,
+        public_batch=256, micro_batch=64, rates=(1e-3, 3e-3), longer_rates=(1e-3,), seeds=1, group_seeds=1,
         private=tuple(
             Private(trained="bias", rate=rate, weight=weight, clip_norm=0.3)
             for rate in (1e-2, 3e-2)
@@ -41,23 +41,20 @@ SCALES = {
     ),
     "full": Scale(
         abstracts=None, documents=DOCUMENTS, batch_size=2048, rounds=2000, private_batch=2048, private_rounds=400,
-        public_batch=1024, micro_batch=2176, rates=(3e-3, 1e-2, 3e-2), seeds=3, group_seeds=3,
+        public_batch=1024, micro_batch=2176, rates=(3e-3, 1e-2), longer_rates=(1e-3, 3e-3), seeds=3,
+        group_seeds=1,
         private=(
             *(
                 Private(trained="bias", rate=rate, weight=weight, clip_norm=0.3)
-                for rate in (1e-2, 3e-2, 1e-1)
+                for rate in (1e-2, 3e-2)
                 for weight in (3.0, 10.0, 30.0)
             ),
             *(
                 Private(trained="head", rate=rate, weight=weight, clip_norm=1.0)
-                for rate in (1e-3, 3e-3, 1e-2)
-                for weight in (3.0, 10.0, 30.0)
-            ),
-            *(
-                Private(trained="all", rate=rate, weight=weight, clip_norm=1.0)
-                for rate in (1e-4, 1e-3)
+                for rate in (1e-3, 3e-3)
                 for weight in (3.0, 10.0)
             ),
+            *(Private(trained="all", rate=3e-4, weight=weight, clip_norm=1.0) for weight in (3.0, 10.0)),
         ),
     ),
 }  # fmt: skip

@@ -46,6 +46,7 @@ class Scale:
     public_batch: int
     micro_batch: int
     rates: tuple[float, ...]
+    longer_rates: tuple[float, ...]
     private: tuple[Private, ...]
     seeds: int
     group_seeds: int
@@ -71,13 +72,17 @@ class Setup:
     def minutes(self) -> float | None:
         return None if self.until is None else (self.until - time.time()) / 60
 
-    def skeleton_model(self, rate: float, seed: int) -> Path:
-        """The model after skeletons alone, which the private part goes on from."""
-        return self.work / f"skeletons-{rate:g}-{seed}.pt"
+    def model(self, arm: str, rate: float, seed: int) -> Path:
+        """The model after an arm without noise, which longer training and the private part go on from."""
+        return self.work / f"{arm.replace(' ', '-')}-{rate:g}-{seed}.pt"
 
 
 def open_key(arm: str, rate: float, seed: int, rounds: int, group: int | None = None) -> Key:
     return {"arm": arm, "rate": rate, "seed": seed, "rounds": rounds, "group": group}
+
+
+def longer_key(arm: str, rate: float, seed: int) -> Key:
+    return {"arm": f"{arm}, longer", "rate": rate, "seed": seed}
 
 
 def private_key(settings: Private, seed: int) -> Key:
@@ -90,7 +95,15 @@ def _validated(log: RunLog, keys: Iterable[Key]) -> list[tuple[Key, dict[str, fl
 
 def best_open(log: RunLog, scale: Scale, arm: str) -> Key | None:
     """The run with the least validation loss outside the slots."""
-    done = _validated(log, [open_key(arm, rate, 0, scale.rounds) for rate in scale.rates])
+    return _least_elsewhere(log, [open_key(arm, rate, 0, scale.rounds) for rate in scale.rates])
+
+
+def best_longer(log: RunLog, scale: Scale, arm: str) -> Key | None:
+    return _least_elsewhere(log, [longer_key(arm, rate, 0) for rate in scale.longer_rates])
+
+
+def _least_elsewhere(log: RunLog, keys: Iterable[Key]) -> Key | None:
+    done = _validated(log, keys)
     return min(done, key=lambda each: each[1]["elsewhere"])[0] if done else None
 
 
@@ -110,24 +123,24 @@ def best_private(log: RunLog, scale: Scale) -> Private | None:
 def arms_of(log: RunLog, scale: Scale) -> dict[str, list[Key]]:
     """The runs of every arm of the table, as far as tuning has chosen their settings."""
     arms: dict[str, list[Key]] = {"before training": [BEFORE]}
-    rate = {arm: key["rate"] for arm in OPEN if (key := best_open(log, scale, arm)) is not None}
     seeds, rounds = range(scale.seeds), scale.rounds
-    if "no protection" in rate:
-        full = rate["no protection"]
-        arms["no protection"] = [open_key("no protection", full, seed, rounds) for seed in seeds]
+    for arm in OPEN:
+        chosen = best_open(log, scale, arm)
+        if chosen is not None:
+            arms[arm] = [open_key(arm, chosen["rate"], seed, rounds) for seed in seeds]
+        chosen = best_longer(log, scale, arm)
+        if chosen is not None:
+            arms[f"{arm}, longer"] = [longer_key(arm, chosen["rate"], seed) for seed in seeds]
+    full = best_open(log, scale, "no protection")
+    if full is not None:
         arms["words left out"] = [
-            open_key("no protection", full, seed, rounds, group)
+            open_key("no protection", full["rate"], seed, rounds, group)
             for seed in range(scale.group_seeds)
             for group in range(GROUPS)
         ]
-    if "skeletons" in rate:
-        public = rate["skeletons"]
-        arms["skeletons alone"] = [open_key("skeletons", public, seed, rounds) for seed in seeds]
-        longer = rounds + scale.private_rounds
-        arms["skeletons alone, longer"] = [open_key("skeletons", public, seed, longer) for seed in seeds]
-    chosen = best_private(log, scale)
-    if chosen is not None:
-        arms["skeletons and private part"] = [private_key(chosen, seed) for seed in seeds]
+    settings = best_private(log, scale)
+    if settings is not None:
+        arms["skeletons, then the private part"] = [private_key(settings, seed) for seed in seeds]
     return arms
 
 
@@ -138,19 +151,20 @@ def run_jobs(setup: Setup) -> None:
     def tuning_open(log: RunLog) -> list[Key]:
         return [BEFORE, *(open_key(arm, rate, 0, scale.rounds) for arm in OPEN for rate in scale.rates)]
 
-    def open_arms(log: RunLog) -> list[Key]:
+    def tuning_further(log: RunLog) -> list[Key]:
+        longer = [longer_key(arm, rate, 0) for arm in OPEN for rate in scale.longer_rates]
+        return [*longer, *(private_key(settings, 0) for settings in scale.private)]
+
+    def without_noise(log: RunLog) -> list[Key]:
         arms = arms_of(log, scale)
-        return [key for name, keys in arms.items() if name != "skeletons and private part" for key in keys]
+        return [key for name in (*OPEN, "words left out") for key in arms.get(name, [])]
 
-    def tuning_private(log: RunLog) -> list[Key]:
-        return [private_key(settings, 0) for settings in scale.private]
-
-    def private_arm(log: RunLog) -> list[Key]:
-        return arms_of(log, scale).get("skeletons and private part", [])
+    def every_arm(log: RunLog) -> list[Key]:
+        return [key for keys in arms_of(log, scale).values() for key in keys]
 
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(setup.workers, context, initializer=_begin, initargs=(setup,)) as pool:
-        for keys_of in (tuning_open, open_arms, tuning_private, private_arm):
+        for keys_of in (tuning_open, without_noise, tuning_further, every_arm):
             log = RunLog(setup.log)
             keys = keys_of(log)
             left = [key for key in keys if log.outcome(key) is None]
@@ -174,9 +188,8 @@ def _begin(setup: Setup) -> None:
 
 
 def _work(key: Key) -> None:
-    work: Callable[[Key, Setup, Bench], dict[str, Any]] = {
-        "before": _before, "private part": _private
-    }.get(key["arm"], _open)  # fmt: skip
+    arms: dict[str, Callable[[Key, Setup, Bench], dict[str, Any]]] = {"before": _before, "private part": _private}
+    work = arms.get(key["arm"], _longer if key["arm"].endswith(", longer") else _open)
     _state["log"].run(key, lambda: work(key, _state["setup"], _state["bench"]))
 
 
@@ -204,18 +217,35 @@ def _open(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
         bench, _new_model(setup, bench), rows_NT, batch_size=setup.scale.batch_size, rounds=key["rounds"],
         rate=key["rate"], seed=key["seed"],
     )  # fmt: skip
-    if key["arm"] == "skeletons" and key["rounds"] == setup.scale.rounds:
-        torch.save(model.state_dict(), setup.skeleton_model(key["rate"], key["seed"]))
+    if group is None:
+        torch.save(model.state_dict(), setup.model(key["arm"], key["rate"], key["seed"]))
     return _scores(bench, model, chosen)
 
 
-def _private(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
-    """The plan's rounds after skeletons alone, with the rate that was best for those."""
-    public = best_open(RunLog(setup.log), setup.scale, "skeletons")
-    if public is None:
-        raise ValueError("no run on skeletons has ended")
-    model, first = _new_model(setup, bench), setup.skeleton_model(public["rate"], key["seed"])
+def _trained_model(arm: str, key: Key, setup: Setup, bench: Bench) -> Any:
+    """The model after an arm without noise, with the rate that was best for it."""
+    chosen = best_open(RunLog(setup.log), setup.scale, arm)
+    if chosen is None:
+        raise ValueError(f"no run of {arm} has ended")
+    model, first = _new_model(setup, bench), setup.model(arm, chosen["rate"], key["seed"])
     model.load_state_dict(torch.load(first, map_location=bench.device, weights_only=True))
+    return model
+
+
+def _longer(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
+    """As many rounds more as the private part has, without noise."""
+    arm, train = key["arm"].removesuffix(", longer"), bench.parts["train"]
+    model = train_openly(
+        bench, _trained_model(arm, key, setup, bench),
+        train.skeleton_NT if arm == "skeletons" else train.token_NT,
+        batch_size=setup.scale.batch_size, rounds=setup.scale.private_rounds, rate=key["rate"], seed=key["seed"],
+    )  # fmt: skip
+    return _scores(bench, model)
+
+
+def _private(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
+    """The plan's rounds after skeletons alone."""
+    model = _trained_model("skeletons", key, setup, bench)
     plan = hush.Plan.load(setup.plan)
     settings = Private(**{name: value for name, value in key.items() if name not in ("arm", "seed")})
     trained = train_in_slots(bench, model, plan, settings, public_batch=setup.scale.public_batch, seed=key["seed"])
