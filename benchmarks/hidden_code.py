@@ -94,14 +94,11 @@ def prepare(source: Path, globs: list[str], folder: Path) -> None:
     summary |= {"files": len(texts), "bytes": int(begins[-1]), "own files": len(own), "importing files": len(direct)}
     summary["bytes of importing files"] = sum(int(b - a) for a, b in _of(texts, begins, direct))
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(
-        folder / "repository.npz",
-        text=np.frombuffer(b"".join(content), np.uint8),
-        begins=begins,
-        is_own=np.array([path in own for path in texts]),
-        is_importer=np.array([path in direct for path in texts]),
-        **{f"hidden_{hides}": np.packbits(mask) for hides, mask in masks.items()},
-    )
+    arrays: dict[str, Any] = {f"hidden_{hides}": np.packbits(mask) for hides, mask in masks.items()}
+    arrays |= {"text": np.frombuffer(b"".join(content), np.uint8), "begins": begins}
+    arrays["is_own"] = np.array([path in own for path in texts])
+    arrays["is_importer"] = np.array([path in direct for path in texts])
+    np.savez_compressed(folder / "repository.npz", **arrays)
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(json.dumps(summary, indent=2))
 
