@@ -160,7 +160,7 @@ class Files:
             hidden = self.hidden[choice][begin:end]
             if begin == end or hidden.all():
                 continue
-            tokens = np.where(hidden, PLACEHOLDER, self.text[begin:end]).astype(np.int16)
+            tokens = np.where(hidden, np.int16(PLACEHOLDER), self.text[begin:end].astype(np.int16))
             is_first = hidden & ~np.concatenate([[False], hidden[:-1]])
             parts += [tokens[~hidden | is_first], np.array([FILE_END], np.int16)]
         return np.concatenate(parts)
