@@ -229,7 +229,8 @@ def evaluate(
         for first in range(begin, end, half):
             window = np.arange(max(first - half, begin - 1), first + half)
             is_text = (window >= first) & (window < end)
-            ids = np.where(window < begin, np.int16(FILE_END), files.text[np.clip(window, begin, max(end - 1, begin))].astype(np.int16))
+            shown = files.text[np.clip(window, begin, max(end - 1, begin))].astype(np.int16)
+            ids = np.where(window < begin, np.int16(FILE_END), shown)
             missing = 2 * half - len(window)  # at the begin of a file
             rows.append(np.concatenate([ids, np.full(missing, FILE_END)]).astype(np.int16))
             wanted.append(np.concatenate([is_text, np.zeros(missing, np.bool_)])[1:])
