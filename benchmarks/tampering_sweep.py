@@ -93,7 +93,8 @@ def _about_field(name: str, case: Case, plan: hush.Plan, found: Verification, ow
         said = proven or any(line.startswith(f"plan.json: {name} ") for line in found.unproven)
         return [] if said else [f"{name} changed and is not listed"]
     if name == "slots":
-        listed = plan.slots is None or any(line.startswith("slots.parquet: ") for line in found.unproven)
+        stated = "plan.json: no slots, " if plan.slots is None else "slots.parquet: "
+        listed = any(line.startswith(stated) for line in found.unproven)
         return (
             [] if listed and "slots" not in own else ["slots changed, though the owner's were given or are not listed"]
         )

@@ -1,7 +1,10 @@
 """The prior of a slot, measured: what guessers must and must not be able to do, and what is refused."""
 
 import itertools
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +23,14 @@ from hush.audit.prior import (
     check_priors,
     measure_priors,
     stated_priors,
+    stated_priors_of_scan,
 )
 from hush.audit.prior.guessers import GUESSERS, Guessing
 from hush.audit.prior.language_model import model_guesser
 from hush.audit.prior.outcomes import mean_probability, run_guessers
 from hush.audit.prior.public_text import SLOT, read_public_text
 from hush.errors import InvalidInput
+from hush.scan import Scan, scan
 from hush.slots import Spans, slots_of_spans
 from hush.train.pretrained import Pretrained
 
@@ -247,6 +252,24 @@ def test_contexts_longer_than_the_model_takes_are_cut_and_a_model_is_loaded_by_i
     texts = ["long text before " * 30 + word + " and after" * 30 for word in words]
     result = measured(texts, words, model=str(tmp_path))
     assert guess(result, "language model", "listed").success.runs == 2
+
+
+def test_a_scan_says_which_of_its_rules_are_about_words(tmp_path: Path) -> None:
+    """So a guesser knows the candidates of those, and of no others, without the rules file."""
+    texts = [f"{word} is number {number}" for number, word in enumerate(["alpha", "beta"] * 2)]
+    (tmp_path / "mail.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    rules = [
+        {"name": "rare", "find": "words", "documents": [2, 2], "hides": "span"},
+        {"name": "digits", "find": "patterns", "patterns": [r"\d"], "hides": "span"},
+    ]
+    found = scan(tmp_path / "mail.jsonl", {"defaults": {"prior": 0.3, "ceiling": 0.9}, "rules": rules})
+    found.save(tmp_path / "found")
+    stated = stated_priors_of_scan(Scan.load(tmp_path / "found"))
+    assert [(each.rule, each.is_band, each.values) for each in stated] == [("rare", True, 2), ("digits", False, None)]
+    counts = tmp_path / "found/owner/counts.json"
+    counts.write_text(re.sub(r'"find": "\w+", ', "", counts.read_text()))  # as an earlier version wrote it
+    with pytest.raises(InvalidInput, match="scan again"):
+        stated_priors_of_scan(Scan.load(tmp_path / "found"))
 
 
 def test_the_mixture_gives_what_a_sure_guesser_earns_and_never_more_than_one() -> None:

@@ -98,6 +98,15 @@ def test_a_scan_goes_on_into_a_plan_by_the_command_that_it_prints(mail: Path, ke
     assert hush.verify("my-plan").passed
 
 
+def test_the_printed_command_plans_for_slots_however_few_examples_have_one(mail: Path) -> None:
+    Path("spans.yaml").write_text(
+        "{defaults: {prior: 0.01, ceiling: 0.5}, rules: [{name: a, find: literals, values: [Acme], hides: span}]}"
+    )
+    scanned = run_json("scan", "mail.jsonl", "--rules", "spans.yaml", "--output", "found")
+    assert 0 < scanned["examples_with_secrets"] < scanned["examples"] // 10
+    assert run(*shlex.split(scanned["next"])[1:]).exit_code == 0
+
+
 def test_the_printed_commands_work_when_pasted_each_time(mail: Path) -> None:
     for attempt in ("", "-2"):
         lines = run(*SCAN, "--force").stdout.splitlines()

@@ -243,6 +243,20 @@ def test_what_the_owner_did_not_give_is_listed(scoped: hush.Plan, folder: Path) 
     assert not [line for line in given_slots.unproven if line.startswith("slots.parquet")]
 
 
+def test_a_plan_that_dropped_its_slots_consistently_is_compared_or_listed(scoped: hush.Plan, tmp_path: Path) -> None:
+    """It promises whole examples, which is more than a training on slots keeps, and no file can tell."""
+    dataclasses.replace(scoped, slots=None, skeleton_fingerprint=None, held_out=None).save(tmp_path / "dropped")
+    alone = hush.verify(tmp_path / "dropped", incidence=scoped.incidence)
+    assert alone.passed
+    assert "plan.json: no slots, so every promise is about whole examples, not compared with the owner's slots" in (
+        alone.unproven
+    )
+    assert not hush.verify(tmp_path / "dropped", slots=scoped.slots).passed
+    whole = hush.verify(tmp_path / "dropped", slots=Slots.none(scoped.incidence))
+    assert whole.passed
+    assert not [line for line in whole.unproven if "no slots" in line]
+
+
 # Tampering.
 
 

@@ -42,6 +42,8 @@ PROVEN = {
 }  # fmt: skip
 # Why the others are not proven: they say something about the world outside the folder.
 NOT_THE_OWNERS = "not compared with the owner's"
+# Whoever writes every file again can leave the slots out: what was trained on slots then claims more than it keeps.
+NO_SLOTS = f"plan.json: no slots, so every promise is about whole examples, {NOT_THE_OWNERS} slots"
 REASONS = {
     "plan.json": {
         "clip_norm": "whether training clips to it",
@@ -97,6 +99,8 @@ def unproven(
         if name not in PROVEN["plan.json"] and not nothing:
             stated = counted(len(value), "example") if isinstance(value, list) else repr(value)  # held_out
             lines.append(f"plan.json: {name} {stated}, {REASONS['plan.json'].get(name, UNKNOWN)}")
+    if not (slots_given or has_slots(record)):
+        lines.append(NO_SLOTS)
     for file, columns in tables_of(slots=has_slots(record)).items():
         left = [] if file in compared else [name for name in columns if name not in PROVEN[file]]
         lines += [f"{file}: {name}, {REASONS.get(file, {}).get(name, UNKNOWN)}" for name in left]

@@ -89,6 +89,7 @@ class FoundSpans:
             rows.append(
                 RuleText(
                     rule=rule.name,
+                    find=rule.find,
                     hides="span" if rule.hides_spans else "example",
                     example=int(characters_N[contains_N].sum()),
                     span=int(characters_N[whole_N].sum()) + in_spans,

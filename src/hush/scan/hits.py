@@ -215,7 +215,8 @@ class PreparedRule:
     for the found keys, as any "text" or only as whole words, of Unicode or, between other letters, of ASCII.
     distinctive: which keys also count inside words; none if None. hides_spans: the text around a secret is public, so
     every form of the secret's text is searched for (variants.py); otherwise a secret covers its examples as a whole.
-    keys_are_texts: a found key is the text of its secret; the key of a secret project is only its name.
+    keys_are_texts: a found key is the text of its secret; the key of a secret project is only its name. find: the kind
+    of the rule, empty for a finder of no rules file.
     """
 
     name: str
@@ -226,6 +227,7 @@ class PreparedRule:
     distinctive: Callable[[str], bool] | None = None
     hides_spans: bool = False
     keys_are_texts: bool = True
+    find: str = ""
 
 
 # For the authors of finders

@@ -96,11 +96,13 @@ class UnfoundLiterals:
 class RuleText:
     """How many characters are secret by one rule: if it hides examples, and if it hides spans.
 
-    Private: the lengths of secrets. hides: what the rule hides. For a rule that hides examples, other forms of its
-    secrets were not searched for, so ``span`` is then at least so much.
+    Private: the lengths of secrets. find: the kind of the rule; empty for a finder of no rules file, and in scans by an
+    earlier version. hides: what the rule hides. For a rule that hides examples, other forms of its secrets were not
+    searched for, so ``span`` is then at least so much.
     """
 
     rule: str
+    find: str = ""
     hides: str
     example: int
     span: int

@@ -7,7 +7,7 @@ module is imported only if a rule asks for it, so a scan needs the optional pack
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
@@ -182,7 +182,7 @@ def prepare(rules: Rules, *, repository: "Repository | None" = None) -> Preparat
             if isinstance(rule, CopiesRule):
                 copies = _copies(rule)
             else:
-                prepared.append(FINDERS[rule.find](rule, rules, repository))
+                prepared.append(replace(FINDERS[rule.find](rule, rules, repository), find=rule.find))
         except InvalidInput as error:
             raise InvalidInput(f"rule {rule.name}: {error}") from None
     return Preparation(rules=tuple(prepared), copies=copies)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.errors import InvalidInput
-from hush.scan.finders.words import REASON_BEGINS
 from hush.scan.result import Scan
 from hush.scan.rules import Rules
 from hush.scan.rules.schema import CopiesRule
@@ -77,14 +76,14 @@ def stated_priors(
 def stated_priors_of_scan(scan: Scan, rules: Rules | None = None) -> tuple[StatedPrior, ...]:
     """The stated priors of a scan with the owner's files. rules: of the scan, for the formats that promises state.
 
-    Which rules are about words is in the owner's reasons, so that it is known without the rules, too.
+    Which rules are about words is in the owner's files, so that it is known without the rules, too.
     """
-    begin_R = np.cumsum([0, *(count for _, count in scan.rules)]).tolist()
-    bands = frozenset(
-        name
-        for (name, count), begin in zip(scan.rules, begin_R, strict=False)
-        if _is_about_words(scan, range(begin, begin + count))
-    )
+    about = None if scan.owner is None else scan.owner.secret_text()
+    if about is None or not all(rule.find for rule in about.rules):
+        raise InvalidInput(
+            "the kinds of the rules are in owner/ of a scan, which is missing here or by an earlier version; scan again"
+        )
+    bands = frozenset(rule.rule for rule in about.rules if rule.find == "words")
     formats: dict[str, int] = {}
     for rule in () if rules is None else rules.rules:
         if isinstance(rule, CopiesRule) or rules is None:
@@ -96,11 +95,3 @@ def stated_priors_of_scan(scan: Scan, rules: Rules | None = None) -> tuple[State
                 formats[rule.name] = promise.format.values
             break
     return stated_priors(scan.spans, scan.secrets, scan.rules, bands=bands, formats=formats)
-
-
-def _is_about_words(scan: Scan, secrets: range) -> bool:
-    """Whether the reasons of the first secret with an example are those of the words rule."""
-    found = next((secret for secret in secrets if scan.incidence.examples_per_secret[secret]), None)
-    if found is None:
-        return False
-    return any(reason.reason.startswith(REASON_BEGINS) for reason in scan.why(secret=found))

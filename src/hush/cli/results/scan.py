@@ -104,7 +104,10 @@ def _plan_command(scan: Scan, folder: Path, data: str, options: Mapping[str, obj
         words += ["--data", data]
         for name, value in options.items():
             words += [] if value is None else [name, value]
-    batch = max(1, min(SUGGESTED_BATCH_SIZE, scan.incidence.num_examples // 10))
+    drawn = scan.incidence.num_examples
+    if len(scan.slots):  # then only examples with a secret are drawn
+        drawn = int((scan.incidence.secrets_per_example > 0).sum())
+    batch = max(1, min(SUGGESTED_BATCH_SIZE, drawn // 10))
     names = (f"my-plan-{number}" if number > 1 else "my-plan" for number in itertools.count(1))
     output = next(name for name in names if not Path(name).exists())
     words += ["--batch-size", batch, "--rounds", SUGGESTED_ROUNDS, "--output", output]

@@ -31,10 +31,7 @@ from hush.errors import InvalidInput
 from hush.scan.finders.unicode import bytes_of, folded, read_only, strings_of, token_table
 from hush.scan.hits import DeclaredSecret, Hits, pickled_fields
 
-__all__ = ["REASON_BEGINS", "ChosenWords", "Tokens", "WordCounts", "Words"]
-
-
-REASON_BEGINS = "word of rank "  # every reason of this rule, and of no other
+__all__ = ["ChosenWords", "Tokens", "WordCounts", "Words"]
 
 
 @final
@@ -229,7 +226,7 @@ class ChosenWords:
             reason=key_H,
             keys=tuple(self.words[word] for word in present),
             reasons=tuple(
-                f"{REASON_BEGINS}{self.rank_W[word]:,} in {self.documents_W[word]:,} examples" for word in present
+                f"word of rank {self.rank_W[word]:,} in {self.documents_W[word]:,} examples" for word in present
             ),
         )
 
