@@ -382,6 +382,24 @@ def test_a_weighing_finds_any_pair_of_examples_that_mix(size: int, dtype: torch.
     assert not wrong(False)
 
 
+@given(size=st.integers(2, 40), seed=st.integers(0, 2**31))
+def test_a_weighing_allows_for_the_type_that_a_pass_computes_in(size: int, seed: int) -> None:
+    """Kernels that add in an order of their own round a bfloat16 pass differently, also where gradients are float32."""
+    generator = torch.Generator().manual_seed(seed)
+    gradients = torch.randn(size, 3, 7, generator=generator)
+    rounding = 1 + 2.0**-9 * (2 * torch.rand(size, 3, 7, generator=generator) - 1)
+
+    def wrong(dtypes: set[torch.dtype]) -> bool:
+        weighing = Weighing(size, dtypes, torch.device("cpu"))
+        weighing.see_plain({"tap": gradients})
+        return any(
+            weighing.wrong(weight, {"tap": gradients * rounding * weight.view(-1, 1, 1)}) for weight in weighing.weights
+        )
+
+    assert not wrong({torch.float32, torch.bfloat16})
+    assert wrong({torch.float32})
+
+
 # ---- random models ----
 
 

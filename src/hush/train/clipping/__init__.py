@@ -336,7 +336,8 @@ class Clipper:
         """Raise Misattributed unless block j of every tap's gradient comes from loss j alone."""
         gradients = self._taps.block_gradients(answers)
         size = plan.batch_shape[0][1][0]
-        weighing = Weighing(size, {value.dtype for value in gradients.values()}, self._device)
+        dtypes = {value.dtype for value in gradients.values()}
+        weighing = Weighing(size, dtypes if self._autocast is None else dtypes | {self._autocast}, self._device)
         weighing.see_plain(gradients)
         wrong: list[Tap] = []
         for weight in weighing.weights:

@@ -34,9 +34,10 @@ LATER_LOOKS = 256  # after the batches 1, 2, 4, 8, … of a shape, every so many
 RADIX = {torch.float16: 2}  # weights of a weighing: so many powers of two; float16 has few
 DEFAULT_RADIX = 16
 DIRECTIONS = 2  # random ones, onto which each example's gradient is projected
-# What kernels that add in an order of their own may change: relative to a block's norm by type, and relative to the
-# norm of all of its example's blocks (what cancels to rounding errors need not agree). A contribution of another
-# example is off by half of itself or more.
+# What kernels that add in an order of their own may change: relative to a block's norm, by the coarsest type in which
+# anything of the pass is computed (a float32 gradient comes out of bfloat16 products), and relative to the norm of all
+# of its example's blocks (what cancels to rounding errors need not agree). A contribution of another example is off by
+# half of itself or more.
 MAX_DIFFERENCE = {torch.bfloat16: 2.0**-5, torch.float16: 2.0**-8}
 DEFAULT_MAX_DIFFERENCE = 2.0**-14
 NEGLIGIBLE_SHARE = 2.0**-8  # of that tolerance
@@ -79,7 +80,7 @@ class Weighing:
     """Weighs the losses of a batch, pass by pass, and compares every example's gradients with its weights.
 
     Fingerprints (a norm and projections onto random directions, one row for each example) stand for the gradients, so
-    that no second copy of these is needed.
+    that no second copy of these is needed. dtypes: those of the gradients, and of the computation.
     """
 
     def __init__(self, size: int, dtypes: set[torch.dtype], device: torch.device) -> None:
@@ -91,14 +92,12 @@ class Weighing:
         self.weights = [torch.exp2(exponent.float()).to(device) for exponent in exponents]
         self._seed = int(torch.randint(2**62, (), generator=generator))
         self._plain: dict[Any, Tensor] = {}
-        self._tolerances: dict[Any, float] = {}
+        self._tolerance = max((MAX_DIFFERENCE.get(dtype, 0.0) for dtype in dtypes), default=0.0)
+        self._tolerance = max(self._tolerance, DEFAULT_MAX_DIFFERENCE)
 
     def see_plain(self, gradients: Mapping[Any, Tensor]) -> None:
         """The gradients of the losses as they are, B × anything each."""
         self._plain = {key: self._fingerprint(number, value) for number, (key, value) in enumerate(gradients.items())}
-        self._tolerances = {
-            key: MAX_DIFFERENCE.get(value.dtype, DEFAULT_MAX_DIFFERENCE) for key, value in gradients.items()
-        }
 
     def wrong(self, weight_B: Tensor, gradients: Mapping[Any, Tensor]) -> list[Any]:
         """The gradients, in the order of `see_plain`, that do not follow the weights.
@@ -113,7 +112,7 @@ class Weighing:
         for number, (key, value) in enumerate(gradients.items()):
             plain, weighed = self._plain[key], self._fingerprint(number, value)
             usable_B = plain.isfinite().all(1) & weighed.isfinite().all(1)
-            allowed_B = self._tolerances[key] * (plain[:, 0] + NEGLIGIBLE_SHARE * total_B)
+            allowed_B = self._tolerance * (plain[:, 0] + NEGLIGIBLE_SHARE * total_B)
             # Divided by the weight, so that nothing depends on how large weights are.
             off_B = (weighed / weight_B.unsqueeze(1) - plain).abs().amax(1) > allowed_B
             if bool((off_B & usable_B).any()):
