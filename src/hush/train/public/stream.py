@@ -35,7 +35,7 @@ from hush.train.clipping import Loss
 from hush.train.distributed import Ranks, gradients_of
 from hush.train.slots.batches import SkeletonBatches
 
-__all__ = ["PublicStream", "default_batch"]
+__all__ = ["Collate", "PublicStream", "default_batch", "own_random_state", "public_ids"]
 
 
 # Of the norm of the public gradient: the most that noise has, by default. benchmarks/slot_training.py: at 0.3 the loss
@@ -76,19 +76,7 @@ class PublicStream:
         micro_batch: int | None = None,
         noise_share: float = NOISE_SHARE,
     ) -> None:
-        secrets_N = plan.incidence.secrets_per_example
-        takes_N = secrets_N == 0
-        if isinstance(collate, SkeletonBatches):
-            _refuse_other_skeletons(plan, collate)
-            takes_N = takes_N | collate.texts.slots.has_slots_N
-        public = public_examples(plan)
-        ids = public[takes_N[public]] if examples is None else chosen_indices("examples", examples, secrets_N.size)
-        touched = ids[~takes_N[ids]]
-        if touched.size:
-            raise InvalidInput(
-                f"{touched.size} of the public examples contain a secret, example {touched[0]} first; leave them "
-                "to the private draw, or pass SkeletonBatches as collate if they have slots"
-            )
+        ids = public_ids(plan, collate, examples)
         if not 0 < batch_size <= ids.size:
             raise InvalidInput(
                 f"there are {ids.size} public examples; draw from 1 to all of them",
@@ -126,7 +114,7 @@ class PublicStream:
         device = next(iter(trainable.values())).device
         drawn, total = self.round(round), dict[str, Tensor]()
         share = (1.0 if self.weight is None else self.weight) / self.batch_size
-        with _own_random_state(device, int(np.random.default_rng([self.seed, round, 1]).integers(2**63))):
+        with own_random_state(device, int(np.random.default_rng([self.seed, round, 1]).integers(2**63))):
             for begin in range(0, drawn.size, self._micro_batch):
                 batch = self._batch(drawn[begin : begin + self._micro_batch], round)
                 with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
@@ -159,6 +147,27 @@ def default_batch(plan: Plan, public: int) -> int:
     return min(public, max(MIN_BATCH, min(MAX_BATCH, round(plan.batch_size))))
 
 
+def public_ids(plan: Plan, collate: Collate, examples: ArrayLike | None) -> NDArray[np.int64]:
+    """The chosen examples, or all that are public under the plan and not held out by it.
+
+    Refuses those with a secret, except for examples with slots if ``collate`` knows their skeletons only.
+    """
+    secrets_N = plan.incidence.secrets_per_example
+    takes_N = secrets_N == 0
+    if isinstance(collate, SkeletonBatches):
+        _refuse_other_skeletons(plan, collate)
+        takes_N = takes_N | collate.texts.slots.has_slots_N
+    public = public_examples(plan)
+    ids = public[takes_N[public]] if examples is None else chosen_indices("examples", examples, secrets_N.size)
+    touched = ids[~takes_N[ids]]
+    if touched.size:
+        raise InvalidInput(
+            f"{touched.size} of the public examples contain a secret, example {touched[0]} first; leave them "
+            "to the private draw, or pass SkeletonBatches as collate if they have slots"
+        )
+    return ids
+
+
 def _refuse_other_skeletons(plan: Plan, collate: SkeletonBatches) -> None:
     """Refuse skeletons that are not the plan's."""
     texts = collate.texts
@@ -171,7 +180,7 @@ def _refuse_other_skeletons(plan: Plan, collate: SkeletonBatches) -> None:
 
 
 @contextmanager
-def _own_random_state(device: torch.device, seed: int) -> Iterator[None]:
+def own_random_state(device: torch.device, seed: int) -> Iterator[None]:
     """Seed every generator that a model or a collator may draw from, and restore its state afterwards."""
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
