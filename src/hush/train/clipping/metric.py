@@ -11,16 +11,15 @@ Shapes: B examples, T positions, O × I the parameter.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hush.errors import InvalidInput
-from hush.train.clipping.norms import Chunked, Factors, PerExampleGrads, Rows
+from hush.train.clipping.norms import Factors, PerExampleGrads, Rows, times
 from hush.train.distributed import shard_like
 
 __all__ = ["MAX_FACTOR", "Metric", "Scale"]
@@ -74,36 +73,16 @@ class Scale:
         return Scale(self.rows.to(device), None if self.columns is None else self.columns.to(device))
 
     def of(self, part: PerExampleGrads) -> PerExampleGrads:
-        """s ⊙ g for each example, in the form and type of g; what is passed in stays as it is."""
+        """s ⊙ g for each example, in the form and type of g. Chunks are used up; anything else stays as it is."""
         if isinstance(part, Tensor):
-            return _times(part, self.full(part.shape[1:]))
+            return times(part, self.full(part.shape[1:]))
         if isinstance(part, Rows):
-            y = part.y if self.columns is None else _times(part.y, self.columns)
-            return Rows(part.ids, _times(y, self.rows[part.ids.long()].unsqueeze(-1)))
+            y = part.y if self.columns is None else times(part.y, self.columns)
+            return Rows(part.ids, times(y, self.rows[part.ids.long()].unsqueeze(-1)))
+        assert self.columns is not None  # noqa: S101 - only matrices have factors
         if isinstance(part, Factors):
-            assert self.columns is not None  # noqa: S101 - only matrices have factors
-            more = part.y.shape[-1] - self.rows.numel()  # a head may have appended zeros
-            rows = functional.pad(self.rows, (0, more), value=1.0) if more else self.rows
-            return replace(part, y=_times(part.y, rows), x=_times(part.x, self.columns))
-        return _ScaledChunks(part, self)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ScaledChunks:
-    """Factors that exist only one chunk of examples at a time, scaled as they come."""
-
-    chunks: Chunked
-    scale: Scale
-
-    def pieces(self) -> Iterator[tuple[slice, Factors]]:
-        """(examples, factors of their gradients), chunk by chunk."""
-        for examples, piece in self.chunks.pieces():
-            yield examples, self.scale.of(piece)  # pyright: ignore[reportReturnType]
-
-
-def _times(x: Tensor, scale: Tensor) -> Tensor:
-    """The product in the type of x, computed in float32 and rounded once."""
-    return torch.mul(x, scale, out=torch.empty_like(x, memory_format=torch.contiguous_format))
+            return replace(part, y=times(part.y, self.rows), x=times(part.x, self.columns))
+        return part.scaled_(self.rows, self.columns)
 
 
 @final

@@ -39,13 +39,15 @@ __all__ = [
     "Rows",
     "add_clipped_sum_",
     "add_several_",
-    "add_squares_",
     "depth",
     "full_precision",
+    "kept",
     "merged",
     "scaled",
+    "sliced",
     "squared_norms",
     "staged_sum",
+    "times",
 ]
 
 
@@ -127,6 +129,11 @@ def scaled(x: Tensor, scale_B: Tensor) -> Tensor:
     return torch.where(scale > 0, x.float() * scale, 0.0)
 
 
+def times(x: Tensor, scale: Tensor) -> Tensor:
+    """The product in the type of x, computed in float32 and rounded once."""
+    return torch.mul(x, scale, out=torch.empty_like(x, memory_format=torch.contiguous_format))
+
+
 def staged_sum(x: Tensor) -> Tensor:
     """Sum of each example's entries, by stages of at most STAGE terms."""
     x = x.flatten(1)
@@ -188,8 +195,6 @@ def _alike(chosen: Sequence[int], gradients: Sequence[Tensor]) -> Iterator[list[
 BLOCK = 4096  # terms of an inner product that are summed at a time, for the same reason as STAGE
 TILE = {"cuda": 64}  # rows and columns that a device multiplies at once
 
-MAX_SQUARED_ENTRIES = 2**26  # of dense gradients at a time: 256 MiB
-
 
 @dataclass(frozen=True, slots=True)
 class Factors:
@@ -213,6 +218,10 @@ class Chunked(Protocol):
 
     def pieces(self) -> Iterator[tuple[slice, Factors]]:
         """(examples, factors of their gradients), chunk by chunk."""
+        ...
+
+    def scaled_(self, rows: Tensor, columns: Tensor) -> "Chunked":
+        """The factors of these gradients scaled by rows ⊗ columns; they take the place of these, which are used up."""
         ...
 
 
@@ -248,7 +257,7 @@ def squared_norms(parts: Sequence[PerExampleGrads], kernels: "Kernels | None" = 
         return DenseGrads([first]).squared_norms()
     if not isinstance(first, Factors | Rows):
         chunks = [
-            squared_norms([piece, *(_sliced(other, examples) for other in parts[1:])], kernels)
+            squared_norms([piece, *(sliced(other, examples) for other in parts[1:])], kernels)
             for examples, piece in first.pieces()
         ]
         squares, spreads = zip(*chunks, strict=True)
@@ -289,40 +298,6 @@ def add_clipped_sum_(
         else:
             for examples, piece in part.pieces():
                 add_clipped_sum_(total, [piece], scale_B[examples], kernels)
-
-
-def add_squares_(total: Tensor, parts: Sequence[PerExampleGrads], scale_B: Tensor) -> None:
-    """total += sum over examples of the squares of scale × gradient, in float32, for which no bound is stated.
-
-    Gradients are made dense for as many examples at a time as MAX_SQUARED_ENTRIES allows. A scale of 0 leaves its
-    example out, whatever it holds.
-    """
-    first, *others = parts
-    if isinstance(first, Tensor):
-        total += scaled(first, scale_B).square().sum(0)
-        return
-    pieces = first.pieces() if not isinstance(first, Factors | Rows) else [(slice(0, len(scale_B)), first)]
-    few = max(1, MAX_SQUARED_ENTRIES // max(total.numel(), 1))
-    for examples, piece in pieces:
-        uses = [piece, *(_sliced(other, examples) for other in others)]
-        scales = scale_B[examples]
-        for start in range(0, len(scales), few):
-            part = slice(start, start + few)
-            dense = torch.zeros(len(scales[part]), *total.shape, device=total.device)
-            for use in uses:
-                _add_dense_(dense, _sliced(use, part), scales[part])
-            total += dense.square_().sum(0)
-
-
-def _add_dense_(dense: Tensor, part: PerExampleGrads, scale_B: Tensor) -> None:
-    """dense += scale × gradient, B × O × I."""
-    if isinstance(part, Factors):
-        product = _matmul32(scaled(part.y, scale_B).transpose(1, 2), kept(part.x, scale_B).float())
-        dense += product[:, : dense.shape[1]]
-    else:
-        assert isinstance(part, Rows)  # noqa: S101
-        index = part.ids.long().unsqueeze(-1).expand(-1, -1, dense.shape[-1])
-        dense.scatter_add_(1, index, scaled(part.y, scale_B))
 
 
 def kept(x: Tensor, scale_B: Tensor) -> Tensor:
@@ -383,7 +358,7 @@ class Kernels:
         return cls(*(torch.compile(getattr(eager, name), **options) for name in cls.__slots__))
 
 
-def _sliced(part: PerExampleGrads, examples: slice) -> PerExampleGrads:
+def sliced(part: PerExampleGrads, examples: slice) -> PerExampleGrads:
     if isinstance(part, Factors):
         return replace(part, y=part.y[examples], x=part.x[examples])
     if isinstance(part, Rows):

@@ -7,7 +7,7 @@ Guarantee: what an example adds to a clipped sum has norm at most C, rounding of
 the norm of the scaled gradient. An example whose loss or gradient is not finite adds exactly 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, final
 
 import torch
@@ -18,10 +18,14 @@ from hush.train.clipping.metric import Metric
 from hush.train.clipping.norms import (
     UNIT,
     DenseGrads,
+    Factors,
     Kernels,
     PerExampleGrads,
+    Rows,
     add_clipped_sum_,
-    add_squares_,
+    kept,
+    scaled,
+    sliced,
     squared_norms,
 )
 from hush.train.clipping.routes import GradsByParameter
@@ -33,6 +37,8 @@ __all__ = ["MARGIN", "ClippedSquares", "ClippedSums", "Totals"]
 # example whose norm may be off by more (its `spread` says so) is scaled down further.
 MARGIN = 2.0**-10
 FLOAT64_DEVICES = ("cpu", "cuda")  # on which a round's sum is float64; elsewhere it is float32
+
+MAX_SQUARED_ENTRIES = 2**26  # of gradients made dense at a time to be squared: 256 MiB
 
 
 class Totals(Protocol):
@@ -116,7 +122,7 @@ class ClippedSquares:
             return None
         scale, norm = limited
         for name, parts in grads.items():
-            add_squares_(self._totals[name], parts, scale)
+            _add_squares_(self._totals[name], parts, scale)
         return norm
 
     def take(self) -> dict[str, Tensor]:
@@ -165,3 +171,37 @@ def _zeros(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         )
         for name, p in parameters.items()
     }
+
+
+def _add_squares_(total: Tensor, parts: Sequence[PerExampleGrads], scale_B: Tensor) -> None:
+    """total += sum over examples of the squares of scale × gradient, in float32, for which no bound is stated.
+
+    Gradients are made dense for as many examples at a time as MAX_SQUARED_ENTRIES allows. A scale of 0 leaves its
+    example out, whatever it holds.
+    """
+    first, *others = parts
+    if isinstance(first, Tensor):
+        total += scaled(first, scale_B).square().sum(0)
+        return
+    pieces = first.pieces() if not isinstance(first, Factors | Rows) else [(slice(0, len(scale_B)), first)]
+    few = max(1, MAX_SQUARED_ENTRIES // max(total.numel(), 1))
+    for examples, piece in pieces:
+        uses = [piece, *(sliced(other, examples) for other in others)]
+        scales = scale_B[examples]
+        for start in range(0, len(scales), few):
+            part = slice(start, start + few)
+            dense = torch.zeros(len(scales[part]), *total.shape, device=total.device)
+            for use in uses:
+                _add_dense_(dense, sliced(use, part), scales[part])
+            total += dense.square_().sum(0)
+
+
+def _add_dense_(dense: Tensor, part: PerExampleGrads, scale_B: Tensor) -> None:
+    """dense += scale × gradient, B × O × I."""
+    if isinstance(part, Factors):
+        product = scaled(part.y, scale_B).transpose(1, 2) @ kept(part.x, scale_B).float()
+        dense += product[:, : dense.shape[1]]
+    else:
+        assert isinstance(part, Rows)  # noqa: S101
+        index = part.ids.long().unsqueeze(-1).expand(-1, -1, dense.shape[-1])
+        dense.scatter_add_(1, index, scaled(part.y, scale_B))
