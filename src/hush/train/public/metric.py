@@ -23,7 +23,7 @@ from hush.plan import Plan
 from hush.train.clipping import Clipper, Loss
 from hush.train.clipping.metric import MAX_FACTOR, Metric, Scale
 from hush.train.distributed import Ranks
-from hush.train.public.stream import Collate, own_random_state, public_ids
+from hush.train.public.stream import Collate, check_public, own_random_state
 from hush.train.slots.batches import SkeletonBatches
 
 __all__ = ["PublicMetric", "metric_of"]
@@ -79,7 +79,7 @@ class PublicMetric:
     @classmethod
     def of_plan(cls, plan: Plan, collate: Collate, *, examples: ArrayLike | None = None, **settings: Any) -> Self:
         """Measured from the plan's public examples; those that have slots from their skeletons, as in a stream."""
-        return cls(public_ids(plan, collate, examples), collate, plan=plan, **settings)
+        return cls(check_public(plan, collate, examples), collate, plan=plan, **settings)
 
     @classmethod
     def of_corpus(cls, texts: int, collate: Collate, **settings: Any) -> Self:

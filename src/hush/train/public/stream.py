@@ -35,7 +35,7 @@ from hush.train.clipping import Loss
 from hush.train.distributed import Ranks, gradients_of
 from hush.train.slots.batches import SkeletonBatches
 
-__all__ = ["Collate", "PublicStream", "default_batch", "own_random_state", "public_ids"]
+__all__ = ["PublicStream", "check_public", "default_batch", "own_random_state"]
 
 
 # Of the norm of the public gradient: the most that noise has, by default. benchmarks/slot_training.py: at 0.3 the loss
@@ -76,7 +76,7 @@ class PublicStream:
         micro_batch: int | None = None,
         noise_share: float = NOISE_SHARE,
     ) -> None:
-        ids = public_ids(plan, collate, examples)
+        ids = check_public(plan, collate, examples)
         if not 0 < batch_size <= ids.size:
             raise InvalidInput(
                 f"there are {ids.size} public examples; draw from 1 to all of them",
@@ -142,15 +142,10 @@ class PublicStream:
         return f"PublicStream({self.examples.size} examples, batch_size={self.batch_size}, weight={weight})"
 
 
-def default_batch(plan: Plan, public: int) -> int:
-    """Public examples per round under a plan with slots: as many as private ones, from 32 to 1,024 if there are."""
-    return min(public, max(MIN_BATCH, min(MAX_BATCH, round(plan.batch_size))))
+def check_public(plan: Plan, collate: Collate, examples: ArrayLike | None = None) -> NDArray[np.int64]:
+    """The public examples that may be learnt with this collate, or the chosen ones of them.
 
-
-def public_ids(plan: Plan, collate: Collate, examples: ArrayLike | None) -> NDArray[np.int64]:
-    """The chosen examples, or all that are public under the plan and not held out by it.
-
-    Refuses those with a secret, except for examples with slots if ``collate`` knows their skeletons only.
+    Guarantee: the text of an example with a secret is refused, and so are skeletons of another plan.
     """
     secrets_N = plan.incidence.secrets_per_example
     takes_N = secrets_N == 0
@@ -166,6 +161,11 @@ def public_ids(plan: Plan, collate: Collate, examples: ArrayLike | None) -> NDAr
             "to the private draw, or pass SkeletonBatches as collate if they have slots"
         )
     return ids
+
+
+def default_batch(plan: Plan, public: int) -> int:
+    """Public examples per round under a plan with slots: as many as private ones, from 32 to 1,024 if there are."""
+    return min(public, max(MIN_BATCH, min(MAX_BATCH, round(plan.batch_size))))
 
 
 def _refuse_other_skeletons(plan: Plan, collate: SkeletonBatches) -> None:
