@@ -10,6 +10,7 @@ with a secret adds at most C to the sum, against zero without it, and the noise 
 the pair that the plan accounts for. The division by s afterwards is post-processing. docs/proofs, "Public metric".
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self, final
 
@@ -191,7 +192,7 @@ Factors = tuple[Tensor, Tensor | None]
 def _factored(v: Tensor, floor: float) -> Factors:
     """Rows and columns whose outer product stands for v: means of rows, and means of columns over the mean."""
     if v.numel() == 0:
-        return v.new_ones(v.shape[0] if v.dim() else 1), None if v.dim() < 2 else v.new_ones(v[0].numel())
+        return v.new_ones(v.shape[0]), None if v.dim() < 2 else v.new_ones(math.prod(v.shape[1:]))
     mean = v.mean().clamp_min(floor)
     if v.dim() < 2:
         return v.reshape(-1).clamp_min(floor * float(mean)), None
