@@ -76,7 +76,9 @@ class PrivateTraining:
     Hugging Face model pass model.save_pretrained). insecure_seed fixes draws and noise for tests; nothing is certified
     then. marks are further reasons, stated in the certificate, why it certifies nothing. data_fingerprint is the keyed
     fingerprint (:mod:`hush.keys`) of the data that the caller trains on: it must be the plan's. Without it the
-    certificate of the run does not repeat the plan's fingerprint.
+    certificate of the run does not repeat the plan's fingerprint. In a metric, measured from what is public, gradients
+    are clipped and receive noise; the updates are those of the gradients themselves, with less noise where they are
+    small.
 
     Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all drawn examples,
     adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done or

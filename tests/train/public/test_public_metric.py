@@ -155,20 +155,20 @@ def test_no_example_with_a_secret_reaches_a_measurement() -> None:
 def test_a_measurement_depends_on_model_seed_and_round_alone() -> None:
     """It draws from no generator of the caller's, and leaves them as they were."""
 
-    def measured(consumed: int, **more: Any) -> dict[str, Any]:
+    def measured(consumed: int, **more: Any) -> dict[str, tuple[Tensor, Tensor | None]]:
         torch.manual_seed(consumed)
         torch.rand(consumed)
-        before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+        before = torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
         settings = {"seed": 0} | more
         round = settings.pop("round", 5)
         metric = public_metric(**settings).measure(
             small_model(dropout=0.5), cross_entropy, round=round, clip_norm=PLAN.clip_norm
         )
         assert torch.equal(torch.get_rng_state(), before[0])
-        assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+        assert np.array_equal(np.random.get_state(legacy=False)["state"]["key"], before[1])  # noqa: NPY002
         return metric.state()["scales"]
 
-    def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    def same(one: dict[str, tuple[Tensor, Tensor | None]], other: dict[str, tuple[Tensor, Tensor | None]]) -> bool:
         return all(torch.equal(pair[0], other[name][0]) for name, pair in one.items())
 
     assert same(measured(3), measured(1000))

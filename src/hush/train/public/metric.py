@@ -19,29 +19,24 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 from hush.plan import Plan
 from hush.train.clipping import Clipper, Loss
 from hush.train.clipping.metric import MAX_FACTOR, Metric, Scale
 from hush.train.distributed import Ranks
 from hush.train.public.stream import Collate, check_public, own_random_state
+from hush.train.settings import MetricSettings
 from hush.train.slots.batches import SkeletonBatches
 
 __all__ = ["PublicMetric", "metric_of"]
-
-
-EXPONENT, FLOOR = -0.25, 0.1
-EXAMPLES, EVERY = 256, 100
 
 
 @final
 class PublicMetric:
     """Measures a :class:`~hush.train.clipping.metric.Metric` for a model, again every so many rounds.
 
-    Make one with :meth:`of_plan` or :meth:`of_corpus`. exponent: s = v^exponent; 0 is the ordinary norm. floor: rows
-    and columns of v count at least this share of their parameter's mean. count: public examples in a measurement.
-    every: rounds between measurements. precondition: the update is divided by v to this power (0: not at all; 1/2: by
-    the public root mean square, as Adam would with its own). Draws are functions of seed and round alone, and public.
+    Make one with :meth:`of_plan` or :meth:`of_corpus`, which take the settings of
+    :class:`~hush.train.settings.MetricSettings` by name. Draws are functions of seed and round alone, and public.
 
     Guarantee: nothing that holds a secret is measured, and what is measured does not depend on the private draw, so the
     promises of the plan hold unchanged, for the reasons above.
@@ -53,29 +48,22 @@ class PublicMetric:
         collate: Collate,
         *,
         plan: Plan | None,
-        exponent: float = EXPONENT,
-        floor: float = FLOOR,
-        precondition: float = 0.0,
-        count: int = EXAMPLES,
-        every: int = EVERY,
         seed: int = 0,
         micro_batch: int = 32,
+        **settings: Any,
     ) -> None:
-        if not -0.5 <= exponent <= 0:
-            raise InvalidInput("pass a number from -0.5 to 0, such as -0.25", setting="metric.exponent", value=exponent)
-        if not 0 < floor <= 1:
-            raise InvalidInput("pass a share above 0 and up to 1, such as 0.1", setting="metric.floor", value=floor)
-        if not 0 <= precondition <= 1:
-            raise InvalidInput("pass a number from 0 to 1", setting="metric.precondition", value=precondition)
-        for name, number in (("metric.examples", count), ("metric.every", every), ("micro_batch", micro_batch)):
-            if number < 1:
-                raise InvalidInput("pass a whole number of at least 1", setting=name, value=number)
+        if micro_batch < 1:
+            raise InvalidInput("pass a whole number of at least 1", setting="micro_batch", value=micro_batch)
         if not examples.size:
-            raise InvalidInput("there is no public example to measure a metric from; name a public corpus")
+            raise InvalidInput(
+                "nothing of the data is public to measure a metric from; name a public corpus: ",
+                Setting("metric.corpus"),
+                setting="metric",
+            )
         self.examples, self.plan = examples, plan
-        self._collate, self._micro_batch = collate, micro_batch
-        self._exponent, self._floor, self._precondition = exponent, floor, precondition
-        self._count, self._every, self._seed = min(count, examples.size), every, seed
+        self._collate, self._micro_batch, self._seed = collate, micro_batch, seed
+        self._settings = MetricSettings(**settings)
+        self._count = min(self._settings.count, examples.size)
 
     @classmethod
     def of_plan(cls, plan: Plan, collate: Collate, *, examples: ArrayLike | None = None, **settings: Any) -> Self:
@@ -95,11 +83,8 @@ class PublicMetric:
         """What a resumed run must have like the first one."""
         return {
             "from": "a corpus stated to be public" if self.plan is None else "public examples of the plan",
-            "exponent": self._exponent,
-            "floor": self._floor,
-            "precondition": self._precondition,
-            "examples": self._count,
-            "every": self._every,
+            **self._settings.model_dump(exclude={"corpus", "count"}),
+            "count": self._count,
             "seed": self._seed,
         }
 
@@ -115,7 +100,7 @@ class PublicMetric:
 
     def is_due(self, round: int) -> bool:
         """Whether the metric is measured before this round."""
-        return round % self._every == 0
+        return round % self._settings.every == 0
 
     def measure(
         self,
@@ -138,7 +123,8 @@ class PublicMetric:
                 ids = np.resize(ids, real.numel())
                 clipper.accumulate(self._batch(ids, round), real)
         squares = {name: total / self._count for name, total in clipper.take(exact=True).items()}
-        metric = metric_of(squares, exponent=self._exponent, floor=self._floor, precondition=self._precondition)
+        stated = self._settings.model_dump(include={"exponent", "floor", "precondition"})
+        metric = metric_of(squares, **stated)
         return Metric.from_state(Ranks.current().broadcast(metric.state()))
 
     def _batch(self, ids: NDArray[np.int64], round: int) -> Mapping[str, Tensor]:
@@ -152,7 +138,7 @@ class PublicMetric:
 
 @torch.no_grad()
 def metric_of(
-    squares: Mapping[str, Tensor], *, exponent: float = EXPONENT, floor: float = FLOOR, precondition: float = 0.0
+    squares: Mapping[str, Tensor], *, exponent: float = -0.25, floor: float = 0.1, precondition: float = 0.0
 ) -> Metric:
     """The metric v^exponent of mean squares v of coordinates, factored and floored.
 
