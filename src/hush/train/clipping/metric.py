@@ -25,7 +25,7 @@ from hush.train.distributed import shard_like
 __all__ = ["MAX_FACTOR", "Metric", "Scale"]
 
 
-# Of row and column scales, and their inverse: logits' gradients are at most 1, and stay finite in float16 when scaled.
+# (E36) Of row and column scales, and their inverse: logits' gradients are at most 1, and stay finite when scaled.
 MAX_FACTOR = 2.0**15
 
 
