@@ -225,7 +225,7 @@ def _path_problems(config: Config) -> Iterator[tuple[Place, str]]:
     if corpus is not None and means_path(corpus, folder=config.folder):
         located = config.located(corpus)
         if not Path(located.split(":")[0]).exists():
-            yield ("training", "metric"), f"{located} does not exist; {PATHS_NOTE}"
+            yield ("training", "metric", "corpus"), f"{located} does not exist; {PATHS_NOTE}"
 
 
 def _section_conflicts(config: Config) -> Iterator[tuple[Place, str]]:

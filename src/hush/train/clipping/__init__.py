@@ -75,8 +75,10 @@ class Clipper:
 
     loss(model, batch) gives one loss per example, each from its own example alone. Every tensor of a batch has the
     examples along its first dimension. autocast is the type to compute in (such as torch.bfloat16); norms are float32
-    and sums float64 in any case. compile may name a backend of torch.compile. ``print(clipper.plan_for(batch))`` shows
-    by which route the gradients of each layer are taken, and why.
+    and sums float64 in any case. compile may name a backend of torch.compile. In a metric, gradients are scaled before
+    they are clipped, and the sums are of scaled gradients. squares: accumulate the squares of clipped gradients, of
+    public examples alone. ``print(clipper.plan_for(batch))`` shows by which route the gradients of each layer are
+    taken, and why.
     """
 
     def __init__(
