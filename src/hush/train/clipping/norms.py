@@ -63,12 +63,21 @@ PARAMETERS_PER_KERNEL = 4  # large ones that one kernel adds: more would save ca
 
 @final
 class DenseGrads:
-    """Dense per-example gradients of several parameters, B × shape each, for the same examples."""
+    """Dense per-example gradients of several parameters, B × shape each, for the same examples.
 
-    def __init__(self, gradients: Sequence[Tensor]) -> None:
-        self._gradients = gradients
+    With scales, those of the scaled gradients: for the numbers of some parameters they give the scales of all their
+    coordinates as one vector. What is passed in stays as it is.
+    """
+
+    def __init__(self, gradients: Sequence[Tensor], *, scales: Callable[[Sequence[int]], Tensor] | None = None) -> None:
         small, self._large = _by_size(gradients)
         self._joined = [(group, torch.cat([_flat(gradients[k]) for k in group], 1)) for group in small]
+        if scales is not None:
+            for group, joined in self._joined:
+                joined.mul_(scales(group))
+            scaled_ = {k: times(gradients[k], scales([k]).view(gradients[k].shape[1:])) for k in self._large}
+            gradients = [scaled_.get(k, gradient) for k, gradient in enumerate(gradients)]
+        self._gradients = gradients  # the small ones unscaled: their joined copies are used
 
     def squared_norms(self) -> tuple[Tensor, Tensor]:
         """(squared norm, spread) of each example's gradient over all these parameters."""

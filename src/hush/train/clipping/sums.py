@@ -65,6 +65,7 @@ class ClippedSums:
         self._parameters, self._clip_norm, self._kernels = parameters, clip_norm, kernels
         self._totals: dict[str, Tensor] = {}
         self._metric: Metric | None = None
+        self._joined_scales: dict[tuple[str, ...], Tensor] = {}  # of parameters whose gradients are dense
 
     def use(self, metric: Metric | None) -> None:
         """Clip in this metric from the next sum on."""
@@ -73,17 +74,19 @@ class ClippedSums:
         if metric is not None:
             metric.check(self._parameters)
             metric = metric.to({name: parameter.device for name, parameter in self._parameters.items()})
-        self._metric = metric
+        self._metric, self._joined_scales = metric, {}
 
     def add(self, grads: GradsByParameter, losses: Tensor, real: Tensor, *, alone: bool) -> Tensor | None:
         """Add each example's gradient, scaled to norm at most C."""
         if not self._totals:
             self._totals = _zeros(self._parameters)
-        if self._metric is not None:
-            scales = self._metric.scales
-            grads = {name: [scales[name].of(part) for part in parts] for name, parts in grads.items()}
         dense, in_factors = _by_form(grads)
-        dense_grads = DenseGrads(list(dense.values()))
+        scales, names = None, list(dense)
+        if self._metric is not None:
+            of = self._metric.scales
+            in_factors = {name: [of[name].of(part) for part in parts] for name, parts in in_factors.items()}
+            scales = lambda group: self._scales([names[k] for k in group])  # noqa: E731
+        dense_grads = DenseGrads(list(dense.values()), scales=scales)
         squares = _squares(dense_grads if dense else None, in_factors, losses, self._kernels)
         limited = _limited(squares, losses, real, self._clip_norm, alone=alone)
         if limited is None:
@@ -94,6 +97,14 @@ class ClippedSums:
         for name, parts in in_factors.items():
             add_clipped_sum_(self._totals[name], parts, scale, self._kernels)
         return norm
+
+    def _scales(self, names: Sequence[str]) -> Tensor:
+        """The scales of all coordinates of these parameters, one after the other."""
+        key = tuple(names)
+        if key not in self._joined_scales and self._metric is not None:
+            of, parameters = self._metric.scales, self._parameters
+            self._joined_scales[key] = torch.cat([of[name].full(parameters[name].shape).flatten() for name in names])
+        return self._joined_scales[key]
 
     def take(self) -> dict[str, Tensor]:
         """The sums since the last take, in float64, for noise to be added before they are rounded."""
