@@ -102,9 +102,12 @@ def survey(model_type: str, task: str) -> Verdict:
     try:
         probe(model, loss, batches[0], all_real, clipper=Clipper(model, loss, clip_norm=clip_norm))
         clipper = Clipper(model, loss, clip_norm=clip_norm)
-        for batch, real in zip(batches, (all_real, one_empty, all_real), strict=True):
+        masks, metrics = (all_real, one_empty, all_real), (None, None, reference.random_metric(model))
+        for batch, real, metric in zip(batches, masks, metrics, strict=True):
+            clipper.use_metric(metric)
             clipped = clipper.accumulate(batch, real)
-            sums, norms = reference.clipped_sum(model, loss, batch, real, clip_norm=clip_norm * (1 - MARGIN))
+            limit = clip_norm * (1 - MARGIN)
+            sums, norms = reference.clipped_sum(model, loss, batch, real, clip_norm=limit, metric=metric)
             off = (clipped.norms.double() / norms - 1)[real].abs().max()
             worst = max(worst, float(off), reference.difference(clipper.take(), sums))
     except InvalidInput as error:

@@ -34,6 +34,7 @@ from training_models import BERT_TINY, Case, all_cases, make_batches
 from training_opacus import opacus
 
 REFERENCES = ("non-private, eager", "non-private, compiled")
+METRIC = "hush, public metric"
 
 
 def run_case(case: Case, device: str, repeats: int, only: list[str]) -> Iterator[dict[str, Any]]:
@@ -42,7 +43,9 @@ def run_case(case: Case, device: str, repeats: int, only: list[str]) -> Iterator
         REFERENCES[0]: lambda case: ordinary(case, device, compile=False),
         REFERENCES[1]: lambda case: ordinary(case, device, compile=True),
         "hush": lambda case: hush(case, device, compile=True),
+        METRIC: lambda case: hush(case, device, compile=True, metric=True),
         "hush, eager": lambda case: hush(case, device, compile=False),
+        f"{METRIC}, eager": lambda case: hush(case, device, compile=False, metric=True),
     }
     if case.masked:
         methods["non-private, compiled, head at labelled positions only"] = lambda case: ordinary_labelled(case, device)
@@ -74,6 +77,10 @@ def summed_up(case: Case, rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "methods": rows,
         "over_reference": ratios,
     }
+    for suffix in ("", ", eager"):
+        with_metric, without = speeds.get(METRIC + suffix), speeds.get("hush" + suffix)
+        if with_metric and without:
+            result[f"metric_over_none{suffix}"] = with_metric / without
     if ghost and "hush" in speeds:
         result["hush_over_opacus_ghost"] = speeds["hush"] / ghost
     return result
@@ -92,6 +99,11 @@ def table(result: dict[str, Any]) -> str:
                 "".ljust(58)
                 + "  differs from hush by {norms:.0e} (norms), {unclipped_sums:.0e} (sum)".format(**row["agreement"])
             )
+    lines += [
+        f"with a public metric over without{suffix}: {result[key]:.2f}"
+        for suffix in ("", ", eager")
+        if (key := f"metric_over_none{suffix}") in result
+    ]
     count = result["methods"].get("hush, eager", {}).get("flops", {})
     if "overhead" in count:
         lines.append(

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from training_models import Batch, Case, flops, labelled_loss, labelled_positions, make_batches, make_model
 
 from hush.train.clipping import Clipper
+from hush.train.clipping.metric import Metric
+from hush.train.public.metric import metric_of
 
 CLIP_NORM = 1.0
+MEASURED = 16  # examples of which the metric is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,14 @@ def ordinary_labelled(case: Case, device: str) -> Method:
     return Method(step, lambda: model.zero_grad(set_to_none=True), {})
 
 
-def hush(case: Case, device: str, *, compile: bool) -> Method:
+def hush(case: Case, device: str, *, compile: bool, metric: bool = False) -> Method:
     model = make_model(case, device)
     clipper = Clipper(model, case.loss, clip_norm=CLIP_NORM, compile=compile, autocast=case.autocast)
     real = torch.ones(case.micro_batch, dtype=torch.bool)
     about: dict[str, Any] = {}
-    if not compile:
+    if metric:
+        clipper.use_metric(measured_metric(case, model, device))
+    elif not compile:
         batch = make_batches(case, device, size=case.micro_batch, count=1)[0]
         norms = clipper.accumulate(batch, real).norms  # the first of its shape has a look ahead, which does not count
         about["counted_flops"] = counted_flops(lambda: clipper.accumulate(batch, real))
@@ -79,6 +84,15 @@ def hush(case: Case, device: str, *, compile: bool) -> Method:
             about["flops"] = {"not counted": repr(error)}
         clipper.take()
     return Method(lambda batch: clipper.accumulate(batch, real), clipper.take, about)
+
+
+def measured_metric(case: Case, model: nn.Module, device: str) -> Metric:
+    """The metric v^(-1/4) of some batches, in which each example is about as long as in the ordinary norm."""
+    clipper = Clipper(model, case.loss, clip_norm=CLIP_NORM, autocast=case.autocast, squares=True)
+    size = min(case.micro_batch, MEASURED)
+    for batch in make_batches(case, device, size=size, count=MEASURED // size):
+        clipper.accumulate(batch, torch.ones(size, dtype=torch.bool))
+    return metric_of({name: total / MEASURED for name, total in clipper.take(exact=True).items()})
 
 
 def counted_flops(run: Callable[[], Any]) -> float | str:

@@ -43,7 +43,11 @@ DOORS: dict[str, tuple[type[Settings], type[Settings]]] = {
 # Settings without an option, with the reason.
 NO_OPTION = {
     "audit": {"seed": "for tests alone", "canaries": "hush canaries plants them; --canaries names their folder"},
-    "train": {"public": "its weight and batch have options", "lora": "a flag, and options of its own"},
+    "train": {
+        "public": "its weight and batch have options",
+        "lora": "a flag, and options of its own",
+        "metric": "a word, and options of its own",
+    },
     "scan": {"source": "the argument DATA, which may be a path that is not Unicode"},
 }
 
@@ -67,6 +71,7 @@ NO_SETTING = {
     "plan": {"prior", "ceiling"},  # promises: the rules of a config state them
     "train": {
         "lora",  # whether there are adapters: a config states their settings, or none
+        "metric",  # likewise
         "model",  # a section of its own
         "resume",  # a run of a config always resumes
         "unchecked_data",  # a config always checks its data

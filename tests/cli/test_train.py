@@ -38,6 +38,7 @@ KINDS = {
         "gpt2",
         ["--public-weight", 0.5, "--public-batch", 7, "--micro-batch", 3, "--schedule", "constant"],
     ),
+    "bert-metric": ("bert", ["--metric", "public", "--metric-count", 20, "--metric-floor", 0.5]),
 }
 
 
@@ -205,6 +206,9 @@ BAD_QUESTIONS = {
     "too long": (["--max-length", LENGTH + 1], f"takes from 2 to {LENGTH} tokens"),
     "half a public stream": (["--public-weight", 1], "--public-batch: pass the number of examples without secrets"),
     "a public stream too large": (["--public-weight", 1, "--public-batch", 56], "there are 55 public examples"),
+    "half a metric": (["--metric-corpus", "books.txt"], "--metric-corpus needs --metric public"),
+    "no metric": (["--metric", "private"], "Invalid value for '--metric'"),
+    "a metric without a floor": (["--metric", "public", "--metric-floor", 0], "--metric-floor=0.0; pass a share above"),
     "targets without LoRA": (["--lora-target", "c_attn"], "add --lora, or drop --lora-target"),
     "unknown targets": (["--lora", "--lora-target", "nothing"], "name the modules to adapt: --lora-target"),
     "no device": (["--device", "cuda:99"], "--device='cuda:99'; it cannot be used here"),

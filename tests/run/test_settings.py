@@ -26,6 +26,17 @@ def test_a_run_records_how_many_texts_were_cut(tmp_path: Path, length: int) -> N
     assert run_pipeline(config, output=tmp_path / "run").outputs["train"] == made
 
 
+@pytest.mark.parametrize("metric", ["public", {"corpus": "books.txt", "count": 3}])
+def test_a_run_measures_the_metric_that_its_config_asks_for(tmp_path: Path, metric: Any) -> None:
+    (tmp_path / "books.txt").write_text("".join(f"a line of book {n}\n" for n in range(9)))
+    config = small_config(tmp_path, training={"metric": metric}, audit=None)
+    assert run_pipeline(config, output=tmp_path / "run").outputs["train"]["certifies"]
+    recipe = json.loads(next((tmp_path / "run").rglob("recipe.json")).read_text())
+    corpus = str(tmp_path / "books.txt") if isinstance(metric, dict) else None
+    assert recipe["metric"]["corpus"] == corpus
+    assert recipe["metric"]["exponent"] == -0.25
+
+
 @pytest.mark.parametrize("sections", [{"training": {"max_length": 1}}, {"model": {"small": {"length": 1}}}])
 def test_one_token_leaves_nothing_to_learn(tmp_path: Path, sections: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="a whole number of at least 2"):

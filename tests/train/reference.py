@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import hush
 from hush.train.clipping import MARGIN, Clipper
+from hush.train.clipping.metric import Metric, Scale
 from hush.train.private_training import PrivateTraining
 from hush.train.round import MicroBatch
 
@@ -18,10 +19,35 @@ Loss = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 EXAMPLES, INPUTS, CLASSES = 40, 6, 3
 
 
+def random_metric(model: nn.Module, seed: int = 0, spread: float = 0.7) -> Metric:
+    """A factored metric whose logarithms are normal: scales differ by a factor of ten and more."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def factor(size: int) -> Tensor:
+        return torch.exp(spread * torch.randn(size, generator=generator))
+
+    return Metric(
+        {
+            name: Scale.rounded(factor(math.prod(p.shape[:1])), factor(math.prod(p.shape[1:])) if p.dim() > 1 else None)
+            for name, p in model.named_parameters()
+            if p.requires_grad
+        }
+    )
+
+
 def clipped_sum(
-    model: nn.Module, loss: Loss, batch: Mapping[str, Tensor], real: Tensor, *, clip_norm: float
+    model: nn.Module,
+    loss: Loss,
+    batch: Mapping[str, Tensor],
+    real: Tensor,
+    *,
+    clip_norm: float,
+    metric: Metric | None = None,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """The sum of gradients, each scaled to norm at most ``clip_norm``, and the norms before; one backward each."""
+    """The sum of gradients, each scaled to norm at most ``clip_norm``, and the norms before; one backward each.
+
+    With a metric, each gradient is multiplied by its scales before that.
+    """
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
     norms = torch.zeros(len(real), dtype=torch.float64)
@@ -29,6 +55,8 @@ def clipped_sum(
         own = loss(model, {key: value[row : row + 1] for key, value in batch.items()}).sum()
         found = torch.autograd.grad(own, list(parameters.values()), allow_unused=True)
         gradients = {name: g.double() for name, g in zip(parameters, found, strict=True) if g is not None}
+        if metric is not None:
+            gradients = {name: g * metric.scales[name].full(g.shape).double() for name, g in gradients.items()}
         norms[row] = sum(float(g.square().sum()) for g in gradients.values()) ** 0.5
         if not norms[row].isfinite():
             continue
@@ -47,15 +75,20 @@ def difference(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float
 def check(
     model: nn.Module, loss: Callable[..., Tensor], batch: dict[str, Tensor], tolerance: float = 1e-5, **options: Any
 ) -> Clipper:
-    """One micro-batch through a clipper with these options; its norms and sums are those of one example at a time."""
+    """One micro-batch through a clipper with these options; its norms and sums are those of one example at a time, in
+    the ordinary norm and in a metric."""
     real = torch.ones(len(next(iter(batch.values()))), dtype=torch.bool)
-    _, norms = clipped_sum(model, loss, batch, real, clip_norm=1.0)
-    clip_norm = float(norms.median())  # some are clipped, some are not
-    sums, _ = clipped_sum(model, loss, batch, real, clip_norm=clip_norm * (1 - MARGIN))
+    metrics = [None, random_metric(model)]
+    norms = [clipped_sum(model, loss, batch, real, clip_norm=1.0, metric=metric)[1] for metric in metrics]
+    clip_norm = float(torch.cat(norms).median())  # some are clipped, some are not
     clipper = Clipper(model, loss, clip_norm=clip_norm, **options)
-    clipped = clipper.accumulate(batch, real)
-    assert torch.allclose(clipped.norms.double(), norms, rtol=tolerance)
-    assert difference(clipper.take(), sums) < tolerance
+    for metric, wanted in zip(metrics, norms, strict=True):
+        sums, _ = clipped_sum(model, loss, batch, real, clip_norm=clip_norm * (1 - MARGIN), metric=metric)
+        clipper.use_metric(metric)
+        clipped = clipper.accumulate(batch, real)
+        assert torch.allclose(clipped.norms.double(), wanted, rtol=tolerance)
+        assert difference(clipper.take(), sums) < tolerance
+    clipper.use_metric(None)
     return clipper
 
 

@@ -187,9 +187,10 @@ def test_private_training_on_two_ranks_ends_as_on_one(
             add(self, {name: v.chunk(parts)[shard] for name, v in sums.items()}, scale=scale, round=round, rank=shard)
 
     monkeypatch.setattr(Noise, "add_", add_by_shard)
-    for scenario, parts in (("private_replicas", 1), ("private_shards", 2)):  # noqa: B007 - read by add_by_shard
+    scenarios = {"private_replicas": 1, "private_shards": 2, "metric_replicas": 1, "metric_shards": 2}
+    for scenario, parts in scenarios.items():  # noqa: B007 - read by add_by_shard
         model = small_model()
-        private = two_ranks.start(model, None)
+        private = two_ranks.start(model, None, metric=scenario.startswith("metric"))
         reference.train(private, small_data())
         certificate = private.finish()
         for rank in found:

@@ -86,6 +86,9 @@ def test_the_optimizer_is_the_one_asked_for(settings: dict[str, Any], kind: type
         {"warmup": -1},
         {"public": {"weight": 1.0}},
         {"public": {"batch": 3}},
+        {"metric": "private"},
+        {"metric": {"exponent": 0.1}},
+        {"metric": {"floor": 0.0}},
     ],
 )
 def test_recipes_that_nobody_can_mean_are_refused(settings: dict[str, Any]) -> None:
@@ -108,7 +111,7 @@ def test_every_setting_of_a_recipe_is_kept_to_the_end(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "model": "n", "task": "causal", "lora": None, "optimizer": "sgd", "learning_rate": 1.0, "schedule": "cosine",
         "warmup": 1, "max_length": 9, "bf16": True, "public": {"weight": 1.0, "batch": 1},
-        "part": "difference",
+        "part": "difference", "metric": "public",
     }  # fmt: skip
     for name, value in changes.items():
         with pytest.raises(InvalidInput, match="resume it as it began"):

@@ -30,7 +30,7 @@ from hush.train import (
 from hush.train.distributed import Ranks
 from hush.train.fit import Fitted, fit
 from hush.train.hf.trainer import HushTrainer
-from hush.train.settings import Lora, PublicPart, Recipe, Runtime
+from hush.train.settings import Lora, MetricSettings, PublicPart, Recipe, Runtime
 
 KEY = DataKey(bytes(32))
 PIECES = [[f"item {n} was sold to ", " for much"] if n % 2 else [f"item {n} was not sold"] for n in range(12)]
@@ -67,7 +67,14 @@ def fitted(base: Path, folder: Path, *, texts: list[str], plan: Any, spans: Any,
 
 
 @pytest.mark.parametrize(
-    "recipe", [{}, {"part": "difference"}, {"lora": Lora(rank=2)}, {"public": PublicPart(weight=2.0, batch=3)}]
+    "recipe",
+    [
+        {},
+        {"part": "difference"},
+        {"lora": Lora(rank=2)},
+        {"public": PublicPart(weight=2.0, batch=3)},
+        {"metric": MetricSettings(count=5, every=1), "part": "difference"},
+    ],
 )
 def test_fit_trains_a_plan_with_slots(base: Path, tmp_path: Path, recipe: dict[str, Any]) -> None:
     texts, plan, spans = planned()

@@ -35,6 +35,7 @@ from hush.train.language_models import causal_lm_loss
 from hush.train.noise import Noise
 from hush.train.private_training import PrivateTraining, noisy_sum
 from hush.train.probes import probe
+from hush.train.public.metric import PublicMetric
 from hush.train.round import MicroBatch, micro_batches
 
 WORDS, LENGTH, SLOTS, CLIP_NORM = 11, 5, 4, 0.5
@@ -275,12 +276,12 @@ def hybrid(ranks: Ranks) -> Any:
     return refusal(lambda: check_sharding(dict(model.named_parameters()), world=ranks.world))
 
 
-def in_a_folder(name: str, layout: Callable[[nn.Module], Any]) -> Any:
+def in_a_folder(name: str, layout: Callable[[nn.Module], Any], *, metric: bool = False) -> Any:
     """A whole training with a break in the middle: half of it, then another that goes on from the folder."""
     folder = Path(sys.argv[2]) / name
     for until in (3, None):
         model = small_model(seed=0 if until else 5)  # the folder's state replaces what it starts from
-        private = start(layout(model), folder)
+        private = start(layout(model), folder, metric=metric)
         reference.train(private, small_data(), until=until)
         if until:
             private.save()
@@ -297,10 +298,21 @@ def in_a_folder(name: str, layout: Callable[[nn.Module], Any]) -> Any:
     }
 
 
-def start(model: nn.Module, folder: Path | None) -> PrivateTraining:
+def start(model: nn.Module, folder: Path | None, *, metric: bool = False) -> PrivateTraining:
     optimizer = torch.optim.AdamW(unwrap_ddp(model).parameters(), lr=0.02)
+    plan, data = small_plan(rounds=6), small_data()
+    public = PublicMetric.of_plan(
+        plan, lambda ids: reference.rows(data, ids), count=12, every=2, micro_batch=5, precondition=0.25
+    )
     return PrivateTraining(
-        model, optimizer, small_plan(rounds=6), loss=cross_entropy, micro_batch=3, folder=folder, insecure_seed=8
+        model,
+        optimizer,
+        plan,
+        loss=cross_entropy,
+        micro_batch=3,
+        metric=public if metric else None,
+        folder=folder,
+        insecure_seed=8,
     )
 
 
@@ -310,6 +322,14 @@ def private_replicas(ranks: Ranks) -> Any:
 
 def private_shards(ranks: Ranks) -> Any:
     return in_a_folder("shards", fully_shard)
+
+
+def metric_replicas(ranks: Ranks) -> Any:
+    return in_a_folder("metric_replicas", DistributedDataParallel, metric=True)
+
+
+def metric_shards(ranks: Ranks) -> Any:
+    return in_a_folder("metric_shards", fully_shard, metric=True)
 
 
 def talk(ranks: Ranks) -> Any:
@@ -339,6 +359,7 @@ SCENARIOS = [
     talk, replicas, unequal_replicas, data_parallel, shards, noisy_shards, reduced_shards, lengths_of_shards,
     language_model_shards, noise_of_replicas, noise_of_shards, noise_of_both, saved_and_loaded, probes_of_shards,
     written_whole, hybrid, private_replicas, private_shards,
+    metric_replicas, metric_shards,
 ]  # fmt: skip
 
 

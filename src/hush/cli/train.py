@@ -44,6 +44,13 @@ class PartChoice(StrEnum):
     difference = "difference"
 
 
+class MetricChoice(StrEnum):
+    """In what gradients are clipped and receive noise."""
+
+    none = "none"
+    public = "public"
+
+
 class OptimizerChoice(StrEnum):
     """What turns a noisy gradient into a step."""
 
@@ -62,6 +69,7 @@ class ScheduleChoice(StrEnum):
 LEARNING_PANEL = "Learning"  # headings of the help
 LORA_PANEL = "LoRA: train small adapters"
 PUBLIC_PANEL = "Public stream: examples without secrets, and skeletons [default with slots: on]"
+METRIC_PANEL = "Public metric: less noise where gradients are small"
 SAFETY_PANEL = "Resuming and checks"
 RUN_PARTS = ("owner", "release")  # folders in the folder of a run
 
@@ -144,6 +152,44 @@ def train(
     public_batch: Annotated[
         int | None, typer.Option(help="How many of them per round.", min=1, rich_help_panel=PUBLIC_PANEL)
     ] = None,
+    metric: Annotated[
+        MetricChoice,
+        typer.Option(
+            help="Clip and add noise in the ordinary norm, or in a metric from public gradients.",
+            rich_help_panel=METRIC_PANEL,
+        ),
+    ] = MetricChoice.none,
+    metric_corpus: Annotated[
+        str | None,
+        typer.Option(
+            help="Public texts to measure it from, a path or a name [default: what is public of the data].",
+            rich_help_panel=METRIC_PANEL,
+        ),
+    ] = None,
+    metric_exponent: Annotated[
+        float,
+        typer.Option(
+            help="Scales are this power of the mean square gradient.", min=-0.5, max=0.0, rich_help_panel=METRIC_PANEL
+        ),
+    ] = -0.25,
+    metric_floor: Annotated[
+        float,
+        typer.Option(
+            help="Least mean square, as a share of its parameter's mean.", max=1, rich_help_panel=METRIC_PANEL
+        ),
+    ] = 0.1,
+    metric_precondition: Annotated[
+        float,
+        typer.Option(
+            help="Divide updates by this power of the mean square.", min=0, max=1, rich_help_panel=METRIC_PANEL
+        ),
+    ] = 0.0,
+    metric_count: Annotated[
+        int, typer.Option(help="Public examples in a measurement.", min=1, rich_help_panel=METRIC_PANEL)
+    ] = 256,
+    metric_every: Annotated[
+        int, typer.Option(help="Rounds between measurements.", min=1, rich_help_panel=METRIC_PANEL)
+    ] = 100,
     part: Annotated[
         PartChoice,
         typer.Option(
@@ -229,7 +275,16 @@ def train(
     adapters = {"rank": lora_rank, "alpha": lora_alpha, "dropout": lora_dropout, "targets": lora_target or None}
     stream = {"weight": public_weight, "batch": public_batch}
     public = {name: value for name, value in stream.items() if value is not None}
-    recipe = settings_from(Recipe, options, lora=adapters if lora else None, public=public or None)
+    scales = {name.removeprefix("metric_"): value for name, value in options.items() if name.startswith("metric_")}
+    if metric is MetricChoice.none and metric_corpus is not None:
+        raise InvalidInput("--metric-corpus needs --metric public; add it, or drop --metric-corpus")
+    recipe = settings_from(
+        Recipe,
+        options,
+        lora=adapters if lora else None,
+        public=public or None,
+        metric=scales if metric is MetricChoice.public else None,
+    )
     runtime = settings_from(Runtime, options)
     # From here on, since the folder may hold a run that this command continues.
     with message_when_stopped(lambda: stopped_at_once_message(output)), _processes(device) as first:

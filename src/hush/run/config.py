@@ -221,6 +221,11 @@ def _path_problems(config: Config) -> Iterator[tuple[Place, str]]:
         located = config.located(held_out)
         if not Path(located.split(":")[0]).exists():
             yield ("audit", "held_out"), f"{located} does not exist; {PATHS_NOTE}"
+    corpus = None if config.training.metric is None else config.training.metric.corpus
+    if corpus is not None and means_path(corpus, folder=config.folder):
+        located = config.located(corpus)
+        if not Path(located.split(":")[0]).exists():
+            yield ("training", "metric", "corpus"), f"{located} does not exist; {PATHS_NOTE}"
 
 
 def _section_conflicts(config: Config) -> Iterator[tuple[Place, str]]:

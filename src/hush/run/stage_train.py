@@ -24,7 +24,7 @@ from hush.run.job import Estimate, Known, RunJob, file_rows, files_of
 from hush.run.sections import SmallModel
 from hush.slots import spans_in
 from hush.storage import read_json, whole_folder
-from hush.train.settings import Learning
+from hush.train.settings import Learning, Recipe
 
 __all__ = [
     "Interrupted",
@@ -63,7 +63,7 @@ class TrainStage:
     def settings(self, job: RunJob) -> Any:
         learning = job.config.training
         # A setting that 0.1.0 did not know counts only if it is stated: a finished run of 0.1.0 stays finished.
-        unstated = {"part"} - learning.model_fields_set
+        unstated = {"part", "metric"} - learning.model_fields_set
         stated = learning.model_dump(include=set(Learning.model_fields) - unstated)
         return [stated, model_fingerprint(job)]
 
@@ -129,7 +129,7 @@ def _train(job: RunJob, folder: Path) -> None:
     with job.watch.stoppable() as stop:
         ended = fit(
             Plan.load(job.paths.plan),
-            job.config.training.recipe(model_path(job)),
+            _recipe(job),
             job.corpus(),
             key=job.key,
             output=folder,
@@ -144,6 +144,15 @@ def _train(job: RunJob, folder: Path) -> None:
         raise Interrupted(ended.round, ended.rounds)
     for caution in (*ended.cautions, *ended.owner_cautions):
         job.watch.notice(caution)
+
+
+def _recipe(job: RunJob) -> Recipe:
+    """The config's, with paths as they are seen from here."""
+    recipe = job.config.training.recipe(model_path(job))
+    if recipe.metric is None or recipe.metric.corpus is None:
+        return recipe
+    located = recipe.metric.model_copy(update={"corpus": job.config.located(recipe.metric.corpus)})
+    return recipe.model_copy(update={"metric": located})
 
 
 # --- one training of the same data, unless the owner asks for another

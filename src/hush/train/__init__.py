@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         tokenise,
     )
     from hush.train.private_training import PrivateTraining
+    from hush.train.public.metric import PublicMetric
     from hush.train.public.stream import PublicStream
     from hush.train.slots.batches import Batches, SkeletonBatches
     from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
@@ -34,6 +35,7 @@ __all__ = [
     "HushTrainer",
     "MaskedCollator",
     "PrivateTraining",
+    "PublicMetric",
     "PublicStream",
     "SkeletonBatches",
     "SlotTexts",
@@ -56,6 +58,7 @@ _HOME = {
     "HushTrainer": "hf.trainer",
     "MaskedCollator": "language_models",
     "PrivateTraining": "private_training",
+    "PublicMetric": "public.metric",
     "PublicStream": "public.stream",
     "SkeletonBatches": "slots.batches",
     "SlotTexts": "slots.texts",

@@ -9,6 +9,7 @@ given the same plan, settings and tokens.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
@@ -34,6 +35,7 @@ from hush.train.evaluation import LOSS, Evaluation
 from hush.train.language_models import DifferenceLoss, TokenizedTexts
 from hush.train.pretrained import Pretrained, choose_device, load_pretrained, unloaded
 from hush.train.private_training import PrivateTraining
+from hush.train.public.corpus import metric_of_settings
 from hush.train.public.stream import PublicStream, default_batch
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
 from hush.train.round import LiveNumbers
@@ -340,6 +342,12 @@ def fit(
     skeletons = tokens.skeletons if isinstance(tokens, SlotTexts) else None
     shown = batches if skeletons is None else Batches(skeletons, collator, device)
     stream = batches.of if skeletons is None else SkeletonBatches(skeletons, collator, device)
+    metric = None
+    if recipe.metric is not None:
+        public = partial(batches.of, round=0) if skeletons is None else stream  # the same words masked after a resume
+        metric = metric_of_settings(
+            recipe.metric, plan, tokens, public, pretrained, micro_batch=runtime.micro_batch, device=device
+        )
     trainable = [parameter for parameter in pretrained.model.parameters() if parameter.requires_grad]
     optimizer = make_optimizer(recipe, trainable)
     training = PrivateTraining(
@@ -354,6 +362,7 @@ def fit(
         compile=runtime.compile,
         autocast=torch.bfloat16 if recipe.bf16 else None,
         public=_public_stream(recipe, plan, stream, micro_batch=runtime.micro_batch),
+        metric=metric,
         export=pretrained.export,
         save_every=runtime.save_every,
         data_fingerprint=None if plan.data_fingerprint is None else fingerprint,

@@ -36,6 +36,7 @@ from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.train.checkpoints import buffers_digest, refuse_moved_buffers, renew_random_states
 from hush.train.clipping import Clipper, Loss
+from hush.train.clipping.metric import Metric
 from hush.train.distributed import Ranks, reshard, unwrap_ddp
 from hush.train.noise import Noise
 from hush.train.preconditions import (
@@ -51,6 +52,7 @@ from hush.train.preconditions import (
     refuse_passed_ceilings,
 )
 from hush.train.probes import FirstBatchProbes
+from hush.train.public.metric import PublicMetric
 from hush.train.public.stream import PublicStream
 from hush.train.round import LiveNumbers, RoundMonitor, TrainingRound
 from hush.train.run_folder import Export, tensors_of
@@ -74,7 +76,9 @@ class PrivateTraining:
     Hugging Face model pass model.save_pretrained). insecure_seed fixes draws and noise for tests; nothing is certified
     then. marks are further reasons, stated in the certificate, why it certifies nothing. data_fingerprint is the keyed
     fingerprint (:mod:`hush.keys`) of the data that the caller trains on: it must be the plan's. Without it the
-    certificate of the run does not repeat the plan's fingerprint.
+    certificate of the run does not repeat the plan's fingerprint. In a metric, measured from what is public, gradients
+    are clipped and receive noise; the updates are those of the gradients themselves, with less noise where they are
+    small.
 
     Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all drawn examples,
     adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done or
@@ -96,6 +100,7 @@ class PrivateTraining:
         compile: bool = False,
         autocast: torch.dtype | None = None,
         public: PublicStream | None = None,
+        metric: PublicMetric | None = None,
         export: Export | None = None,
         marks: Sequence[str] = (),
         data_fingerprint: str | None = None,
@@ -130,6 +135,10 @@ class PrivateTraining:
         self._most_positions = most_positions(model)
         check_optimizer(optimizer, model, self._trainable)
         check_scheduler(scheduler)
+        if metric is not None:
+            metric.refuse_other_plan(plan)
+        self._public_metric, self._metric = metric, None
+        self._measured_before: int | None = None  # the round before which the metric in use was measured
         self._rounds_done = 0
         self._round: TrainingRound | None = None  # the one that is open
         self._holds_sums = False  # whether something was added to the sums of a round that has not ended
@@ -154,7 +163,9 @@ class PrivateTraining:
                 draw_seed=draw_seed,
                 marks=self._marks,
                 keep=keep,
+                metric=None if metric is None else metric.settings,
             )
+            self._use_metric(self._keeper.metric)
             draw_seed, self._rounds_done = self._keeper.draw_seed, self._keeper.round
         self._draws = Draws(plan.rates, seed=draw_seed)
         self._guard = StepGuard(optimizer)
@@ -195,17 +206,21 @@ class PrivateTraining:
             noise=self._noise,
             scale=self._noise_scale,
             round=index,
+            metric=self._metric,
         )
         # From here on the round counts, even if the rest of it is interrupted: its sum never gets noise twice.
         self._rounds_done, self._round, self._holds_sums = index + 1, None, False
         scale = self._private_scale(public)
-        for name, parameter in self._trainable.items():
-            gradient = sums[name].div_(self.plan.batch_size)
+        for name, gradient in sums.items():
+            gradient.div_(self.plan.batch_size)
             if scale != 1:
                 gradient.mul_(scale)
             if name in public:
                 gradient.add_(public[name])
-            parameter.grad = gradient.to(parameter.dtype)
+        if self._metric is not None:
+            self._metric.precondition_(sums)
+        for name, parameter in self._trainable.items():
+            parameter.grad = sums[name].to(parameter.dtype)
         with self._guard.allowed():
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -225,7 +240,33 @@ class PrivateTraining:
         reshard(self.model)  # an evaluation may have gathered the parameters
         if self._noise.is_secure:
             renew_random_states()
+        self._measure_metric()
         self._monitor.begin()
+
+    def _measure_metric(self) -> None:
+        """Measure the public metric if that is due: before the draw, on the model that earlier rounds made."""
+        public = self._public_metric
+        if public is None or self._measured_before == self._rounds_done:
+            return
+        if self._metric is None or public.is_due(self._rounds_done):
+            metric = public.measure(
+                self.model,
+                self._loss,
+                round=self._rounds_done,
+                clip_norm=self.plan.clip_norm,
+                autocast=self._autocast,
+            )
+            self._use_metric(metric)
+            self._measured_before = self._rounds_done
+
+    def _use_metric(self, metric: Metric | None) -> None:
+        if metric is None:
+            return
+        metric.check(self._trainable)
+        self._metric = metric.to({name: parameter.device for name, parameter in self._trainable.items()})
+        self._clipper.use_metric(self._metric)
+        if self._keeper is not None:
+            self._keeper.metric = metric
 
     @property
     def _pad_batches(self) -> Any:
@@ -276,7 +317,8 @@ class PrivateTraining:
         """The factor of the noisy mean beside the public part: a function of the latter, the plan and the model."""
         if self._public is None:
             return 1.0
-        noise_norm = self._noise_scale * self._num_trained**0.5 / self.plan.batch_size
+        spread = self._num_trained**0.5 if self._metric is None else self._metric.inverse_norm
+        noise_norm = self._noise_scale * spread / self.plan.batch_size
         return self._public.private_scale(public, noise_norm, self._ranks)
 
     def _record_round(self, norm: Tensor) -> None:
@@ -386,6 +428,7 @@ def noisy_sum(
     noise: Noise,
     scale: float,
     round: int,
+    metric: Metric | None = None,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The ranks' clipped sums added up, plus N(0, scale²) once for each coordinate; sharded as the parameters are.
 
@@ -398,7 +441,10 @@ def noisy_sum(
     total = ranks.sum(clipped_sums, parameters)
     norm = ranks.norm(total.noised_here.values())
     noise.add_(total.noised_here, scale=scale, round=round, rank=ranks.rank)
-    return ranks.share(total.rounded()), norm
+    sums = ranks.share(total.rounded())
+    if metric is not None:
+        metric.unscale_(sums)
+    return sums, norm
 
 
 def _test_draw_seed(insecure_seed: int) -> bytes:

@@ -12,6 +12,7 @@ from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.storage import flush
 from hush.train.checkpoints import buffers_digest, capture, check_storable, frozen_digest, refuse_moved_buffers, restore
+from hush.train.clipping.metric import Metric
 from hush.train.distributed import Ranks, full_parameters
 from hush.train.run_folder import SCORES, Export, RoundLines, RoundRecord, RunFolder, RunLog
 
@@ -57,6 +58,7 @@ class RunKeeper:
         draw_seed: bytes,
         marks: Iterable[str],
         keep: int,
+        metric: Mapping[str, float | str] | None = None,
     ) -> None:
         self._ranks, self._model, self._trainable = ranks, model, trainable
         self._optimizer, self._scheduler, self._export = optimizer, scheduler, export
@@ -64,6 +66,8 @@ class RunKeeper:
         self._log: RunLog | None = None
         self._score_log: RoundLines | None = None
         self.scores: dict[str, Any] = {}
+        self.metric: Metric | None = None  # the one in use, which is stored with each state
+        self._metric_settings = None if metric is None else dict(metric)
         if scheduler is not None:
             check_storable("the scheduler", scheduler.state_dict())
         check_storable("the optimizer", optimizer.state_dict()["param_groups"])
@@ -88,6 +92,8 @@ class RunKeeper:
             return
         refuse_moved_buffers(self._model, self._fixed["buffers"])
         state = capture(self._trainable, self._optimizer, self._scheduler, self._ranks) | {"fixed": self._fixed}
+        if self._metric_settings is not None:
+            state["metric"] = self._metric_settings, None if self.metric is None else self.metric.state()
         self._ranks.run_on_first(lambda: self._open.save(round, state))
         self.saved = round
 
@@ -146,6 +152,14 @@ class RunKeeper:
                     f"the {differ[0]} tensors of the model, which training leaves alone, are not those that it began "
                     "with; build the model from the same weights as before"
                 )
+            settings, metric = state.get("metric", (None, None))  # version 0.1.0 had none
+            if settings != self._metric_settings:
+                raise InvalidInput(
+                    f"training began with {_described(settings)}, now it has {_described(self._metric_settings)}; "
+                    "resume it as it began",
+                    setting="metric",
+                )
+            self.metric = None if metric is None else Metric.from_state(metric)
             restore(state, self._trainable, self._optimizer, self._scheduler, self._ranks)
             reached = self.saved = state["round"]
             if self._ranks.run_on_first(lambda: self._open.is_pending(reached)):
@@ -162,3 +176,9 @@ class RunKeeper:
             return {}
         self._score_log = RoundLines(path, resumed_after=reached, durable=True)
         return next(reversed(RoundLines.read(path)), {})
+
+
+def _described(settings: Mapping[str, float | str] | None) -> str:
+    if settings is None:
+        return "no metric"
+    return f"a metric with {', '.join(f'{name}={value}' for name, value in settings.items())}"

@@ -4,14 +4,14 @@ Settings that a run keeps to its end (:class:`Recipe`) are separate from those t
 (:class:`Runtime`). The guarantee holds for all of them.
 """
 
-from typing import Any, Literal, Self, final
+from typing import Annotated, Any, Literal, Self, final
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hush.errors import Setting
 from hush.settings import YES_OR_NO, Count, Positive, Real, Settings, Text, Texts, Whole, wrong
 
-__all__ = ["Learning", "Lora", "Part", "PublicPart", "Recipe", "Runtime", "Task"]
+__all__ = ["Learning", "Lora", "MetricSettings", "Part", "PublicPart", "Recipe", "Runtime", "Task"]
 
 Task = Literal["causal", "masked"]
 Part = Literal["slot", "difference"]
@@ -38,12 +38,37 @@ class PublicPart(Settings):
     batch: Count = Field(description="the number of examples without secrets per round, a whole number of at least 1")
 
 
+@final
+class MetricSettings(Settings):
+    """A metric measured from public gradients, in which gradients are clipped and receive noise.
+
+    With v the mean square of a coordinate over public examples, scales are v^exponent. floor: v counts at least this
+    share of its parameter's mean. precondition: the update is divided by v to this power. count: public examples in a
+    measurement, which is repeated before every so many rounds. corpus: by default what is public of the data.
+    """
+
+    exponent: Real = Field(default=-0.25, ge=-0.5, le=0.0, description="a number from -0.5 to 0, such as -0.25")
+    floor: Real = Field(default=0.1, gt=0.0, le=1.0, description="a share above 0 and up to 1, such as 0.1")
+    precondition: Real = Field(default=0.0, ge=0.0, le=1.0, description="a number from 0 to 1, such as 0.5")
+    count: Count = Field(default=256, description="the number of public examples, a whole number of at least 1")
+    every: Count = Field(default=100, description="a number of rounds, a whole number of at least 1")
+    corpus: Text | None = Field(
+        default=None, description="the path of texts that are public, or the name of a data set"
+    )
+
+
+def _metric_in_words(value: object) -> object:
+    """A config may say `public` for the metric with its default settings, and `none`."""
+    return {"public": {}, "none": None}.get(value, value) if isinstance(value, str) else value
+
+
 class Learning(Settings):
     """How the model learns.
 
     learning_rate: by default 5e-4 for AdamW, 1e-3 with adapters, and 0.1 for SGD. public: by default none, but with
     slots all examples that have a public part. part: what is learnt privately from an example with slots, the loss at
-    the tokens of its slots or the difference of its loss and that of its skeleton.
+    the tokens of its slots or the difference of its loss and that of its skeleton. metric: by default none, the
+    ordinary norm.
     """
 
     task: Task | None = None
@@ -63,6 +88,10 @@ class Learning(Settings):
     )
     bf16: bool = Field(default=False, description=YES_OR_NO)
     public: PublicPart | None = Field(default=None, description="a mapping with weight and batch")
+    metric: Annotated[MetricSettings | None, BeforeValidator(_metric_in_words)] = Field(
+        default=None,
+        description="public, none, or a mapping with exponent, floor, precondition, count, every or corpus",
+    )
     part: Part = "slot"
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models import LENGTH, PADDING, tiny
@@ -16,6 +17,7 @@ from hush.keys import DataKey
 from hush.train.hf.arguments import checked_settings
 from hush.train.language_models import CausalCollator, default_loss
 from hush.train.private_training import PrivateTraining
+from hush.train.public.metric import PublicMetric
 from hush.train.run_folder import RunLog
 
 
@@ -56,6 +58,23 @@ def test_micro_batches_and_buckets_change_only_rounding(plan: hush.Plan, tmp_pat
     once.train()
     cut.train()
     torch.testing.assert_close(weights(once.model), weights(cut.model), rtol=1e-3, atol=1e-5)
+
+
+def test_a_metric_changes_what_is_trained_and_nothing_else(plan: hush.Plan, tmp_path: Path) -> None:
+    data, collate = texts(), CausalCollator(length=LENGTH, padding=PADDING)
+
+    def trained(name: str, metric: PublicMetric | None) -> dict[str, torch.Tensor]:
+        trainer = trainer_for(plan, tmp_path / name, metric=metric)
+        trainer.train()
+        return weights(trainer.model)
+
+    def batch_of(examples: np.ndarray) -> Any:
+        return collate([data[int(number)] for number in examples], examples=examples, round=0)
+
+    plain = trained("plain", None)
+    assert_same(plain, trained("ones", PublicMetric.of_plan(plan, batch_of, count=6, exponent=0.0)))
+    scaled = trained("scaled", PublicMetric.of_plan(plan, batch_of, count=6))
+    assert any(not torch.allclose(value, scaled[name], rtol=1e-3) for name, value in plain.items())
 
 
 def test_callbacks_fire_once_a_round_and_around_saves_and_evaluations(plan: hush.Plan, tmp_path: Path) -> None:

@@ -34,16 +34,8 @@ from hush.train.clipping.dry_run import (
 )
 from hush.train.clipping.failures import described
 from hush.train.clipping.lm_head import Head, find_head
-from hush.train.clipping.norms import (
-    UNIT,
-    DenseGrads,
-    Kernels,
-    PerExampleGrads,
-    add_clipped_sum_,
-    full_precision,
-    merged,
-    squared_norms,
-)
+from hush.train.clipping.metric import Metric
+from hush.train.clipping.norms import Kernels, PerExampleGrads, full_precision, merged
 from hush.train.clipping.routes import (
     BatchShape,
     ClippingPlan,
@@ -56,17 +48,13 @@ from hush.train.clipping.routes import (
     plan_one_by_one,
 )
 from hush.train.clipping.sites import attached, find_sites
+from hush.train.clipping.sums import MARGIN, ClippedSquares, ClippedSums, Totals
 from hush.train.distributed import Ranks, is_sharded
 from hush.train.language_models import Loss, logits_and_labels
 from hush.train.side_effect_free import without_side_effects
 
 __all__ = ["MARGIN", "Clipped", "Clipper", "ClippingPlan", "LayerRoute"]
 
-
-# Gradients are clipped to C (1 - MARGIN): half of it covers the rounding of norms, half that of the sum (E33). An
-# example whose norm may be off by more (its `spread` says so) is scaled down further.
-MARGIN = 2.0**-10
-FLOAT64_DEVICES = ("cpu", "cuda")  # on which a round's sum is float64; elsewhere it is float32
 
 MAX_COMPILED_VARIANTS = 512  # of one function, in a process: a few for each length of text, in all its trainings
 MIN_CLIP_NORM = 1e-9  # squares of a smaller C would underflow in float32
@@ -87,8 +75,10 @@ class Clipper:
 
     loss(model, batch) gives one loss per example, each from its own example alone. Every tensor of a batch has the
     examples along its first dimension. autocast is the type to compute in (such as torch.bfloat16); norms are float32
-    and sums float64 in any case. compile may name a backend of torch.compile. ``print(clipper.plan_for(batch))`` shows
-    by which route the gradients of each layer are taken, and why.
+    and sums float64 in any case. compile may name a backend of torch.compile. In a metric, gradients are scaled before
+    they are clipped, and the sums are of scaled gradients. squares: accumulate the squares of clipped gradients, of
+    public examples alone. ``print(clipper.plan_for(batch))`` shows by which route the gradients of each layer are
+    taken, and why.
     """
 
     def __init__(
@@ -99,6 +89,8 @@ class Clipper:
         clip_norm: float,
         compile: bool | str = False,
         autocast: torch.dtype | None = None,
+        metric: Metric | None = None,
+        squares: bool = False,
     ) -> None:
         if not MIN_CLIP_NORM <= clip_norm < float("inf"):
             raise InvalidInput(
@@ -113,7 +105,6 @@ class Clipper:
         backend = compile if isinstance(compile, str) else "inductor" if compile else None
         self._use_head(find_head(model, loss, backend=backend))
         self._sharded = is_sharded(model)
-        self._totals: dict[str, Tensor] = {}
         self._warned = False
         self._compiled, self._kernels = None, Kernels()
         if backend is not None:
@@ -125,6 +116,10 @@ class Clipper:
             options: dict[str, Any] = {"dynamic": False, "fullgraph": True, "backend": backend}
             self._compiled = CompiledForward(self._forward, options)
             self._kernels = Kernels.compiled(options)
+        kind = ClippedSquares if squares else ClippedSums
+        self._totals: Totals = kind(self._parameters, clip_norm=clip_norm, kernels=self._kernels)
+        if metric is not None:
+            self.use_metric(metric)
 
     @property
     def clip_norm(self) -> float:
@@ -152,9 +147,16 @@ class Clipper:
 
         exact: as they were accumulated, in float64, for the noise to be added before they are rounded.
         """
-        totals, self._totals = self._totals, {}
-        totals = totals or {name: self._zeros(name) for name in self._parameters}
+        totals = self._totals.take()
         return totals if exact else {name: total.float() for name, total in totals.items()}
+
+    def use_metric(self, metric: Metric | None) -> None:
+        """Clip in this metric (None: the ordinary norm) from the next sum on, which is then a sum in this metric."""
+        if not isinstance(self._totals, ClippedSums):
+            raise InvalidInput(
+                "squares are of gradients clipped in the ordinary norm; pass no metric", setting="metric"
+            )
+        self._totals.use(metric)
 
     def plan_for(self, batch: Mapping[str, Tensor]) -> ClippingPlan:
         """The plan for batches of this shape; made by a dry run, and kept, if this is the first one.
@@ -176,8 +178,6 @@ class Clipper:
         batch = {name: value.to(self._device, non_blocking=True) for name, value in batch.items()}
         real = real.to(self._device, non_blocking=True)
         plan, is_new = self._plan_for(batch)
-        if not self._totals:
-            self._totals = {name: self._zeros(name) for name in self._parameters}
         problem = ""
         for _ in range(3):
             if plan.one_by_one is not None:
@@ -196,7 +196,8 @@ class Clipper:
                 "that follow a state of the model, cannot be clipped: make every pass over a batch call the same layers"
             )
         with torch.no_grad(), full_precision():
-            norms = self._add_clipped(grads, losses, real)
+            alone = len(real) == 1 or self._sharded  # with shards, that NaN spreads to no other example is assumed
+            norms = self._totals.add(grads, losses, real, alone=alone)
         if norms is None:  # a value that is not finite may have spread to others in this pass (0 times inf)
             return self._one_by_one(batch, real)
         return Clipped(losses.float(), norms)
@@ -267,32 +268,6 @@ class Clipper:
         found = torch.autograd.grad(losses, list(taps.values()), weight, allow_unused=True, retain_graph=retain_graph)
         return dict(zip(taps, found, strict=True))
 
-    def _add_clipped(self, grads: GradsByParameter, losses: Tensor, real: Tensor) -> Tensor | None:
-        """Add each example's gradient, scaled to norm at most C, to the sums; returns the norms before clipping.
-
-        The norm of an example whose loss is not finite is not finite either, and it adds nothing. None, and nothing is
-        added, if one of several examples is of that kind, so that each should have a pass of its own.
-        """
-        dense = {name: parts[0] for name, parts in grads.items() if isinstance(parts[0], Tensor)}
-        in_factors = {name: parts for name, parts in grads.items() if name not in dense}
-        dense_grads = DenseGrads(list(dense.values()))
-        nothing = torch.zeros(len(real), device=real.device)
-        squares = [dense_grads.squared_norms() if dense else (nothing, nothing)]
-        squares += [squared_norms(parts, self._kernels) for parts in in_factors.values()]
-        square, spread = (torch.stack(terms).sum(0) for terms in zip(*squares, strict=True))
-        spread = spread + len(squares) * UNIT * square  # of that sum itself
-        square = torch.where(losses.isfinite(), square, torch.nan)
-        norm, largest = square.sqrt(), (square + spread).sqrt()
-        limit = torch.minimum(self._clip_norm * (1 - MARGIN) / norm, self._clip_norm * (1 - MARGIN / 2) / largest)
-        if len(real) > 1 and not self._sharded and bool((real & ~largest.isfinite()).any()):
-            return None  # with shards, that such an example spreads to no other is assumed
-        scale = torch.where(real & largest.isfinite(), limit.clamp_max(1.0), 0.0)  # a norm of 0 gives a scale of 1
-        totals = [self._totals[name] for name in dense]
-        dense_grads.add_clipped_sums_(totals, scale, several=self._kernels.add_several_)
-        for name, parts in in_factors.items():
-            add_clipped_sum_(self._totals[name], parts, scale, self._kernels)
-        return norm
-
     def _one_by_one(self, batch: Mapping[str, Tensor], real: Tensor) -> Clipped:
         """Each example in a pass of its own: every gradient of its backward pass is its own."""
         totals = torch.zeros(2, len(real), device=real.device)
@@ -311,7 +286,7 @@ class Clipper:
                 }
             with torch.no_grad(), full_precision():
                 totals[0, row] = loss.detach().float()[0]
-                norms = self._add_clipped(grads, loss.detach(), alone)
+                norms = self._totals.add(grads, loss.detach(), alone, alone=True)
                 totals[1, row] = torch.nan if norms is None else norms[0]
         return Clipped(totals[0], totals[1])
 
@@ -499,11 +474,6 @@ class Clipper:
         if self._head is not None:
             stack.enter_context(self._head.bypassed())
         return stack
-
-    def _zeros(self, name: str) -> Tensor:
-        parameter = self._parameters[name]
-        dtype = torch.float64 if parameter.device.type in FLOAT64_DEVICES else torch.float32
-        return torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
 
     @property
     def _device(self) -> torch.device:

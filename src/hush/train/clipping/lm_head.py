@@ -8,7 +8,7 @@ it when needed. The model runs with its head bypassed, so that its "logits" are 
 Shapes: B examples, L labelled positions (padded), D hidden, V words.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hush.errors import InvalidInput
-from hush.train.clipping.norms import Factors, PerExampleGrads
+from hush.train.clipping.norms import Factors, PerExampleGrads, times
 from hush.train.distributed import full_tensors
 from hush.train.language_models import IGNORED, Loss, causal_lm_loss, masked_lm_loss
 
@@ -35,17 +35,31 @@ WORD_MULTIPLE = {"cuda": 8}  # words are padded to it: products over 30,522 or 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadFactors:
-    """Factors of the gradients of the head's weight, chunk by chunk; the logits' gradient may have zeros appended."""
+    """Factors of the gradients of the head's weight, chunk by chunk; the logits' gradient may have zeros appended.
+
+    kept: gradients at the logits by the first example of their chunk, or none, and `derive` gives them.
+    """
 
     x: Tensor  # B × L × D
-    logits_gradient: Callable[[slice], Tensor]
+    kept: Mapping[int, Tensor]
+    derive: Callable[[slice], Tensor]
     chunk: int
 
     def pieces(self) -> Iterator[tuple[slice, Factors]]:
         """(examples, factors of their gradients), chunk by chunk."""
         for start in range(0, len(self.x), self.chunk):
             part = slice(start, start + self.chunk)
-            yield part, Factors(self.logits_gradient(part), self.x[part], y_is_finite=True)  # see _derive
+            gradient = self.kept[start] if self.kept else self.derive(part)
+            yield part, Factors(gradient, self.x[part], y_is_finite=True)  # see _derive
+
+    def scaled_(self, rows: Tensor, columns: Tensor) -> "HeadFactors":
+        """The factors of the scaled gradients. They take the place of these, which must not be used any more: what is
+        kept is the largest tensor of a pass, and is scaled in place."""
+        words = self.kept[0].shape[-1] if self.kept else self.derive(slice(0, 1)).shape[-1]
+        rows = functional.pad(rows, (0, words - len(rows)), value=1.0)
+        for gradient in self.kept.values():
+            gradient.mul_(rows)
+        return HeadFactors(times(self.x, columns), self.kept, lambda part: self.derive(part).mul_(rows), self.chunk)
 
 
 @dataclass(eq=False)
@@ -145,12 +159,10 @@ class Head:
             if keeps:
                 stored[start] = gradient
 
-        def logits_gradient(part: slice) -> Tensor:
-            if keeps:
-                return stored[part.start]
+        def derived(part: slice) -> Tensor:
             return derive(functional.linear(x[part], weight, bias), labels[part], share[part], total[part], self.cap)
 
-        of_weight = HeadFactors(x, logits_gradient, chunk) if gradients is None else gradients
+        of_weight = HeadFactors(x, stored, derived, chunk) if gradients is None else gradients
         return loss, back, of_weight, bias_gradient
 
 

@@ -41,10 +41,13 @@ __all__ = [
     "add_several_",
     "depth",
     "full_precision",
+    "kept",
     "merged",
     "scaled",
+    "sliced",
     "squared_norms",
     "staged_sum",
+    "times",
 ]
 
 
@@ -60,12 +63,21 @@ PARAMETERS_PER_KERNEL = 4  # large ones that one kernel adds: more would save ca
 
 @final
 class DenseGrads:
-    """Dense per-example gradients of several parameters, B × shape each, for the same examples."""
+    """Dense per-example gradients of several parameters, B × shape each, for the same examples.
 
-    def __init__(self, gradients: Sequence[Tensor]) -> None:
-        self._gradients = gradients
+    With scales, those of the scaled gradients: for the numbers of some parameters they give the scales of all their
+    coordinates as one vector. What is passed in stays as it is.
+    """
+
+    def __init__(self, gradients: Sequence[Tensor], *, scales: Callable[[Sequence[int]], Tensor] | None = None) -> None:
         small, self._large = _by_size(gradients)
         self._joined = [(group, torch.cat([_flat(gradients[k]) for k in group], 1)) for group in small]
+        if scales is not None:
+            for group, joined in self._joined:
+                joined.mul_(scales(group))
+            scaled_ = {k: times(gradients[k], scales([k]).view(gradients[k].shape[1:])) for k in self._large}
+            gradients = [scaled_.get(k, gradient) for k, gradient in enumerate(gradients)]
+        self._gradients = gradients  # the small ones unscaled: their joined copies are used
 
     def squared_norms(self) -> tuple[Tensor, Tensor]:
         """(squared norm, spread) of each example's gradient over all these parameters."""
@@ -124,6 +136,11 @@ def scaled(x: Tensor, scale_B: Tensor) -> Tensor:
     """scale × x for each example, in float32; exactly 0 where the scale is, even for values that are not finite."""
     scale = scale_B.view(-1, *[1] * (x.dim() - 1))
     return torch.where(scale > 0, x.float() * scale, 0.0)
+
+
+def times(x: Tensor, scale: Tensor) -> Tensor:
+    """The product in the type of x, computed in float32 and rounded once."""
+    return torch.mul(x, scale, out=torch.empty_like(x, memory_format=torch.contiguous_format))
 
 
 def staged_sum(x: Tensor) -> Tensor:
@@ -212,6 +229,10 @@ class Chunked(Protocol):
         """(examples, factors of their gradients), chunk by chunk."""
         ...
 
+    def scaled_(self, rows: Tensor, columns: Tensor) -> "Chunked":
+        """The factors of these gradients scaled by rows ⊗ columns; they take the place of these, which are used up."""
+        ...
+
 
 PerExampleGrads = Tensor | Factors | Rows | Chunked  # a tensor holds dense gradients, B × the parameter's shape
 
@@ -245,7 +266,7 @@ def squared_norms(parts: Sequence[PerExampleGrads], kernels: "Kernels | None" = 
         return DenseGrads([first]).squared_norms()
     if not isinstance(first, Factors | Rows):
         chunks = [
-            squared_norms([piece, *(_sliced(other, examples) for other in parts[1:])], kernels)
+            squared_norms([piece, *(sliced(other, examples) for other in parts[1:])], kernels)
             for examples, piece in first.pieces()
         ]
         squares, spreads = zip(*chunks, strict=True)
@@ -346,7 +367,7 @@ class Kernels:
         return cls(*(torch.compile(getattr(eager, name), **options) for name in cls.__slots__))
 
 
-def _sliced(part: PerExampleGrads, examples: slice) -> PerExampleGrads:
+def sliced(part: PerExampleGrads, examples: slice) -> PerExampleGrads:
     if isinstance(part, Factors):
         return replace(part, y=part.y[examples], x=part.x[examples])
     if isinstance(part, Rows):

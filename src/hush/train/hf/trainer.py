@@ -56,6 +56,7 @@ from hush.train.hf.collation import Collate, collated_alone, padded_together, pa
 from hush.train.hf.releases import Releases, Scoring, owner_folder
 from hush.train.language_models import CausalCollator, Collator, DifferenceLoss, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
+from hush.train.public.metric import PublicMetric
 from hush.train.public.stream import PublicStream
 from hush.train.round import LiveNumbers, MicroBatch, TrainingRound
 from hush.train.run_keeper import rounded_score
@@ -140,7 +141,7 @@ class HushTrainer(Trainer):
     For a plan with slots pass spans, where its slots are in the texts, with train_dataset as texts, processing_class as
     their tokenizer and one of hush's collators, whose length texts are cut to; or pass as train_dataset what
     ``tokenise_slots`` returns. ``part`` says what is learnt privately of an example with slots. The public stream over
-    skeletons and examples without a secret is then on; public replaces it.
+    skeletons and examples without a secret is then on; public replaces it. metric: see PrivateTraining.
 
     key, or the path of its file, is the owner's data key: with it the texts in the ``column`` of train_dataset are
     compared with the plan, row by row, as ``hush train`` does. Keep that column when tokenising; TokenizedTexts come
@@ -178,6 +179,7 @@ class HushTrainer(Trainer):
         spans: Spans | None = None,
         part: Part = "slot",
         public: PublicStream | None = None,
+        metric: PublicMetric | None = None,
         folder: str | Path | None = None,
         key: DataKey | str | os.PathLike[str] | None = None,
         column: str = "text",
@@ -212,7 +214,7 @@ class HushTrainer(Trainer):
         self.eval_is_public = eval_is_public
         self.certificate: Certificate | None = None
         self.private: PrivateTraining | None = None
-        self._settings, self._public, self._insecure_seed = settings, public, insecure_seed
+        self._settings, self._public, self._metric, self._insecure_seed = settings, public, metric, insecure_seed
         self._loss = default_loss(model) if loss is None else loss
         if isinstance(train_dataset, SlotTexts):
             self._loss = DifferenceLoss(self._loss) if train_dataset.part == "difference" else self._loss
@@ -293,6 +295,7 @@ class HushTrainer(Trainer):
             compile=self._settings.compile,
             autocast=self._settings.autocast,
             public=self._public,
+            metric=self._metric,
             export=self._export,
             data_fingerprint=self._data_fingerprint,
             marks=unchecked_marks(self.plan, fingerprint=self._data_fingerprint),
