@@ -123,6 +123,23 @@ def train(
             rich_help_panel=LEARNING_PANEL,
         ),
     ] = None,
+    trainable: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Train a part of the model: norms, biases, head-bias, or a pattern of parameter names. Can be "
+            "repeated [default: all of it].",
+            metavar="<str>",
+            rich_help_panel=LEARNING_PANEL,
+        ),
+    ] = None,
+    average: Annotated[
+        float | None,
+        typer.Option(
+            help="Release the mean of the models after this last share of the rounds, up to 1 [default: the last one].",
+            max=1.0,
+            rich_help_panel=LEARNING_PANEL,
+        ),
+    ] = None,
     lora: Annotated[bool, flag("--lora", "Freeze the model and train adapters.", panel=LORA_PANEL)] = False,
     lora_rank: Annotated[int, typer.Option(help="Rank of the adapters.", min=1, rich_help_panel=LORA_PANEL)] = 8,
     lora_alpha: Annotated[float, typer.Option(help="LoRA alpha: scale times rank.", rich_help_panel=LORA_PANEL)] = 16.0,
@@ -245,7 +262,7 @@ def train(
         spans = None if scan is None else spans_in(scan)
 
         console = terminal(silent=not first)
-        show_start(loaded, corpus, model, output, console, lora=lora)
+        show_start(loaded, corpus, recipe, output, console)
         quiet_libraries(silent=not first)
         with missing_library_explained("training"):
             from hush.train.fit import Stopped, fit

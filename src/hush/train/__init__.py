@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hush.train.public.stream import PublicStream
     from hush.train.slots.batches import Batches, SkeletonBatches
     from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
+    from hush.train.trainable import train_only
 
 __all__ = [
     "Batches",
@@ -45,6 +46,7 @@ __all__ = [
     "masked_lm_loss",
     "tokenise",
     "tokenise_slots",
+    "train_only",
 ]
 
 
@@ -56,7 +58,7 @@ _HOME = {
     "HushTrainer": "hf.trainer",
     "MaskedCollator": "language_models",
     "PrivateTraining": "private_training",
-    "PublicStream": "public_stream",
+    "PublicStream": "public.stream",
     "SkeletonBatches": "slots.batches",
     "SlotTexts": "slots.texts",
     "TokenizedTexts": "language_models",
@@ -67,6 +69,7 @@ _HOME = {
     "masked_lm_loss": "language_models",
     "tokenise": "language_models",
     "tokenise_slots": "slots.texts",
+    "train_only": "trainable",
 }
 
 

@@ -41,6 +41,7 @@ from hush.train.run_folder import EVALUATIONS, RoundLines, RunLog
 from hush.train.settings import Recipe, Runtime, Task
 from hush.train.slots.batches import Batches, SkeletonBatches
 from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
+from hush.train.trainable import train_only
 
 __all__ = [
     "Fitted",
@@ -171,6 +172,8 @@ def check_fits(recipe: Recipe) -> None:
     pretrained = unloaded(recipe.model, task=recipe.task, max_length=recipe.max_length)
     if recipe.lora is not None:
         pretrained.with_lora(recipe.lora)
+    if recipe.trainable is not None:
+        train_only(pretrained.model, recipe.trainable)
 
 
 def check_alike(ranks: Ranks, plan: Plan, tokens: TokenizedTexts | SlotTexts, *, settings: Any) -> None:
@@ -332,6 +335,8 @@ def fit(
     refuse_unlabelled(tokens)
     if ranks.world > 1:
         check_alike(ranks, plan, tokens, settings=(recipe, runtime.shard, insecure_seed))
+    if recipe.trainable is not None:
+        train_only(pretrained.model, recipe.trainable)
     if runtime.shard:
         ranks.broadcast_model_(pretrained.model)  # each process keeps a part of its copy, so the copies must agree
         pretrained.shard(device)
@@ -354,6 +359,7 @@ def fit(
         compile=runtime.compile,
         autocast=torch.bfloat16 if recipe.bf16 else None,
         public=_public_stream(recipe, plan, stream, micro_batch=runtime.micro_batch),
+        average=recipe.average,
         export=pretrained.export,
         save_every=runtime.save_every,
         data_fingerprint=None if plan.data_fingerprint is None else fingerprint,

@@ -43,7 +43,9 @@ class Learning(Settings):
 
     learning_rate: by default 5e-4 for AdamW, 1e-3 with adapters, and 0.1 for SGD. public: by default none, but with
     slots all examples that have a public part. part: what is learnt privately from an example with slots, the loss at
-    the tokens of its slots or the difference of its loss and that of its skeleton.
+    the tokens of its slots or the difference of its loss and that of its skeleton. trainable: what the private rounds
+    train, by default everything; the rest stays as it is (:mod:`hush.train.trainable`). average: of the last rounds,
+    the share over whose models the released one is the mean; by default the last model is released.
     """
 
     task: Task | None = None
@@ -64,6 +66,19 @@ class Learning(Settings):
     bf16: bool = Field(default=False, description=YES_OR_NO)
     public: PublicPart | None = Field(default=None, description="a mapping with weight and batch")
     part: Part = "slot"
+    trainable: Texts | None = Field(
+        default=None,
+        description="a list of norms, biases, head-bias or patterns of parameter names, such as [norms, biases]",
+    )
+    average: Positive | None = Field(
+        default=None, le=1.0, description="a share of the rounds, above 0 and up to 1, such as 0.3"
+    )
+
+    @model_validator(mode="after")
+    def _not_adapters_and_parts(self) -> Self:
+        if self.lora is not None and self.trainable is not None:
+            raise wrong("adapters are what is trained; drop ", Setting("trainable"), " or ", Setting("lora"))
+        return self
 
 
 @final
