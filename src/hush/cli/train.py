@@ -44,6 +44,14 @@ class PartChoice(StrEnum):
     difference = "difference"
 
 
+class DownChoice(StrEnum):
+    """What becomes of the down-projections of adapters."""
+
+    trained = "trained"
+    random = "random"
+    public = "public"
+
+
 class OptimizerChoice(StrEnum):
     """What turns a noisy gradient into a step."""
 
@@ -152,6 +160,13 @@ def train(
             rich_help_panel=LORA_PANEL,
         ),
     ] = None,
+    lora_down: Annotated[
+        DownChoice,
+        typer.Option(
+            help="Train the down-projections, or freeze them: at random, or along directions of public gradients.",
+            rich_help_panel=LORA_PANEL,
+        ),
+    ] = DownChoice.trained,
     public_weight: Annotated[
         float | None,
         typer.Option(
@@ -243,7 +258,8 @@ def train(
 
     if not lora and lora_target:
         raise InvalidInput("--lora-target needs --lora; add --lora, or drop --lora-target")
-    adapters = {"rank": lora_rank, "alpha": lora_alpha, "dropout": lora_dropout, "targets": lora_target or None}
+    adapters = {"rank": lora_rank, "alpha": lora_alpha, "dropout": lora_dropout, "down": lora_down.value}
+    adapters["targets"] = lora_target or None
     stream = {"weight": public_weight, "batch": public_batch}
     public = {name: value for name, value in stream.items() if value is not None}
     recipe = settings_from(Recipe, options, lora=adapters if lora else None, public=public or None)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hush.arrays import Progress
@@ -34,6 +34,7 @@ from hush.train.evaluation import LOSS, Evaluation
 from hush.train.language_models import DifferenceLoss, TokenizedTexts
 from hush.train.pretrained import Pretrained, choose_device, load_pretrained, unloaded
 from hush.train.private_training import PrivateTraining
+from hush.train.public.down_projections import begun_with, down_projections, store_down_projections
 from hush.train.public.stream import PublicStream, default_batch
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
 from hush.train.round import LiveNumbers
@@ -335,16 +336,20 @@ def fit(
     refuse_unlabelled(tokens)
     if ranks.world > 1:
         check_alike(ranks, plan, tokens, settings=(recipe, runtime.shard, insecure_seed))
-    if recipe.trainable is not None:
-        train_only(pretrained.model, recipe.trainable)
-    if runtime.shard:
-        ranks.broadcast_model_(pretrained.model)  # each process keeps a part of its copy, so the copies must agree
-        pretrained.shard(device)
     collator = pretrained.collator(pretrained.max_length)
     batches = Batches(tokens, collator, device)
     skeletons = tokens.skeletons if isinstance(tokens, SlotTexts) else None
     shown = batches if skeletons is None else Batches(skeletons, collator, device)
     stream = batches.of if skeletons is None else SkeletonBatches(skeletons, collator, device)
+    frozen: list[Tensor] = []
+    if recipe.trainable is not None:
+        train_only(pretrained.model, recipe.trainable)
+    if recipe.lora is not None and recipe.lora.down != "trained":
+        begun_with(pretrained.model, pretrained.loss, recipe, plan, stream, runtime=runtime, folder=folder, ranks=ranks)
+        frozen = down_projections(pretrained.model)
+    if runtime.shard:
+        ranks.broadcast_model_(pretrained.model)  # each process keeps a part of its copy, so the copies must agree
+        pretrained.shard(device)
     trainable = [parameter for parameter in pretrained.model.parameters() if parameter.requires_grad]
     optimizer = make_optimizer(recipe, trainable)
     training = PrivateTraining(
@@ -367,6 +372,8 @@ def fit(
     )
     try:
         ranks.run_on_first(lambda: store_recipe(folder, recipe))
+        if frozen:
+            ranks.run_on_first(lambda: store_down_projections(frozen, folder))
         cut = tokens.cut if isinstance(tokens, SlotTexts) else int((tokens.lengths == pretrained.max_length).sum())
         ranks.run_on_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
         resumed_after = training.round

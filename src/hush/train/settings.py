@@ -20,12 +20,17 @@ MAX_LEARNING_RATE = 1e3  # above it, every optimizer overflows
 
 @final
 class Lora(Settings):
-    """Low-rank adapters in place of full fine-tuning. targets: names of modules; by default chosen by PEFT."""
+    """Low-rank adapters in place of full fine-tuning.
+
+    targets: names of modules; by default chosen by PEFT. down: the down-projections start at random and are trained;
+    or they are frozen, at random or along the leading directions of public gradients.
+    """
 
     rank: Count = Field(default=8, description="a whole number of at least 1, such as 8")
     alpha: Positive = Field(default=16.0, description="a number above 0, such as 16")
     dropout: Real = Field(default=0.0, ge=0.0, lt=1.0, description="a number from 0 to less than 1")
     targets: Texts | None = Field(default=None, description="a list of names of modules, such as [q_proj, v_proj]")
+    down: Literal["trained", "random", "public"] = "trained"
 
 
 @final
