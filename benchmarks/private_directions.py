@@ -10,7 +10,7 @@ adapters whose down-projection is frozen, at random or along the gradients of pu
 rates to choose from, and are compared where validation texts of the private field are best. From each training come the
 losses of the last model and of the means over the last shares of the rounds, on test texts of the private field
 (secret-like) and of the others (ordinary). --streams: the public stream beside the rounds: none, auto (the noise has at
-most 0.3 of its norm), or a weight.
+most 0.3 of its norm), a weight such as 1, or a weight that falls to 0 over the rounds, 1:linear.
 """
 
 import argparse
@@ -53,7 +53,7 @@ from hush.train.trainable import train_only
 
 FULL: dict[str, Any] = {
     "public": 60_000, "private": 40_000, "held": 2_000, "length": 64, "words": 8192, "width": 128, "layers": 2,
-    "batch": 2048, "rounds": 250, "micro_batch": 1024, "public_steps": 2500, "public_batch": 512,
+    "batch": 2048, "rounds": 250, "micro_batch": 1024, "public_steps": 2000, "public_batch": 512,
 }  # fmt: skip
 SMALL: dict[str, Any] = {
     "public": 6_000, "private": 4_000, "held": 500, "length": 24, "words": 2048, "width": 64, "layers": 2,
@@ -63,7 +63,7 @@ FIELD = "cs."  # the first category of a private abstract begins so
 PAD, MASK, UNKNOWN = 0, 1, 2
 PRIOR, CEILING, CLIP_NORM = 1e-10, 1e-3, 1.0
 SHARES = (0.1, 0.3, 0.5)
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 RANK = 8
 DIRECTION_EXAMPLES = 512
 ARMS: dict[str, dict[str, Any]] = {
@@ -249,11 +249,11 @@ class Bench:
         falls = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda t: 1 - t / rounds if schedule == "linear" else min(1.0, (t + 1) / 10)
         )
-        public = None
+        public, (weight, _, falling) = None, stream.partition(":")
         if stream != "none":
             public = PublicStream(
                 self.plan, lambda chosen: batches.of(chosen, self.size["length"]), batch_size=self.size["public_batch"],
-                weight=None if stream == "auto" else float(stream), seed=10 + seed,
+                weight=None if stream == "auto" else float(weight), seed=10 + seed,
             )  # fmt: skip
         private = PrivateTraining(
             model, optimizer, self.plan, scheduler=falls, loss=loss_of(self.size), micro_batch=self.size["micro_batch"],
@@ -262,6 +262,8 @@ class Bench:
         means = {share: IterateAverage(model, trainable, share=share, rounds=rounds) for share in SHARES}
         for current in private.rounds():
             batches.round = current.index
+            if public is not None and falling:
+                public.weight = float(weight) * (1 - current.index / rounds)
             for micro in current.micro_batches():
                 private.accumulate(batches.of(micro.examples, self.size["length"]), micro.real)
             private.step()
@@ -317,10 +319,10 @@ def best(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def show(rows: list[dict[str, Any]], before: dict[str, float]) -> None:
     """The table."""
     print(f"before: secret-like {before['secret']:.4f}, ordinary {before['ordinary']:.4f}")
-    print(f"{'stream':8}{'arm':13}{'release':10}{'trained':>10}{'rate':>8} {'schedule':9}{'secret-like':>12}"
+    print(f"{'stream':10}{'arm':13}{'release':10}{'trained':>10}{'rate':>8} {'schedule':9}{'secret-like':>12}"
           f"{'ordinary':>10}{'spread':>8}")  # fmt: skip
     for row in rows:
-        print(f"{row['stream']:8}{row['arm']:13}{row['release']:10}{row['trained']:>10,}{row['rate']:>8.0e} "
+        print(f"{row['stream']:10}{row['arm']:13}{row['release']:10}{row['trained']:>10,}{row['rate']:>8.0e} "
               f"{row['schedule']:9}{row['secret']:>12.4f}{row['ordinary']:>10.4f}{row['spread']:>8.4f}")  # fmt: skip
 
 
