@@ -10,7 +10,8 @@ adapters whose down-projection is frozen, at random or along the gradients of pu
 rates to choose from, and are compared where validation texts of the private field are best. From each training come the
 losses of the last model and of the means over the last shares of the rounds, on test texts of the private field
 (secret-like) and of the others (ordinary). --streams: the public stream beside the rounds: none, auto (the noise has at
-most 0.3 of its norm), a weight such as 1, or a weight that falls to 0 over the rounds, 1:linear.
+most 0.3 of its norm), a weight such as 1, or a weight that falls to 0 over the rounds, 1:linear. With alone the private
+part is scaled down to nothing: what is better than that was learnt from private texts.
 """
 
 import argparse
@@ -47,7 +48,7 @@ from hush.train.language_models import (
 )
 from hush.train.private_training import PrivateTraining
 from hush.train.public.down_projections import freeze_down_projections
-from hush.train.public.stream import PublicStream
+from hush.train.public.stream import NOISE_SHARE, PublicStream
 from hush.train.slots.batches import Batches
 from hush.train.trainable import train_only
 
@@ -109,7 +110,7 @@ def untrained(size: dict[str, Any], words: int) -> Any:
     return BertForMaskedLM(BertConfig(vocab_size=words, hidden_size=size["width"], **shape, **drop, **more))
 
 
-def prepare(path: Path, size: dict[str, Any], folder: Path, device: torch.device) -> dict[str, Any]:
+def prepare(path: Path, size: dict[str, Any], folder: Path, device: torch.device) -> None:
     """Tokens, and a model trained on public texts: what all trainings share, in a folder."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -129,21 +130,11 @@ def prepare(path: Path, size: dict[str, Any], folder: Path, device: torch.device
         n: [tokens[i] for i in part] for n, part in zip(names, np.split(np.arange(len(tokens)), cuts), strict=True)
     }
     model = untrained(size, tokenizer.get_vocab_size()).to(device)
-    begun = time.perf_counter()
     learn(model, parts["public"], size, device)
-    seconds = time.perf_counter() - begun
     torch.save(
         {"size": size, "parts": {n: [torch.from_numpy(r) for r in p] for n, p in parts.items()}}, folder / "data"
     )
     torch.save(model.cpu(), folder / "model")
-    bench = Bench(folder)
-    start = copy.deepcopy(bench.start).to(device)
-    return {
-        "parameters": sum(p.numel() for p in start.parameters()),
-        "noise_multiplier": bench.plan.training_noise_multiplier,
-        "public_seconds": seconds,
-        "before": bench.scores(start, "test"),
-    }
 
 
 def learn(model: Any, rows: list[np.ndarray], size: dict[str, Any], device: torch.device) -> None:
@@ -253,7 +244,8 @@ class Bench:
         if stream != "none":
             public = PublicStream(
                 self.plan, lambda chosen: batches.of(chosen, self.size["length"]), batch_size=self.size["public_batch"],
-                weight=None if stream == "auto" else float(weight), seed=10 + seed,
+                weight=None if stream in ("auto", "alone") else float(weight), seed=10 + seed,
+                noise_share=1e-9 if stream == "alone" else NOISE_SHARE,
             )  # fmt: skip
         private = PrivateTraining(
             model, optimizer, self.plan, scheduler=falls, loss=loss_of(self.size), micro_batch=self.size["micro_batch"],
@@ -336,6 +328,9 @@ def main() -> None:
     parser.add_argument("--streams", nargs="+", default=["auto"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--sigma", type=float, help="noise multiplier; by default the one that the promise needs")
+    parser.add_argument(
+        "--folder", type=Path, help="keep the prepared data and model here, or take those that are here"
+    )
     parser.add_argument("--parallel", type=int, default=1, help="trainings at a time")
     parser.add_argument("--model", choices=("masked", "causal"), default="masked")
     parser.add_argument("--small", action="store_true", help="a small model and little data, for a CPU")
@@ -348,8 +343,17 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {os.cpu_count()} cores"
     with tempfile.TemporaryDirectory() as temporary:
-        folder, begun = Path(temporary), time.perf_counter()
-        shared = prepare(options.abstracts, size, folder, device)
+        folder, begun = options.folder or Path(temporary), time.perf_counter()
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "model").exists():
+            prepare(options.abstracts, size, folder, device)
+        bench = Bench(folder, options.sigma)
+        shared = {
+            "size": bench.size,
+            "parameters": sum(p.numel() for p in bench.start.parameters()),
+            "noise_multiplier": bench.plan.training_noise_multiplier,
+            "before": bench.scores(bench.start.to(device), "test"),
+        }
         print(f"prepared in {time.perf_counter() - begun:.0f} s: {shared}", flush=True)
         settings = [
             {"arm": arm, "rate": rate, "schedule": schedule, "stream": stream, "seed": seed}
@@ -363,8 +367,6 @@ def main() -> None:
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "hardware": f"{hardware}, {platform.machine()}, {options.parallel} at a time",
             "versions": {"hush": hush.__version__, "torch": torch.__version__},
-            "size": size,
-            "sigma": options.sigma,
             **shared,
             "runs": [],
         }

@@ -54,7 +54,7 @@ class Learning(Settings):
     """
 
     task: Task | None = None
-    lora: Lora | None = Field(default=None, description="a mapping with rank, alpha, dropout or targets")
+    lora: Lora | None = Field(default=None, description="a mapping with rank, alpha, dropout, targets or down")
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: Positive | None = Field(
         default=None,
