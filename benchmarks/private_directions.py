@@ -66,7 +66,7 @@ PRIOR, CEILING, CLIP_NORM = 1e-10, 1e-3, 1.0
 SHARES = (0.1, 0.3, 0.5)
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 RANK = 8
-DIRECTION_EXAMPLES = 512
+DIRECTION_EXAMPLES, CAUGHT_TEXTS = 512, 50
 ARMS: dict[str, dict[str, Any]] = {
     "full": {},
     "bitfit": {"trainable": ["norms", "biases"]},
@@ -230,6 +230,21 @@ class Bench:
                 freeze_down_projections(model)
         return model.train()
 
+    def caught(self, arm: str) -> float:
+        """The share of a private text's squared gradient that the down-projections catch; the mean of all layers."""
+        model = self.made(arm, 0).eval()
+        layers = [module for module in model.modules() if hasattr(module, "lora_A")]
+        weights = [layer.base_layer.weight.requires_grad_(True) for layer in layers]
+        rows = [torch.linalg.qr(layer.lora_A["default"].weight.detach().mT).Q for layer in layers]
+        batches = Batches(TokenizedTexts(self.parts["secret_validation"]), collator(self.size), self.device)
+        shares: list[float] = []
+        for text in range(CAUGHT_TEXTS):
+            losses = loss_of(self.size)(model, batches.of(np.array([text]), self.size["length"]))
+            for weight, basis, layer in zip(torch.autograd.grad(losses.sum(), weights), rows, layers, strict=True):
+                gradient = weight.mT if layer.fan_in_fan_out else weight
+                shares.append(float((gradient @ basis).square().sum() / gradient.square().sum().clamp_min(1e-30)))
+        return float(np.mean(shares))
+
     def train(self, *, arm: str, rate: float, schedule: str, stream: str, seed: int) -> dict[str, Any]:
         """One training, and the losses of its last model and of the means."""
         begun = time.perf_counter()
@@ -353,6 +368,7 @@ def main() -> None:
             "parameters": sum(p.numel() for p in bench.start.parameters()),
             "noise_multiplier": bench.plan.training_noise_multiplier,
             "before": bench.scores(bench.start.to(device), "test"),
+            "caught": {arm: bench.caught(arm) for arm in options.arms if "down" in ARMS[arm]},
         }
         print(f"prepared in {time.perf_counter() - begun:.0f} s: {shared}", flush=True)
         settings = [
