@@ -18,6 +18,7 @@ from hush.plan import make_plan
 from hush.run.sections import SmallModel
 from hush.run.stage_train import base_model
 from hush.train import fit, freeze_down_projections
+from hush.train.distributed import Ranks
 from hush.train.language_models import Loss, causal_lm_loss, masked_lm_loss
 from hush.train.private_training import PrivateTraining
 from hush.train.public import down_projections as projections
@@ -78,13 +79,30 @@ def test_rows_are_the_leading_eigenvectors_of_the_second_moment(name: str) -> No
 @pytest.mark.parametrize("name", LANGUAGE)
 @pytest.mark.parametrize("public", [False, True])
 def test_sums_of_the_up_projections_are_exact_and_nothing_else_is_trained(name: str, public: bool) -> None:
-    model = tiny(name, lora=True)
+    model = adapted(name) if public else tiny(name, lora=True)
     before = down_projections(model)
     freeze_down_projections(model, loss_of(name), [batch_of(name, seed=5)] if public else [])
     assert all(torch.equal(*pair) != public for pair in zip(before, down_projections(model), strict=True))
     clipper = check(model, loss_of(name), batch_of(name))
     assert clipper is not None
     assert all("lora_B" in key for key, p in model.named_parameters() if p.requires_grad)
+
+
+def test_adapters_that_have_learnt_keep_their_projections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt = tiny("gpt2", lora=True)
+    with pytest.raises(InvalidInput, match="have learnt something"):
+        freeze_down_projections(learnt, causal_lm_loss, [batch_of("gpt2")])
+    monkeypatch.setattr(projections, "freeze_down_projections", lambda model, *given: assert_nothing(given))
+    before = down_projections(learnt)
+    recipe: Any = Recipe(model="m", lora=Lora(down="public"))
+    options: Any = {"runtime": Runtime(), "folder": tmp_path, "ranks": Ranks.current()}
+    nothing: Any = None
+    projections.begun_with(learnt, causal_lm_loss, recipe, nothing, nothing, **options)
+    assert all(torch.equal(*pair) for pair in zip(before, down_projections(learnt), strict=True))
+
+
+def assert_nothing(given: tuple[Any, ...]) -> None:
+    assert given == ()
 
 
 def test_what_has_no_directions_is_refused() -> None:

@@ -11,7 +11,7 @@ It costs no promise: A is fixed before the first round and depends on public exa
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,11 @@ def freeze_down_projections(
     """
     adapted = _adapted(model)
     if batches:
+        if _have_learnt(adapted):
+            raise InvalidInput(
+                "the adapters have learnt something, which other down-projections would turn into something else; take "
+                "the directions first, or freeze the projections as they are, without batches"
+            )
         if loss is None:
             raise InvalidInput("directions of gradients need a loss; pass one per example, as PrivateTraining takes it")
         if is_sharded(model):
@@ -88,6 +93,7 @@ def begun_with(
 ) -> None:
     """Freeze the down-projections that a run began with; in a new run, those that its recipe asks for.
 
+    Adapters that have learnt from public examples before keep the projections that they learnt there.
     All ranks call it; those of the first one count, and reach the others with the model.
     """
 
@@ -95,7 +101,7 @@ def begun_with(
         path = folder / "owner" / FILE
         if path.is_file():
             _load(model, path)
-        elif recipe.lora is not None and recipe.lora.down == "public":
+        elif recipe.lora is not None and recipe.lora.down == "public" and not _have_learnt(_adapted(model)):
             stream = _stream(plan, collate, runtime)
             autocast = torch.bfloat16 if recipe.bf16 else None
             freeze_down_projections(model, loss, list(stream.batches(0)), autocast=autocast)
@@ -150,6 +156,12 @@ def _adapted(model: nn.Module) -> list[tuple[nn.Module, nn.Linear]]:
     if not found:
         raise InvalidInput("the model has no LoRA adapters; add them with peft.get_peft_model first")
     return found
+
+
+def _have_learnt(adapted: list[tuple[nn.Module, nn.Linear]]) -> bool:
+    """Whether an adapter adds something: its up-projection begins as 0."""
+    ups: Iterator[Any] = (up for module, _ in adapted for up in cast(Any, module).lora_B.values())
+    return any(bool(up.weight.detach().any()) for up in ups)
 
 
 # ---- directions of gradients ----
