@@ -111,13 +111,17 @@ def test_every_setting_of_a_recipe_is_kept_to_the_end(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "model": "n", "task": "causal", "lora": None, "optimizer": "sgd", "learning_rate": 1.0, "schedule": "cosine",
         "warmup": 1, "max_length": 9, "bf16": True, "public": {"weight": 1.0, "batch": 1},
-        "part": "difference", "metric": "public",
+        "part": "difference", "metric": "public", "average": 0.5,
     }  # fmt: skip
     for name, value in changes.items():
-        with pytest.raises(InvalidInput, match="resume it as it began"):
+        with pytest.raises(InvalidInput, match=f"begun with {name}=.*resume it as it began"):
             check_recipe(tmp_path, Recipe(**{"model": "m", "lora": began.lora, name: value}), resume=True)
     stored = json.loads((tmp_path / "owner" / "recipe.json").read_text())
-    assert stored.keys() == changes.keys()
+    assert stored.keys() == changes.keys() | {"trainable"}  # not for one run with adapters
+    (tmp_path / "part" / "owner").mkdir(parents=True)
+    store_recipe(tmp_path / "part", Recipe(model="m", trainable=("norms",)))
+    with pytest.raises(InvalidInput, match="begun with trainable="):
+        check_recipe(tmp_path / "part", Recipe(model="m"), resume=True)
 
 
 def test_a_run_of_version_0_1_0_goes_on_with_its_recipe(tmp_path: Path) -> None:

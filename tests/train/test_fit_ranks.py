@@ -165,13 +165,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return Ran(root=root, outcomes=outcomes)
 
 
-PUBLIC = ["--public-weight", "0.5", "--public-batch", "4"]
+PUBLIC = ["--public-weight", "0.5", "--public-batch", "4", "--average", "0.7"]
 SLOTS_ALONE: list[str] = []  # slots() instead, which needs a folder
-LORA = ["--lora", "--lora-rank", "2", "--bf16", "--gradient-checkpointing"]
+LORA = ["--lora", "--lora-rank", "2", "--lora-down", "random", "--bf16", "--gradient-checkpointing"]
 
 
 def slots(root: Path) -> list[object]:
-    return ["--scan", root / "scan", "--part", "difference"]
+    return ["--scan", root / "scan", "--part", "difference", "--trainable", "norms", "--trainable", "*.wte.weight"]
 
 
 def environment() -> dict[str, str]:

@@ -51,6 +51,14 @@ class MetricChoice(StrEnum):
     public = "public"
 
 
+class DownChoice(StrEnum):
+    """What becomes of the down-projections of adapters."""
+
+    trained = "trained"
+    random = "random"
+    public = "public"
+
+
 class OptimizerChoice(StrEnum):
     """What turns a noisy gradient into a step."""
 
@@ -131,6 +139,23 @@ def train(
             rich_help_panel=LEARNING_PANEL,
         ),
     ] = None,
+    trainable: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Train a part of the model: norms, biases, head-bias, or a pattern of parameter names. Can be "
+            "repeated [default: all of it].",
+            metavar="<str>",
+            rich_help_panel=LEARNING_PANEL,
+        ),
+    ] = None,
+    average: Annotated[
+        float | None,
+        typer.Option(
+            help="Release the mean of the models after this last share of the rounds, up to 1 [default: the last one].",
+            max=1.0,
+            rich_help_panel=LEARNING_PANEL,
+        ),
+    ] = None,
     lora: Annotated[bool, flag("--lora", "Freeze the model and train adapters.", panel=LORA_PANEL)] = False,
     lora_rank: Annotated[int, typer.Option(help="Rank of the adapters.", min=1, rich_help_panel=LORA_PANEL)] = 8,
     lora_alpha: Annotated[float, typer.Option(help="LoRA alpha: scale times rank.", rich_help_panel=LORA_PANEL)] = 16.0,
@@ -143,6 +168,13 @@ def train(
             rich_help_panel=LORA_PANEL,
         ),
     ] = None,
+    lora_down: Annotated[
+        DownChoice,
+        typer.Option(
+            help="Train the down-projections, or freeze them: at random, or along directions of public gradients.",
+            rich_help_panel=LORA_PANEL,
+        ),
+    ] = DownChoice.trained,
     public_weight: Annotated[
         float | None,
         typer.Option(
@@ -272,7 +304,8 @@ def train(
 
     if not lora and lora_target:
         raise InvalidInput("--lora-target needs --lora; add --lora, or drop --lora-target")
-    adapters = {"rank": lora_rank, "alpha": lora_alpha, "dropout": lora_dropout, "targets": lora_target or None}
+    adapters = {"rank": lora_rank, "alpha": lora_alpha, "dropout": lora_dropout, "down": lora_down.value}
+    adapters["targets"] = lora_target or None
     stream = {"weight": public_weight, "batch": public_batch}
     public = {name: value for name, value in stream.items() if value is not None}
     scales = {name.removeprefix("metric_"): value for name, value in options.items() if name.startswith("metric_")}
@@ -300,7 +333,7 @@ def train(
         spans = None if scan is None else spans_in(scan)
 
         console = terminal(silent=not first)
-        show_start(loaded, corpus, model, output, console, lora=lora)
+        show_start(loaded, corpus, recipe, output, console)
         quiet_libraries(silent=not first)
         with missing_library_explained("training"):
             from hush.train.fit import Stopped, fit

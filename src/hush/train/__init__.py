@@ -22,10 +22,12 @@ if TYPE_CHECKING:
         tokenise,
     )
     from hush.train.private_training import PrivateTraining
+    from hush.train.public.down_projections import freeze_down_projections
     from hush.train.public.metric import PublicMetric
     from hush.train.public.stream import PublicStream
     from hush.train.slots.batches import Batches, SkeletonBatches
     from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
+    from hush.train.trainable import train_only
 
 __all__ = [
     "Batches",
@@ -44,9 +46,11 @@ __all__ = [
     "causal_lm_loss",
     "classification_loss",
     "default_loss",
+    "freeze_down_projections",
     "masked_lm_loss",
     "tokenise",
     "tokenise_slots",
+    "train_only",
 ]
 
 
@@ -67,9 +71,11 @@ _HOME = {
     "causal_lm_loss": "language_models",
     "classification_loss": "language_models",
     "default_loss": "language_models",
+    "freeze_down_projections": "public.down_projections",
     "masked_lm_loss": "language_models",
     "tokenise": "language_models",
     "tokenise_slots": "slots.texts",
+    "train_only": "trainable",
 }
 
 

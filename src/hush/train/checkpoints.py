@@ -30,6 +30,7 @@ from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.plan.plan import fingerprint
 from hush.storage import flush, read_json, whole_file
+from hush.train.average import IterateAverage
 from hush.train.distributed import Ranks, full_tensors, shard_like, shard_optimizer_state
 
 __all__ = [
@@ -162,9 +163,13 @@ class _HashingWriter(io.RawIOBase):
 
 
 def capture(
-    trainable: Mapping[str, nn.Parameter], optimizer: Optimizer, scheduler: Any | None, ranks: Ranks
+    trainable: Mapping[str, nn.Parameter],
+    optimizer: Optimizer,
+    scheduler: Any | None,
+    ranks: Ranks,
+    average: IterateAverage | None = None,
 ) -> dict[str, Any]:
-    """Parameters, optimizer, scheduler and the random states of all ranks, as tensors and plain values.
+    """Parameters, optimizer, scheduler, average and the random states of all ranks, as tensors and plain values.
 
     All ranks call it together; on the first one, shards are gathered.
     """
@@ -177,6 +182,7 @@ def capture(
         "parameters": {name: _map_shards(parameter.detach(), gathered) for name, parameter in trainable.items()},
         "optimizer": _map_shards(optimizer.state_dict(), gathered),
         "scheduler": None if scheduler is None else scheduler.state_dict(),
+        "average": None if average is None else _map_shards(average.state(), gathered),
         "random": ranks.gather(_random_states()),
     }
 
@@ -187,6 +193,7 @@ def restore(
     optimizer: Optimizer,
     scheduler: Any | None,
     ranks: Ranks,
+    average: IterateAverage | None = None,
 ) -> None:
     """Restore what ``capture`` took, sharded as the model is now."""
     stored: Mapping[str, Tensor] = state["parameters"]
@@ -203,6 +210,9 @@ def restore(
     if (state["scheduler"] is None) != (scheduler is None):
         before = "no scheduler" if scheduler is not None else "a scheduler"
         raise InvalidInput(f"training began with {before}; resume it as it began")
+    if (state.get("average") is None) != (average is None):  # version 0.1.0 had none
+        before = "the last model" if average is not None else "a mean of models"
+        raise InvalidInput(f"training began with {before} to release; resume it as it began", setting="average")
     with torch.no_grad():
         for name, parameter in trainable.items():
             parameter.copy_(shard_like(stored[name], parameter))
@@ -212,6 +222,8 @@ def restore(
         raise InvalidInput(f"the checkpoint is of another optimizer ({error}); resume training as it began") from error
     if scheduler is not None:
         scheduler.load_state_dict(state["scheduler"])
+    if average is not None:
+        average.load(state["average"])
     if len(state["random"]) == ranks.world:  # with another number of ranks they cannot be assigned
         _restore_random_states(state["random"][ranks.rank])
 

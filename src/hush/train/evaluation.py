@@ -50,10 +50,11 @@ class Evaluation:
             self._training.record_scores({LOSS: self.loss()})
 
     def loss(self) -> float:
-        """The held-out loss of the model as it is now. All ranks compute it, since the model may be sharded."""
+        """The held-out loss of what would be released now. All ranks compute it, since the model may be sharded."""
         model = self._training.model
         device = next(model.parameters()).device
         with (
+            self._training.released_model(),
             _evaluation_mode(model),
             torch.autocast(device.type, dtype=self._autocast, enabled=self._autocast is not None),
         ):

@@ -17,7 +17,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hush.arrays import Progress
@@ -36,6 +36,7 @@ from hush.train.language_models import DifferenceLoss, TokenizedTexts
 from hush.train.pretrained import Pretrained, choose_device, load_pretrained, unloaded
 from hush.train.private_training import PrivateTraining
 from hush.train.public.corpus import metric_of_settings
+from hush.train.public.down_projections import begun_with, down_projections, store_down_projections
 from hush.train.public.stream import PublicStream, default_batch
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
 from hush.train.round import LiveNumbers
@@ -43,6 +44,7 @@ from hush.train.run_folder import EVALUATIONS, RoundLines, RunLog
 from hush.train.settings import Recipe, Runtime, Task
 from hush.train.slots.batches import Batches, SkeletonBatches
 from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
+from hush.train.trainable import train_only
 
 __all__ = [
     "Fitted",
@@ -173,6 +175,8 @@ def check_fits(recipe: Recipe) -> None:
     pretrained = unloaded(recipe.model, task=recipe.task, max_length=recipe.max_length)
     if recipe.lora is not None:
         pretrained.with_lora(recipe.lora)
+    if recipe.trainable is not None:
+        train_only(pretrained.model, recipe.trainable)
 
 
 def check_alike(ranks: Ranks, plan: Plan, tokens: TokenizedTexts | SlotTexts, *, settings: Any) -> None:
@@ -334,14 +338,20 @@ def fit(
     refuse_unlabelled(tokens)
     if ranks.world > 1:
         check_alike(ranks, plan, tokens, settings=(recipe, runtime.shard, insecure_seed))
-    if runtime.shard:
-        ranks.broadcast_model_(pretrained.model)  # each process keeps a part of its copy, so the copies must agree
-        pretrained.shard(device)
     collator = pretrained.collator(pretrained.max_length)
     batches = Batches(tokens, collator, device)
     skeletons = tokens.skeletons if isinstance(tokens, SlotTexts) else None
     shown = batches if skeletons is None else Batches(skeletons, collator, device)
     stream = batches.of if skeletons is None else SkeletonBatches(skeletons, collator, device)
+    frozen: list[Tensor] = []
+    if recipe.trainable is not None:
+        train_only(pretrained.model, recipe.trainable)
+    if recipe.lora is not None and recipe.lora.down != "trained":
+        begun_with(pretrained.model, pretrained.loss, recipe, plan, stream, runtime=runtime, folder=folder, ranks=ranks)
+        frozen = down_projections(pretrained.model)
+    if runtime.shard:
+        ranks.broadcast_model_(pretrained.model)  # each process keeps a part of its copy, so the copies must agree
+        pretrained.shard(device)
     metric = None
     if recipe.metric is not None:
         public = partial(batches.of, round=0) if skeletons is None else stream  # the same words masked after a resume
@@ -363,6 +373,7 @@ def fit(
         autocast=torch.bfloat16 if recipe.bf16 else None,
         public=_public_stream(recipe, plan, stream, micro_batch=runtime.micro_batch),
         metric=metric,
+        average=recipe.average,
         export=pretrained.export,
         save_every=runtime.save_every,
         data_fingerprint=None if plan.data_fingerprint is None else fingerprint,
@@ -370,6 +381,8 @@ def fit(
     )
     try:
         ranks.run_on_first(lambda: store_recipe(folder, recipe))
+        if frozen:
+            ranks.run_on_first(lambda: store_down_projections(frozen, folder))
         cut = tokens.cut if isinstance(tokens, SlotTexts) else int((tokens.lengths == pretrained.max_length).sum())
         ranks.run_on_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
         resumed_after = training.round

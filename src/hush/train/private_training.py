@@ -18,7 +18,7 @@ One round of DP-SGD with weighted Poisson sampling, as the methods below do it i
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -34,6 +34,7 @@ from torch.optim import Optimizer
 from hush.certificate import DATA_FINGERPRINT, SKELETON_FINGERPRINT, Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
+from hush.train.average import IterateAverage
 from hush.train.checkpoints import buffers_digest, refuse_moved_buffers, renew_random_states
 from hush.train.clipping import Clipper, Loss
 from hush.train.clipping.metric import Metric
@@ -78,7 +79,8 @@ class PrivateTraining:
     fingerprint (:mod:`hush.keys`) of the data that the caller trains on: it must be the plan's. Without it the
     certificate of the run does not repeat the plan's fingerprint. In a metric, measured from what is public, gradients
     are clipped and receive noise; the updates are those of the gradients themselves, with less noise where they are
-    small.
+    small. average is the share of the rounds, the last ones, over whose models the released one is the mean; without it
+    the last model is released.
 
     Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all drawn examples,
     adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done or
@@ -103,6 +105,7 @@ class PrivateTraining:
         metric: PublicMetric | None = None,
         export: Export | None = None,
         marks: Sequence[str] = (),
+        average: float | None = None,
         data_fingerprint: str | None = None,
         save_every: int = 100,
         keep: int = 2,
@@ -147,6 +150,9 @@ class PrivateTraining:
         self._certificate: Certificate | None = None
         self._marks = (*marks, *(() if insecure_seed is None else (FIXED_SEED,)))
         self._buffers = buffers_digest(model)
+        self._average: IterateAverage | None = None
+        if average is not None:
+            self._average = IterateAverage(model, self._trainable, share=average, rounds=plan.rounds)
         self._keeper: RunKeeper | None = None
         draw_seed = self._ranks.broadcast(os.urandom(32)) if insecure_seed is None else _test_draw_seed(insecure_seed)
         if folder is not None:
@@ -164,6 +170,7 @@ class PrivateTraining:
                 marks=self._marks,
                 keep=keep,
                 metric=None if metric is None else metric.settings,
+                average=self._average,
             )
             self._use_metric(self._keeper.metric)
             draw_seed, self._rounds_done = self._keeper.draw_seed, self._keeper.round
@@ -226,6 +233,8 @@ class PrivateTraining:
         self.optimizer.zero_grad(set_to_none=True)
         if self.scheduler is not None:
             self.scheduler.step()
+        if self._average is not None:
+            self._average.update(self._rounds_done)
         self._record_round(norm)
 
     # ---- what surrounds a round ----
@@ -351,6 +360,13 @@ class PrivateTraining:
         """The last round's numbers, for the owner's terminal only; None before the first."""
         return self._monitor.live(self._rounds_done, {} if self._keeper is None else self._keeper.scores)
 
+    @contextmanager
+    def released_model(self) -> Iterator[None]:
+        """Inside the block the model is what would be released now: the mean, if there is one, else the last model."""
+        self._refuse_open_round("show the model")
+        with nullcontext() if self._average is None else self._average.shown():
+            yield
+
     def save(self) -> None:
         """Save the state after the last round, to resume from; it stays with the owner."""
         keeper = self._need_keeper()
@@ -379,7 +395,10 @@ class PrivateTraining:
         return self._need_keeper().release(self._rounds_done)
 
     def finish(self) -> Certificate:
-        """After the last round, release model and certificate; after a crash it may be called again."""
+        """After the last round, release model and certificate; after a crash it may be called again.
+
+        The model then has the parameters that were released.
+        """
         if self._rounds_done < self.plan.rounds:
             left = self.plan.rounds - self._rounds_done
             raise InvalidInput(f"{left} of {self.plan.rounds} rounds are left; go through private.rounds() to the end")
@@ -400,7 +419,9 @@ class PrivateTraining:
         return self._certificate
 
     def close(self) -> None:
-        """Unlock the folder and the optimizer; rounds that were not saved are lost."""
+        """Unlock the folder and the optimizer; rounds that were not saved are lost. The model is as it is released."""
+        if self._average is not None:
+            self._average.keep()
         self._guard.remove()
         self._round, self._closed = None, True
         if self._keeper is not None:

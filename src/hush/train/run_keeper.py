@@ -1,6 +1,7 @@
 """The run folder as all ranks see it: they gather their shards, and the first rank writes, resumes and releases."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, final
 
@@ -11,6 +12,7 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.storage import flush
+from hush.train.average import IterateAverage
 from hush.train.checkpoints import buffers_digest, capture, check_storable, frozen_digest, refuse_moved_buffers, restore
 from hush.train.clipping.metric import Metric
 from hush.train.distributed import Ranks, full_parameters
@@ -59,8 +61,9 @@ class RunKeeper:
         marks: Iterable[str],
         keep: int,
         metric: Mapping[str, float | str] | None = None,
+        average: IterateAverage | None = None,
     ) -> None:
-        self._ranks, self._model, self._trainable = ranks, model, trainable
+        self._ranks, self._model, self._trainable, self._average = ranks, model, trainable, average
         self._optimizer, self._scheduler, self._export = optimizer, scheduler, export
         self._folder: RunFolder | None = None
         self._log: RunLog | None = None
@@ -91,7 +94,8 @@ class RunKeeper:
         if round == self.saved:
             return
         refuse_moved_buffers(self._model, self._fixed["buffers"])
-        state = capture(self._trainable, self._optimizer, self._scheduler, self._ranks) | {"fixed": self._fixed}
+        state = capture(self._trainable, self._optimizer, self._scheduler, self._ranks, self._average)
+        state |= {"fixed": self._fixed}
         if self._metric_settings is not None:
             state["metric"] = self._metric_settings, None if self.metric is None else self.metric.state()
         self._ranks.run_on_first(lambda: self._open.save(round, state))
@@ -100,13 +104,13 @@ class RunKeeper:
     def release(self, round: int) -> Path:
         """Save the state of this round and release its model."""
         self.save(round)
-        with full_parameters(self._model, here=self._ranks.is_first):
+        with self._released_model():
             return self._ranks.run_on_first(lambda: self._open.release(round, self._export))
 
     def finish(self, round: int, certificate: Certificate) -> Certificate:
         """Release the final model and its certificate."""
         self.save(round)
-        with full_parameters(self._model, here=self._ranks.is_first):
+        with self._released_model():
             return self._ranks.run_on_first(lambda: self._open.finish(certificate, self._export))
 
     def log(self, record: RoundRecord) -> None:
@@ -135,6 +139,13 @@ class RunKeeper:
         if self._folder is not None:
             self._folder.close()
 
+    @contextmanager
+    def _released_model(self) -> Iterator[None]:
+        """The model with the parameters that are released, gathered on the first rank."""
+        shown = nullcontext() if self._average is None else self._average.shown()
+        with shown, full_parameters(self._model, here=self._ranks.is_first):
+            yield
+
     @property
     def _open(self) -> RunFolder:
         if self._folder is None:
@@ -160,7 +171,7 @@ class RunKeeper:
                     setting="metric",
                 )
             self.metric = None if metric is None else Metric.from_state(metric)
-            restore(state, self._trainable, self._optimizer, self._scheduler, self._ranks)
+            restore(state, self._trainable, self._optimizer, self._scheduler, self._ranks, self._average)
             reached = self.saved = state["round"]
             if self._ranks.run_on_first(lambda: self._open.is_pending(reached)):
                 self.release(reached)

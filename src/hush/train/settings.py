@@ -20,12 +20,17 @@ MAX_LEARNING_RATE = 1e3  # above it, every optimizer overflows
 
 @final
 class Lora(Settings):
-    """Low-rank adapters in place of full fine-tuning. targets: names of modules; by default chosen by PEFT."""
+    """Low-rank adapters in place of full fine-tuning.
+
+    targets: names of modules; by default chosen by PEFT. down: the down-projections start at random and are trained;
+    or they are frozen, at random or along the leading directions of public gradients.
+    """
 
     rank: Count = Field(default=8, description="a whole number of at least 1, such as 8")
     alpha: Positive = Field(default=16.0, description="a number above 0, such as 16")
     dropout: Real = Field(default=0.0, ge=0.0, lt=1.0, description="a number from 0 to less than 1")
     targets: Texts | None = Field(default=None, description="a list of names of modules, such as [q_proj, v_proj]")
+    down: Literal["trained", "random", "public"] = "trained"
 
 
 @final
@@ -68,11 +73,13 @@ class Learning(Settings):
     learning_rate: by default 5e-4 for AdamW, 1e-3 with adapters, and 0.1 for SGD. public: by default none, but with
     slots all examples that have a public part. part: what is learnt privately from an example with slots, the loss at
     the tokens of its slots or the difference of its loss and that of its skeleton. metric: by default none, the
-    ordinary norm.
+    ordinary norm. trainable: what the private rounds train, by default everything; the rest stays as it is
+    (:mod:`hush.train.trainable`). average: of the last rounds, the share over whose models the released one is the
+    mean; by default the last model is released.
     """
 
     task: Task | None = None
-    lora: Lora | None = Field(default=None, description="a mapping with rank, alpha, dropout or targets")
+    lora: Lora | None = Field(default=None, description="a mapping with rank, alpha, dropout, targets or down")
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: Positive | None = Field(
         default=None,
@@ -93,6 +100,19 @@ class Learning(Settings):
         description="public, none, or a mapping with exponent, floor, precondition, count, every or corpus",
     )
     part: Part = "slot"
+    trainable: Texts | None = Field(
+        default=None,
+        description="a list of norms, biases, head-bias or patterns of parameter names, such as [norms, biases]",
+    )
+    average: Positive | None = Field(
+        default=None, le=1.0, description="a share of the rounds, above 0 and up to 1, such as 0.3"
+    )
+
+    @model_validator(mode="after")
+    def _not_adapters_and_parts(self) -> Self:
+        if self.lora is not None and self.trainable is not None:
+            raise wrong("adapters are what is trained; drop ", Setting("trainable"), " or ", Setting("lora"))
+        return self
 
 
 @final

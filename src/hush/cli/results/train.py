@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hush.data import Corpus
     from hush.train.fit import Fitted
     from hush.train.round import LiveNumbers
+    from hush.train.settings import Recipe
 
 __all__ = [
     "STOPPING_NOTE",
@@ -127,12 +128,13 @@ def live_line(live: "LiveNumbers", *, first_loss: float | None = None) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
-def show_start(plan: Plan, corpus: "Corpus", model: str, output: Path, console: Console, *, lora: bool) -> None:
+def show_start(plan: Plan, corpus: "Corpus", recipe: "Recipe", output: Path, console: Console) -> None:
     """Print what is about to be trained, and, without a terminal, where the numbers of the rounds are."""
-    trained = "LoRA adapters of" if lora else "all parameters of"
+    part = "all parameters" if recipe.trainable is None else f"only {', '.join(recipe.trainable)}"
+    trained = f"{'LoRA adapters' if recipe.lora is not None else part} of"
     line = (
-        f"Training {trained} {model} on {counted(plan.incidence.num_examples, 'example')} of {corpus.source} (column "
-        f"{corpus.column}): {counted(plan.rounds, 'round')} of about {plan.batch_size:g}, noise multiplier "
+        f"Training {trained} {recipe.model} on {counted(plan.incidence.num_examples, 'example')} of {corpus.source} "
+        f"(column {corpus.column}): {counted(plan.rounds, 'round')} of about {plan.batch_size:g}, noise multiplier "
         f"{rounded_up(plan.training_noise_multiplier)}, clip norm {plan.clip_norm:g}."
     )
     if not console.is_terminal:

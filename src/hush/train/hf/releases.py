@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -186,7 +186,8 @@ class Scoring:
             self._releases.enter(training)
         self._evaluating = True
         try:
-            yield
+            with nullcontext() if training is None else training.released_model():
+                yield
         finally:
             self._evaluating, handler.callbacks = False, all_callbacks
 

@@ -16,7 +16,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -135,8 +135,8 @@ class HushTrainer(Trainer):
     checkpoints and the run log in owner/, and the final model with its certificate in release/. Scores of evaluation
     data are logged, released as evaluations.jsonl, and may choose a model, only if eval_is_public says that these data
     hold no secret; they are rounded to four digits. buckets are lengths to pad to, for
-    :class:`~hush.train.language_models.TokenizedTexts`, chosen by settings or public texts alone. For public and
-    insecure_seed see PrivateTraining.
+    :class:`~hush.train.language_models.TokenizedTexts`, chosen by settings or public texts alone. For public,
+    average and insecure_seed see PrivateTraining.
 
     For a plan with slots pass spans, where its slots are in the texts, with train_dataset as texts, processing_class as
     their tokenizer and one of hush's collators, whose length texts are cut to; or pass as train_dataset what
@@ -180,6 +180,7 @@ class HushTrainer(Trainer):
         part: Part = "slot",
         public: PublicStream | None = None,
         metric: PublicMetric | None = None,
+        average: float | None = None,
         folder: str | Path | None = None,
         key: DataKey | str | os.PathLike[str] | None = None,
         column: str = "text",
@@ -214,7 +215,8 @@ class HushTrainer(Trainer):
         self.eval_is_public = eval_is_public
         self.certificate: Certificate | None = None
         self.private: PrivateTraining | None = None
-        self._settings, self._public, self._metric, self._insecure_seed = settings, public, metric, insecure_seed
+        self._settings, self._public, self._metric, self._average = settings, public, metric, average
+        self._insecure_seed = insecure_seed
         self._loss = default_loss(model) if loss is None else loss
         if isinstance(train_dataset, SlotTexts):
             self._loss = DifferenceLoss(self._loss) if train_dataset.part == "difference" else self._loss
@@ -297,6 +299,7 @@ class HushTrainer(Trainer):
             public=self._public,
             metric=self._metric,
             export=self._export,
+            average=self._average,
             data_fingerprint=self._data_fingerprint,
             marks=unchecked_marks(self.plan, fingerprint=self._data_fingerprint),
             save_every=self.plan.rounds + 1,  # states are saved with the checkpoints of the Trainer instead
@@ -452,7 +455,8 @@ class HushTrainer(Trainer):
         """Save the model as ``from_pretrained`` reads it: a release, entered in the ledger before it appears."""
         if not _internal_call:
             self._check_released()
-        super().save_model(output_dir, _internal_call)
+        with nullcontext() if self.private is None else self.private.released_model():
+            super().save_model(output_dir, _internal_call)
 
     def push_to_hub(self, *args: Any, **options: Any) -> Any:
         """Upload the model: a release, entered in the ledger before it leaves."""

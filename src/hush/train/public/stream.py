@@ -35,7 +35,7 @@ from hush.train.clipping import Loss
 from hush.train.distributed import Ranks, gradients_of
 from hush.train.slots.batches import SkeletonBatches
 
-__all__ = ["PublicStream", "check_public", "default_batch", "own_random_state"]
+__all__ = ["Collate", "PublicStream", "check_public", "default_batch", "own_random_state"]
 
 
 # Of the norm of the public gradient: the most that noise has, by default. benchmarks/slot_training.py: at 0.3 the loss
@@ -112,21 +112,25 @@ class PublicStream:
     ) -> dict[str, Tensor]:
         """``weight`` times the mean gradient of this round's batch; the same on every rank."""
         device = next(iter(trainable.values())).device
-        drawn, total = self.round(round), dict[str, Tensor]()
+        total = dict[str, Tensor]()
         share = (1.0 if self.weight is None else self.weight) / self.batch_size
         with own_random_state(device, int(np.random.default_rng([self.seed, round, 1]).integers(2**63))):
-            for begin in range(0, drawn.size, self._micro_batch):
-                batch = self._batch(drawn[begin : begin + self._micro_batch], round)
+            for batch in self.batches(round):
                 with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
                     losses = loss(model, batch)
                 gradients = gradients_of(losses.float().sum() * share, trainable)
                 total = {name: total[name] + g if total else g for name, g in gradients.items()}
         return total
 
-    def _batch(self, examples: NDArray[np.int64], round: int) -> Mapping[str, Tensor]:
-        if isinstance(self._collate, SkeletonBatches):
-            return self._collate(examples, round=round)
-        return self._collate(examples)
+    def batches(self, round: int) -> Iterator[Mapping[str, Tensor]]:
+        """The micro-batches of a round's public examples."""
+        drawn = self.round(round)
+        for begin in range(0, drawn.size, self._micro_batch):
+            examples = drawn[begin : begin + self._micro_batch]
+            if isinstance(self._collate, SkeletonBatches):
+                yield self._collate(examples, round=round)
+            else:
+                yield self._collate(examples)
 
     def private_scale(self, gradients: Mapping[str, Tensor], noise_norm: float, ranks: Ranks) -> float:
         """The factor of the private part beside these public gradients; noise_norm: that of its noise, expected."""
