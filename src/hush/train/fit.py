@@ -32,7 +32,7 @@ from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabell
 from hush.train.distributed import Ranks
 from hush.train.evaluation import LOSS, Evaluation
 from hush.train.language_models import DifferenceLoss, TokenizedTexts
-from hush.train.pretrained import Pretrained, choose_device, load_pretrained, unloaded
+from hush.train.pretrained import Pretrained, choose_device, load_for_training, unloaded
 from hush.train.private_training import PrivateTraining
 from hush.train.public.stream import PublicStream, default_batch
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
@@ -40,7 +40,7 @@ from hush.train.round import LiveNumbers
 from hush.train.run_folder import EVALUATIONS, RoundLines, RunLog
 from hush.train.settings import Recipe, Runtime, Task
 from hush.train.slots.batches import Batches, SkeletonBatches
-from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
+from hush.train.slots.texts import SlotTexts, tokenise_slots
 
 __all__ = [
     "Fitted",
@@ -309,7 +309,8 @@ def fit(
     device = choose_device(runtime.device)
     if insecure_seed is not None:
         torch.manual_seed(insecure_seed)  # new adapters and heads begin at random
-    pretrained = _load_model(recipe, runtime, device, () if spans is None else spans.slots.rules)
+    rules = () if spans is None else spans.slots.rules
+    pretrained = load_for_training(recipe, runtime, device, rules)
     if spans is None or plan.slots is None:
         tokens, fingerprint = tokenised(corpus, pretrained, key, reading)
     else:
@@ -415,22 +416,6 @@ def _cautions(folder: Path, clip_norm: float, model: nn.Module) -> tuple[tuple[s
         tuple(release_cautions(scores, local, name=LOSS)),
         tuple(owner_cautions(RunLog.read(log), clip_norm=clip_norm)),
     )
-
-
-def _load_model(recipe: Recipe, runtime: Runtime, device: torch.device, rules: Sequence[str]) -> Pretrained:
-    # Frozen weights may be in half precision; trained ones stay float32, as noise and small steps require.
-    dtype = torch.bfloat16 if recipe.bf16 and recipe.lora else torch.float32
-    pretrained = load_pretrained(recipe.model, task=recipe.task, max_length=recipe.max_length, dtype=dtype)
-    if runtime.gradient_checkpointing:
-        model: Any = pretrained.model
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if recipe.lora is not None:  # adapters are released alone: the model that they fit keeps its vocabulary
-        pretrained = pretrained.with_lora(recipe.lora)
-    elif rules:
-        add_placeholder_tokens(pretrained.model, pretrained.tokenizer, rules)
-    if not runtime.shard:  # shards are moved to the device one by one
-        pretrained.model.to(device)
-    return pretrained
 
 
 def _public_stream(recipe: Recipe, plan: Plan, collate: Any, *, micro_batch: int) -> PublicStream | None:

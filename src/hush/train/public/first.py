@@ -40,6 +40,7 @@ __all__ = [
     "PublicSplit",
     "is_worth_it",
     "learn_public",
+    "split_of_plan",
     "split_public",
     "train_public",
 ]
@@ -68,11 +69,15 @@ Batches = Callable[[NDArray[np.int64], int], Mapping[str, Tensor]]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PublicSplit:
-    """Numbers of public examples: to learn, to decide when to stop, and to report on. No two parts share one."""
+    """Numbers of public examples: to learn, to decide when to stop, and to report on. No two parts share one.
+
+    skeletons is how many of the first two kinds are skeletons, of examples with a secret.
+    """
 
     train: NDArray[np.int64]
     validation: NDArray[np.int64]
     held_out: NDArray[np.int64]
+    skeletons: int = 0
 
     def __post_init__(self) -> None:
         if not (self.train.size and self.validation.size):
@@ -91,10 +96,12 @@ class PublicOutcome:
     """What ordinary training on public examples reached. The model has the weights of ``best_step``.
 
     before and after are mean losses on the held-out examples, None if there are none; validation is the lowest loss on
-    the examples that decided when to stop. examples is how many were learnt.
+    the examples that decided when to stop. examples and skeletons count what was learnt or decided, without a secret
+    and with one.
     """
 
     examples: int
+    skeletons: int
     before: float | None
     after: float | None
     validation: float
@@ -112,10 +119,9 @@ class PublicOutcome:
             raise InvalidInput(f"{path} is not the outcome of a public part; remove its folder to repeat it") from error
 
     @property
-    def says(self) -> str:
-        """One sentence for people."""
-        losses = "" if self.before is None else f", held-out loss {self.before:.3f} -> {self.after:.3f}"
-        return f"learnt {self.examples:,} public examples in {self.steps:,} steps, best at {self.best_step:,}{losses}"
+    def public_part(self) -> dict[str, int]:
+        """What the certificate of a run states of it."""
+        return {"examples": self.examples, "skeletons": self.skeletons}
 
 
 @final
@@ -141,7 +147,7 @@ def is_worth_it(plan: Plan, settings: PublicFirst | bool | None, public: NDArray
 
 
 def split_public(
-    examples: NDArray[np.int64], held_out: NDArray[np.int64] | None = None, *, seed: int = 0
+    examples: NDArray[np.int64], held_out: NDArray[np.int64] | None = None, *, seed: int = 0, skeletons: int = 0
 ) -> PublicSplit:
     """A random validation part of a twentieth of the examples, from 20 to 500 where there are enough.
 
@@ -155,7 +161,16 @@ def split_public(
         train=examples[~chosen_N],
         validation=examples[chosen_N],
         held_out=np.zeros(0, dtype=np.int64) if held_out is None else held_out,
+        skeletons=skeletons,
     )
+
+
+def split_of_plan(plan: Plan, collate: Collate, examples: ArrayLike | None = None, *, seed: int = 0) -> PublicSplit:
+    """The split of what may be learnt first under a plan with this collate; see ``learn_public``."""
+    held_out = held_out_examples(plan)
+    ids = np.setdiff1d(check_public(plan, collate, examples), held_out)
+    skeletons = int((plan.incidence.secrets_per_example[ids] > 0).sum())
+    return split_public(ids, held_out, seed=seed, skeletons=skeletons)
 
 
 def learn_public(
@@ -177,7 +192,7 @@ def learn_public(
     Guarantee: the promises of the plan hold unchanged for private rounds that start from the result; the text of an
     example with a secret is refused.
     """
-    ids = check_public(plan, batches, examples)
+    split = split_of_plan(plan, batches, examples, seed=int(options.get("seed", 0)))
     if isinstance(batches, SkeletonBatches):
         skeletons = batches  # of this type in the function, too
 
@@ -188,8 +203,6 @@ def learn_public(
         def of(chosen: NDArray[np.int64], step: int) -> Mapping[str, Tensor]:
             return batches(chosen)
 
-    held_out = held_out_examples(plan)
-    split = split_public(np.setdiff1d(ids, held_out), held_out, seed=int(options.get("seed", 0)))
     return train_public(model, loss, of, split, settings=settings, lengths=lengths, **options)
 
 
@@ -367,7 +380,8 @@ class _PublicTraining:
         self._load(self._best_weights)
         state = self.state
         outcome = PublicOutcome(
-            examples=self._split.train.size,
+            examples=self._split.train.size + self._split.validation.size - self._split.skeletons,
+            skeletons=self._split.skeletons,
             before=state.before,
             after=self._held_out_loss(),
             validation=state.best,
