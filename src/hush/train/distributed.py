@@ -144,7 +144,7 @@ class Ranks:
         return value
 
     def work_on_first(self, action: Callable[[Callable[[], None]], T]) -> T:
-        """Like ``run_on_first`` for long work, which calls its argument now and then, so that no other rank gives up."""
+        """Like ``run_on_first``, for long work: it calls its argument now and then, so that no other rank gives up."""
         if self.world == 1:
             return action(lambda: None)
         result: Any = None

@@ -23,22 +23,21 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from hush.errors import InvalidInput, Setting
+from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.storage import read_json
 from hush.train.checkpoints import Checkpoints, durable_file
 from hush.train.clipping import Loss
-from hush.train.evaluation import mean_loss
 from hush.train.public.stream import Collate, check_public, own_random_state
 from hush.train.settings import PublicFirst
+from hush.train.side_effect_free import mean_loss
 from hush.train.slots.batches import SkeletonBatches
 
 __all__ = [
     "PublicOutcome",
     "PublicProgress",
     "PublicSplit",
-    "is_worth_it",
     "learn_public",
     "split_of_plan",
     "split_public",
@@ -46,7 +45,6 @@ __all__ = [
 ]
 
 
-MIN_EXAMPLES = 100  # public ones: with fewer, by default, nothing is learnt first; they could hardly be validated
 VALIDATION_SHARE, MIN_VALIDATION, MAX_VALIDATION = 0.05, 20, 500  # of the public examples; examples
 MIN_INTERVAL, MAX_INTERVAL = 10, 500  # steps between evaluations; between them, once per pass
 MIN_GAIN = 1e-3  # relative: a smaller fall of the validation loss does not count as one
@@ -132,18 +130,6 @@ class PublicProgress:
     step: int
     most_steps: int
     validation: float
-
-
-def is_worth_it(plan: Plan, settings: PublicFirst | bool | None, public: NDArray[np.int64]) -> bool:
-    """Whether the public part is done: by default where at least 100 public examples can be learnt."""
-    if settings is None:
-        return public.size >= MIN_EXAMPLES
-    if settings is not False and public.size < 2:
-        raise InvalidInput(
-            f"the plan leaves {public.size} public examples to learn; drop ", Setting("public_first"),
-            setting="public_first",
-        )  # fmt: skip
-    return settings is not False
 
 
 def split_public(

@@ -36,13 +36,13 @@ from hush.train.checkpoints import Checkpoints
 from hush.train.language_models import TokenizedTexts
 from hush.train.pretrained import load_for_training
 from hush.train.public.first import PublicOutcome, PublicProgress, PublicSplit, train_public
+from hush.train.run_folder import PUBLIC_FIRST
 from hush.train.settings import PublicFirst, Recipe, Runtime
 from hush.train.slots.batches import Batches
 
 __all__ = ["PublicJob", "learn_in_process", "load_public_weights", "was_learnt_first"]
 
 
-FOLDER = "public-first"  # among the owner's files of a run
 PROGRESS_SECONDS = 0.2  # between two lines of the child
 LOCK_SECONDS = 60.0  # for an earlier child to save its state and end
 ERROR_LINES = 20  # of what a child that failed printed
@@ -65,14 +65,19 @@ class PublicJob:
 
     recipe: Recipe
     runtime: Runtime
-    settings: PublicFirst
     rules: tuple[str, ...]
     device: str
     seed: int = 0
 
+    @property
+    def settings(self) -> PublicFirst:
+        """What the recipe says of the public part, or its defaults."""
+        asked = self.recipe.public_first
+        return asked if isinstance(asked, PublicFirst) else PublicFirst()
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        dumps = {name: getattr(self, name).model_dump(mode="json") for name in ("recipe", "runtime", "settings")}
+        dumps = {name: getattr(self, name).model_dump(mode="json") for name in ("recipe", "runtime")}
         return {**dumps, "rules": list(self.rules), "device": self.device, "seed": self.seed}
 
     @classmethod
@@ -81,7 +86,6 @@ class PublicJob:
         return cls(
             recipe=Recipe(**data["recipe"]),
             runtime=Runtime(**data["runtime"]),
-            settings=PublicFirst(**data["settings"]),
             rules=tuple(data["rules"]),
             device=data["device"],
             seed=data["seed"],
@@ -90,7 +94,7 @@ class PublicJob:
 
 def was_learnt_first(run: Path) -> bool:
     """Whether the run in this folder began with a public part, finished or not."""
-    return (run / "owner" / FOLDER).is_dir()
+    return (run / "owner" / PUBLIC_FIRST).is_dir()
 
 
 # ---- the parent ----
@@ -113,7 +117,7 @@ def learn_in_process(
 
     Guarantee: the child's inputs are the rows of the split, the model and the settings.
     """
-    folder = run / "owner" / FOLDER
+    folder = run / "owner" / PUBLIC_FIRST
     (run / "owner").mkdir(mode=0o700, parents=True, exist_ok=True)
     outcome = folder / "training" / "outcome.json"
     if outcome.is_file():
@@ -150,13 +154,13 @@ def _forget_inputs(folder: Path) -> None:
 
 def load_public_weights(run: Path, model: nn.Module) -> None:
     """Give the model the weights that a finished public part left in the folder of the run."""
-    state = Checkpoints(run / "owner" / FOLDER / "training" / "checkpoints").newest()
+    state = Checkpoints(run / "owner" / PUBLIC_FIRST / "training" / "checkpoints").newest()
     if state is None:
-        raise InvalidInput(f"{run / 'owner' / FOLDER} holds no weights of the public part; restore them")
+        raise InvalidInput(f"{run / 'owner' / PUBLIC_FIRST} holds no weights of the public part; restore them")
     weights: dict[str, Tensor] = state["best_weights"]
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if weights.keys() != trainable.keys():
-        raise InvalidInput(f"{run / 'owner' / FOLDER} holds weights of another model; train in a new folder")
+        raise InvalidInput(f"{run / 'owner' / PUBLIC_FIRST} holds weights of another model; train in a new folder")
     with torch.no_grad():
         for name, parameter in trainable.items():
             parameter.copy_(weights[name])
