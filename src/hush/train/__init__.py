@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     )
     from hush.train.private_training import PrivateTraining
     from hush.train.public.down_projections import freeze_down_projections
+    from hush.train.public.first import PublicOutcome, learn_public
     from hush.train.public.metric import PublicMetric
     from hush.train.public.stream import PublicStream
+    from hush.train.settings import PublicFirst
     from hush.train.slots.batches import Batches, SkeletonBatches
     from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
     from hush.train.trainable import train_only
@@ -37,7 +39,9 @@ __all__ = [
     "HushTrainer",
     "MaskedCollator",
     "PrivateTraining",
+    "PublicFirst",
     "PublicMetric",
+    "PublicOutcome",
     "PublicStream",
     "SkeletonBatches",
     "SlotTexts",
@@ -47,6 +51,7 @@ __all__ = [
     "classification_loss",
     "default_loss",
     "freeze_down_projections",
+    "learn_public",
     "masked_lm_loss",
     "tokenise",
     "tokenise_slots",
@@ -62,7 +67,9 @@ _HOME = {
     "HushTrainer": "hf.trainer",
     "MaskedCollator": "language_models",
     "PrivateTraining": "private_training",
+    "PublicFirst": "settings",
     "PublicMetric": "public.metric",
+    "PublicOutcome": "public.first",
     "PublicStream": "public.stream",
     "SkeletonBatches": "slots.batches",
     "SlotTexts": "slots.texts",
@@ -72,6 +79,7 @@ _HOME = {
     "classification_loss": "language_models",
     "default_loss": "language_models",
     "freeze_down_projections": "public.down_projections",
+    "learn_public": "public.first",
     "masked_lm_loss": "language_models",
     "tokenise": "language_models",
     "tokenise_slots": "slots.texts",

@@ -53,6 +53,7 @@ from hush.train.preconditions import (
     refuse_passed_ceilings,
 )
 from hush.train.probes import FirstBatchProbes
+from hush.train.public.first import PublicOutcome
 from hush.train.public.metric import PublicMetric
 from hush.train.public.stream import PublicStream
 from hush.train.round import LiveNumbers, RoundMonitor, TrainingRound
@@ -77,10 +78,11 @@ class PrivateTraining:
     Hugging Face model pass model.save_pretrained). insecure_seed fixes draws and noise for tests; nothing is certified
     then. marks are further reasons, stated in the certificate, why it certifies nothing. data_fingerprint is the keyed
     fingerprint (:mod:`hush.keys`) of the data that the caller trains on: it must be the plan's. Without it the
-    certificate of the run does not repeat the plan's fingerprint. In a metric, measured from what is public, gradients
-    are clipped and receive noise; the updates are those of the gradients themselves, with less noise where they are
-    small. average is the share of the rounds, the last ones, over whose models the released one is the mean; without it
-    the last model is released.
+    certificate of the run does not repeat the plan's fingerprint. learnt_first is what ``learn_public`` returned for
+    this model, if it was called before: the certificate then names both parts. In a metric, measured from what is
+    public, gradients are clipped and receive noise; the updates are those of the gradients themselves, with less noise
+    where they are small. average is the share of the rounds, the last ones, over whose models the released one is the
+    mean; without it the last model is released.
 
     Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all drawn examples,
     adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done or
@@ -107,6 +109,7 @@ class PrivateTraining:
         marks: Sequence[str] = (),
         average: float | None = None,
         data_fingerprint: str | None = None,
+        learnt_first: PublicOutcome | None = None,
         save_every: int = 100,
         keep: int = 2,
     ) -> None:
@@ -148,6 +151,7 @@ class PrivateTraining:
         self._monitor = RoundMonitor(plan, self._ranks)
         self._closed = False
         self._certificate: Certificate | None = None
+        self._public_part = None if learnt_first is None else learnt_first.public_part
         self._marks = (*marks, *(() if insecure_seed is None else (FIXED_SEED,)))
         self._buffers = buffers_digest(model)
         self._average: IterateAverage | None = None
@@ -168,6 +172,7 @@ class PrivateTraining:
                 insecure_seed=insecure_seed,
                 draw_seed=draw_seed,
                 marks=self._marks,
+                public_part=self._public_part,
                 keep=keep,
                 metric=None if metric is None else metric.settings,
                 average=self._average,
@@ -409,7 +414,9 @@ class PrivateTraining:
             if not self._data_checked:
                 for name in (DATA_FINGERPRINT, SKELETON_FINGERPRINT):
                     fingerprints.pop(name, None)
-            certificate = replace(certificate, versions=versions, fingerprints=fingerprints)
+            certificate = replace(
+                certificate, versions=versions, fingerprints=fingerprints, public_part=self._public_part
+            )
             if self._keeper is None:
                 refuse_moved_buffers(self.model, self._buffers)
                 self._certificate = replace(certificate, marks=(*certificate.marks, *self._marks))

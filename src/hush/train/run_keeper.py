@@ -59,6 +59,7 @@ class RunKeeper:
         insecure_seed: int | None,
         draw_seed: bytes,
         marks: Iterable[str],
+        public_part: Mapping[str, int] | None,
         keep: int,
         metric: Mapping[str, float | str] | None = None,
         average: IterateAverage | None = None,
@@ -78,7 +79,13 @@ class RunKeeper:
 
         def open_folder() -> bytes:
             self._folder = RunFolder(
-                folder, plan, insecure_seed=insecure_seed, draw_seed=draw_seed, marks=marks, keep=keep
+                folder,
+                plan,
+                insecure_seed=insecure_seed,
+                draw_seed=draw_seed,
+                marks=marks,
+                public_part=public_part,
+                keep=keep,
             )
             return self._folder.draw_seed
 

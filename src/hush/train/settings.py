@@ -8,10 +8,21 @@ from typing import Annotated, Any, Literal, Self, final
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from hush.errors import Setting
+from hush.errors import InvalidInput, Setting
 from hush.settings import YES_OR_NO, Count, Positive, Real, Settings, Text, Texts, Whole, wrong
 
-__all__ = ["Learning", "Lora", "MetricSettings", "Part", "PublicPart", "Recipe", "Runtime", "Task"]
+__all__ = [
+    "Learning",
+    "Lora",
+    "MetricSettings",
+    "Part",
+    "PublicFirst",
+    "PublicPart",
+    "Recipe",
+    "Runtime",
+    "Task",
+    "learns_first",
+]
 
 Task = Literal["causal", "masked"]
 Part = Literal["slot", "difference"]
@@ -67,8 +78,55 @@ def _metric_in_words(value: object) -> object:
     return {"public": {}, "none": None}.get(value, value) if isinstance(value, str) else value
 
 
+@final
+class PublicFirst(Settings):
+    """Ordinary training on public examples before the private rounds: no clipping, no noise.
+
+    learning_rate: by default the best of a few, by short trials on public examples. It ends when the loss on public
+    examples that it keeps apart has not fallen for ``patience`` evaluations, or after ``epochs`` passes.
+    """
+
+    learning_rate: Positive | None = Field(
+        default=None,
+        le=MAX_LEARNING_RATE,
+        description=f"a number above 0 and up to {MAX_LEARNING_RATE:g}, such as 5e-4",
+    )
+    batch: Count = Field(
+        default=32, description="the number of public examples in a step, a whole number of at least 1"
+    )
+    epochs: Positive = Field(
+        default=20.0, le=1e6, description="the most passes over the public examples, a number above 0 such as 20"
+    )
+    patience: Count = Field(
+        default=5,
+        description="the number of evaluations without a lower loss after which it ends, a whole number of at least 1",
+    )
+
+
+MIN_PUBLIC_EXAMPLES = 100  # with fewer nothing is learnt first, unless asked: too few to tell when to stop
+
+
+def learns_first(public_first: "PublicFirst | bool | None", public: int) -> bool:
+    """Whether this setting asks for a public part, where so many public examples are not held out.
+
+    >>> learns_first(None, 100), learns_first(None, 99), learns_first(True, 99), learns_first(False, 1000)
+    (True, False, True, False)
+    """
+    if public_first is None:
+        return public >= MIN_PUBLIC_EXAMPLES
+    if public_first is not False and public < 2:
+        raise InvalidInput(
+            f"it needs public examples to learn, and {public} are left; drop it, or hold out fewer",
+            setting="public_first",
+        )
+    return public_first is not False
+
+
 class Learning(Settings):
     """How the model learns.
+
+    public_first: what is learnt before the private rounds, by ordinary training: true or its settings, or false. By
+    default it is on where there are at least 100 public examples (``learns_first``).
 
     learning_rate: by default 5e-4 for AdamW, 1e-3 with adapters, and 0.1 for SGD. public: by default none, but with
     slots all examples that have a public part. part: what is learnt privately from an example with slots, the loss at
@@ -98,6 +156,9 @@ class Learning(Settings):
     metric: Annotated[MetricSettings | None, BeforeValidator(_metric_in_words)] = Field(
         default=None,
         description="public, none, or a mapping with exponent, floor, precondition, count, every or corpus",
+    )
+    public_first: PublicFirst | bool | None = Field(
+        default=None, description="true, false, or a mapping with learning_rate, batch, epochs or patience"
     )
     part: Part = "slot"
     trainable: Texts | None = Field(

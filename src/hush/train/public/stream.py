@@ -94,7 +94,7 @@ class PublicStream:
         if seed < 0:
             raise InvalidInput(f"seed={seed}; pass a whole number of at least 0")
         self.examples, self.batch_size, self.weight, self.seed = np.sort(ids), batch_size, weight, seed
-        self._collate, self._micro_batch, self._noise_share = collate, micro_batch or batch_size, noise_share
+        self.collate, self._micro_batch, self._noise_share = collate, micro_batch or batch_size, noise_share
 
     def round(self, index: int) -> NDArray[np.int64]:
         """The public examples of round ``index``, sorted."""
@@ -127,10 +127,10 @@ class PublicStream:
         drawn = self.round(round)
         for begin in range(0, drawn.size, self._micro_batch):
             examples = drawn[begin : begin + self._micro_batch]
-            if isinstance(self._collate, SkeletonBatches):
-                yield self._collate(examples, round=round)
+            if isinstance(self.collate, SkeletonBatches):
+                yield self.collate(examples, round=round)
             else:
-                yield self._collate(examples)
+                yield self.collate(examples)
 
     def private_scale(self, gradients: Mapping[str, Tensor], noise_norm: float, ranks: Ranks) -> float:
         """The factor of the private part beside these public gradients; noise_norm: that of its noise, expected."""
