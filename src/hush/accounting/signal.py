@@ -229,8 +229,13 @@ class Prediction:
 
     @property
     def verdict(self) -> Verdict:
-        """What trainings of our studies with such a signal have learnt; hopeless is well below the noise."""
-        comparable = self.ceiling if self.expected is None else self.expected / ALIGNMENT
+        """What trainings of our studies with such a signal have learnt; hopeless is well below the noise.
+
+        An alignment above ALIGNMENT does not count in favour: it is that of a model's start, and falls as it learns.
+        """
+        comparable = self.ceiling
+        if self.expected is not None and self.statistics is not None:
+            comparable = self.expected / max(self.statistics.alignment, ALIGNMENT)
         if comparable < HOPELESS:
             return "hopeless"
         return "little" if comparable < LITTLE else "promising"

@@ -17,7 +17,7 @@ Legend: N examples, S secrets.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, SupportsIndex, final
+from typing import SupportsIndex, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,14 +28,12 @@ from hush.arrays import Array, Progress
 from hush.errors import InfeasiblePlan
 from hush.incidence import Incidence
 from hush.protection import promise_arrays
+from hush.settings import AUTO, Auto
 from hush.weights.choose import MAX_NOISE_TRIALS, Choice, Chooser, checked_batch_size, make_chooser
 from hush.weights.shift_capacity import KeptWeights, swept_weights, weights_keeping
 
-__all__ = ["AUTO", "Auto", "Proposal", "best_proposal", "chosen", "propose"]
+__all__ = ["Proposal", "best_proposal", "chosen", "propose"]
 
-
-Auto = Literal["auto"]
-AUTO: Auto = "auto"
 
 # The work that is worth it, in examples drawn over all rounds: ordinary fine-tuning reads its data 1 to 10 times, the
 # secret-words study 7.4 times; a small data set may be read more often, since 10,000 examples take minutes anywhere.

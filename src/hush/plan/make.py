@@ -27,8 +27,9 @@ from hush.arrays import Array, Progress, chosen_indices
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import checked_number, checked_positive, rounded_up
-from hush.plan.auto import AUTO, Auto, chosen
+from hush.plan.auto import chosen
 from hush.plan.plan import Plan, check_data_fingerprint, check_ids, drawable_examples
+from hush.settings import AUTO, Auto
 from hush.slots import Slots
 from hush.weights.choose import Capacity, Choice, Chooser, TooLittleNoise, checked_batch_size
 from hush.weights.frontier import KEEP, explained, noise_without

@@ -1,36 +1,47 @@
 """The settings of a plan: arguments of ``make_plan``, options of ``hush plan``, ``plan:`` in a config."""
 
-from typing import Any, Literal, Self, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, final
 
 from pydantic import Field, model_validator
 
 from hush.accounting.arguments import MAX_ROUNDS
 from hush.errors import Setting
-from hush.settings import Count, Positive, Real, Settings, wrong
+from hush.settings import AUTO, OR_AUTO, Auto, Count, Positive, Real, Settings, wrong
 
 __all__ = ["PlanSettings"]
 
 MAX_SCALE = 1e9  # of noise multiplier and clip norm: float32 can hold both, and their product
 
+if TYPE_CHECKING:
+    BatchSize = float | Auto
+    Rounds = int | Auto
+    Share = float | Auto
+else:
+    BatchSize = Annotated[Positive, *OR_AUTO]
+    Rounds = Annotated[Count, Field(le=MAX_ROUNDS), *OR_AUTO]
+    Share = Annotated[Real, Field(gt=0.0, le=1.0), *OR_AUTO]
+
 
 @final
 class PlanSettings(Settings):
-    """How often examples are used, how much noise is added, and which examples are held out for evaluation."""
+    """How often examples are used, how much noise is added, and which examples are held out for evaluation.
 
-    batch_size: Positive = Field(description="the expected number of examples in a round, a number above 0")
-    rounds: Count = Field(
-        le=MAX_ROUNDS, description=f"the number of training rounds, a whole number from 1 to {MAX_ROUNDS:,}"
+    batch_size, rounds and keep may be ``auto``: they are then chosen from the signal budget of the graph.
+    """
+
+    batch_size: BatchSize = Field(description="the expected number of examples in a round, a number above 0, or auto")
+    rounds: Rounds = Field(
+        description=f"the number of training rounds, a whole number from 1 to {MAX_ROUNDS:,}, or auto"
     )
     bound: Literal["blowup", "renyi", "kl"] = "blowup"
     capacity: Literal["accounted", "paper", "none"] = "accounted"
     noise_multiplier: Positive | None = Field(
         default=None, le=MAX_SCALE, description="a number above 0 and up to 1e9, or leave it out to have it computed"
     )
-    keep: Real | None = Field(
+    keep: Share | None = Field(
         default=None,
-        gt=0.0,
-        le=1.0,
-        description="the share of their weight that examples with secrets keep, above 0 and up to 1, such as 0.9",
+        description="the share of their weight that examples with secrets keep, above 0 and up to 1, such as 0.9, or "
+        "auto",
     )
     strength: Positive | None = Field(default=None, description="the constant c of the paper, a number above 0")
     hold_out: Real | None = Field(
@@ -42,6 +53,11 @@ class PlanSettings(Settings):
     clip_norm: Positive = Field(
         default=1.0, ge=1 / MAX_SCALE, le=MAX_SCALE, description="a number from 1e-9 to 1e9, such as 1.0"
     )
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether some number is chosen only when the plan is made."""
+        return AUTO in (self.batch_size, self.rounds, self.keep)
 
     @property
     def arguments(self) -> dict[str, Any]:

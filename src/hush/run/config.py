@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from hush.data.text_readers import means_path
 from hush.errors import HushError, InvalidInput
+from hush.numbers import counted
 from hush.plan.settings import PlanSettings
 from hush.report.settings import ReportSettings
 from hush.run.sections import AuditSection, DataSection, ModelSection, TrainingSection
@@ -27,9 +28,9 @@ from hush.scan.rules import Rules, RulesFile, document_error
 from hush.scan.rules.promises import Promise
 from hush.scan.rules.reading import PROMISE, Document, Problems, kind_of_value, read_yaml
 from hush.scan.rules.schema import ChunksRule, Rule
-from hush.settings import Model, Settings
+from hush.settings import AUTO, Auto, Model, Settings
 
-__all__ = ["Config", "Kind", "config_key", "load_config", "settings_shown_as_keys", "template"]
+__all__ = ["Config", "Kind", "config_key", "load_config", "settings_shown_as_keys", "shown_sizes", "template"]
 
 
 BASE_MODEL = "base-model"  # as the reference of the audit: the model before training
@@ -125,7 +126,17 @@ class Config:
     def __repr__(self) -> str:
         rules = ", ".join(f"{rule.name}: {rule.find}" for rule in self.rules.rules)
         model = self.model.name or "a small model"
-        return f"Config({rules}; {model}, {self.plan.rounds} rounds of {self.plan.batch_size:g})"
+        return f"Config({rules}; {model}, {shown_sizes(self.plan.batch_size, self.plan.rounds)})"
+
+
+def shown_sizes(batch_size: float | Auto, rounds: int | Auto) -> str:
+    """How many rounds of which size, as far as the config says.
+
+    >>> shown_sizes(16.0, 100), shown_sizes("auto", 100)
+    ('100 rounds of 16', '100 rounds of auto')
+    """
+    size = batch_size if isinstance(batch_size, str) else f"{batch_size:g}"
+    return f"{rounds if isinstance(rounds, str) else counted(rounds, 'round')}{' rounds' * (rounds == AUTO)} of {size}"
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
@@ -241,7 +252,7 @@ def _section_conflicts(config: Config) -> Iterator[tuple[Place, str]]:
             )
         if training.task == "masked":
             yield ("training", "task"), "a small model predicts the next byte; drop it, or name a masked model"
-    if training.warmup > config.plan.rounds:
+    if config.plan.rounds != AUTO and training.warmup > config.plan.rounds:
         message = f"{training.warmup} is more than plan.rounds, {config.plan.rounds}; lower it"
         yield ("training", "warmup"), message
     if audit is not None and audit.canaries is not None and not {"extraction", "exposure"} & set(audit.attacks):

@@ -24,12 +24,14 @@ from hush.plan import Plan
 from hush.plan.make import graph_of_training
 from hush.plan.plan import promises_fingerprint
 from hush.protection import promise_arrays
-from hush.run.config import BASE_MODEL
+from hush.run.config import BASE_MODEL, shown_sizes
 from hush.run.folder import RELEASED_REPORT
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_files
+from hush.run.outlook import read_outlook, stored_outlook
 from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
+from hush.settings import AUTO
 from hush.slots import Spans, spans_in
 from hush.storage import discard, read_json, whole_folder
 
@@ -266,7 +268,8 @@ class PlanStage:
         held_out = choose_held_out(incidence, asked.hold_out)
         spans = spans_in(job.paths.canaries if job.has_canaries else job.paths.scan)
         bearing = None if spans is None else int(np.count_nonzero(incidence.secrets_per_example))
-        checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size, bearing=bearing)
+        if asked.batch_size != AUTO:
+            checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size, bearing=bearing)
         _check_ceilings(secrets, incidence)
         _check_stated_priors(job)
         plan = make_plan_holding_out(
@@ -281,8 +284,15 @@ class PlanStage:
             skeleton_fingerprint=None if spans is None else _skeleton_fingerprint(job, spans, incidence),
             progress=lambda done, total: job.watch.work("Planning", done, total),
         )
+        if job.config.training.warmup > plan.rounds:
+            raise InvalidInput(
+                f"it is more than the {counted(plan.rounds, 'round')} of the plan; lower it",
+                setting="warmup",
+                value=job.config.training.warmup,
+            )
         plan.save(job.paths.plan)
         return {
+            "outlook": stored_outlook(job, plan, spans),
             "fingerprint": job.fingerprint(plan_identity(plan)),
             "noise_multiplier": plan.noise_multiplier,
             "kept_fraction": plan.kept_fraction,
@@ -297,7 +307,7 @@ class PlanStage:
     def estimate(self, known: Known) -> Estimate:
         plan, scan = known.config.plan, known.outputs.get("scan")
         if scan is None:
-            return Estimate(f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}", None)
+            return Estimate(shown_sizes(plan.batch_size, plan.rounds), None)
         size = f"{counted(scan['examples'], 'example')}, {counted(scan['secrets'], 'secret')}"
         return Estimate(size, 2 + scan["pairs"] / PLANNED_PAIRS_PER_SECOND)
 
@@ -394,7 +404,10 @@ class AuditStage:
         audit = known.config.audit
         if audit is None:
             return Estimate("", None)
-        simulated = audit.secrets * audit.trials * known.config.plan.rounds if "mechanism" in audit.attacks else 0
+        rounds = known.config.plan.rounds
+        if "mechanism" in audit.attacks and rounds == AUTO:
+            return Estimate(", ".join(audit.attacks), None)
+        simulated = audit.secrets * audit.trials * int(rounds) if "mechanism" in audit.attacks else 0
         return Estimate(", ".join(audit.attacks), 5 + simulated / SIMULATED_ROUNDS_PER_SECOND)
 
 
@@ -460,6 +473,7 @@ class ReportStage:
             noise=noise_by_method(plan, progress=job.watch.work) if asked.methods else (),
             scan=replace(scan, owner=None),  # which names files that could not be read
             training=read_evaluations(training),
+            outlook=read_outlook(job, plan),
             title=asked.title,
             folder="release",
         )
