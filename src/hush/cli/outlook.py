@@ -69,7 +69,7 @@ def read_outlook(
     from hush.slots import SPANS_FILE, Spans
 
     if data is None:
-        return Outlook(plan=plan, parameters=read_parameters(model))
+        return Outlook.of_plan(plan, parameters=read_parameters(model))
     free_N = plan.incidence.secrets_per_example == 0
     free_N[held_out_examples(plan)] = False
     corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
@@ -81,8 +81,8 @@ def read_outlook(
     path = incidence.parent.parent / SPANS_FILE
     spans = None if plan.slots is None or not path.is_file() else Spans.from_parquet(path, plan.slots)
     statistics = _statistics(model, public, clip_norm=plan.clip_norm)
-    return Outlook(
-        plan=plan,
+    return Outlook.of_plan(
+        plan,
         parameters=read_parameters(model) if statistics is None else statistics.parameters,
         statistics=statistics,
         texts=text_shares(plan.incidence, characters_N, spans),

@@ -186,7 +186,7 @@ def plan(
     seconds = time.perf_counter() - begin
     with working("Forecasting"):
         outlook = read_outlook(made, incidence=incidence, model=model, data=data, column=column, unit=unit)
-        record = plan_record(outlook, output, seconds, settings=settings)
+        record = plan_record(made, output, seconds, outlook=outlook, settings=settings)
     print_json(record) if json else show_plan(record, Console(), top=top)
 
 

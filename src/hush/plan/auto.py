@@ -51,11 +51,12 @@ ENOUGH_SIGNAL = 0.9  # of the largest signal: a larger share that has it is pref
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """Numbers for a plan, and the signal that they are forecast to have."""
+    """Numbers for a plan, and the weights and the signal that they are forecast to have."""
 
     batch_size: float
     rounds: int
     keep: float | None
+    kept: KeptWeights
     budget: SignalBudget
 
 
@@ -87,7 +88,7 @@ def propose(
         kept = swept[0] if share is None else weights_keeping(swept, share)
         size, count = _sizes(kept, incidence, shift_S, batch_size, rounds)
         budget = kept.budget(incidence, shift_S=shift_S, batch_size=size, rounds=count)
-        proposals.append(Proposal(batch_size=size, rounds=count, keep=share, budget=budget))
+        proposals.append(Proposal(batch_size=size, rounds=count, keep=share, kept=kept, budget=budget))
     return tuple(proposals)
 
 

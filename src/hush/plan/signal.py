@@ -9,7 +9,7 @@ Legend: N examples, S secrets.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,20 +151,46 @@ class Remedy:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Outlook:
-    """The signal of a plan, its prediction for a model, and what would remain without a promise.
+    """The signal of a plan or of a proposal for one, its prediction for a model, and what would remain without noise.
 
-    parameters: how many the model trains, None if that is not known. statistics: of public gradients, where there are
-    any. Remedies are computed where they are asked for.
+    graph, weight_N: of the examples that can be drawn. prior_SQ, ceiling_SQ: the promises. share: of the weight of
+    examples with secrets that is kept. parameters: how many the model trains, None if that is not known. statistics: of
+    public gradients, where there are any. is_planned: whether the noise is the plan's, which is proven, or a forecast.
     """
 
-    plan: Plan
+    budget: SignalBudget
+    graph: Incidence
+    weight_N: Array
+    prior_SQ: Array
+    ceiling_SQ: Array
+    share: float
+    remaining: tuple[Remaining, ...]
     parameters: int | None = None
     statistics: GradientStatistics | None = None
-    texts: TextShares | None = None
+    is_planned: bool = True
 
-    @cached_property
-    def budget(self) -> SignalBudget:
-        return plan_budget(self.plan)
+    @classmethod
+    def of_plan(
+        cls,
+        plan: Plan,
+        *,
+        parameters: int | None = None,
+        statistics: GradientStatistics | None = None,
+        texts: TextShares | None = None,
+    ) -> Self:
+        """The outlook of a plan. texts: how much text dropping and redacting leave."""
+        drawn_N = drawable_examples(plan)
+        return cls(
+            budget=plan_budget(plan),
+            graph=plan.incidence.select(examples=drawn_N),
+            weight_N=plan.weights[drawn_N],
+            prior_SQ=plan.prior,
+            ceiling_SQ=plan.ceiling,
+            share=kept_weight(plan),
+            remaining=remaining(plan.incidence, plan.slots, texts=texts),
+            parameters=parameters,
+            statistics=statistics,
+        )
 
     @property
     def prediction(self) -> Prediction | None:
@@ -181,27 +207,15 @@ class Outlook:
         prediction = self.prediction or Prediction.of(self.budget.signal, SMALLEST_MODEL)
         return prediction.verdict == "hopeless"
 
-    @property
-    def remaining(self) -> tuple[Remaining, ...]:
-        """What dropping and redacting leave."""
-        return remaining(self.plan.incidence, self.plan.slots, texts=self.texts)
-
     @cached_property
     def remedies(self) -> tuple[Remedy, ...]:
         """Ways to more signal with their forecast figures: a smaller share, a larger batch, less that is secret."""
-        plan, budget = self.plan, self.budget
-        drawn_N = drawable_examples(plan)
-        graph = plan.incidence.select(examples=drawn_N)
-        target_SQ = planning_ceiling(plan.prior, plan.ceiling)
-        shift_S = gaussian_shift(plan.prior, target_SQ)
-        higher_SQ = np.maximum(np.minimum(HIGHER_CEILING * plan.ceiling, MAX_CEILING), plan.ceiling)
-        higher = _forecast(graph, plan, gaussian_shift(plan.prior, planning_ceiling(plan.prior, higher_SQ)))
-        found: list[Remedy] = []
-        if kept_weight(plan) > SMALLER_SHARE:
-            swept = swept_weights(graph, shift_S, least_share=SMALLER_SHARE)
-            less = weights_keeping(swept, SMALLER_SHARE).budget(
-                graph, shift_S=shift_S, batch_size=plan.batch_size, rounds=plan.rounds
-            )
+        budget, found = self.budget, list[Remedy]()
+        sizes: Any = {"batch_size": budget.batch_size, "rounds": budget.rounds}
+        if self.share > SMALLER_SHARE:
+            shift_S = gaussian_shift(self.prior_SQ, planning_ceiling(self.prior_SQ, self.ceiling_SQ))
+            swept = swept_weights(self.graph, shift_S, least_share=SMALLER_SHARE)
+            less = weights_keeping(swept, SMALLER_SHARE).budget(self.graph, shift_S=shift_S, **sizes)
             text = (
                 f"keep {100 * SMALLER_SHARE:.0f} % of the weight of examples with secrets: signal about "
                 f"{shown_signal(less.signal)} at this batch size, {shown_signal(less.at_elbow)} at the elbow of "
@@ -211,6 +225,9 @@ class Outlook:
         if budget.batch_size < budget.elbow:
             text = f"a batch size of {shown_signal(budget.elbow)}, the elbow: signal about "
             found.append(Remedy(name="batch_size", text=text + shown_signal(budget.at_elbow), signal=budget.at_elbow))
+        higher_SQ = np.maximum(np.minimum(HIGHER_CEILING * self.ceiling_SQ, MAX_CEILING), self.ceiling_SQ)
+        shift_S = gaussian_shift(self.prior_SQ, planning_ceiling(self.prior_SQ, higher_SQ))
+        higher = budget_of(self.graph, self.weight_N, shift_S=shift_S, **sizes)
         found.append(Remedy(name="promise", text=self._less_secret(higher), signal=higher.signal))
         return tuple(found)
 
@@ -231,8 +248,9 @@ class Outlook:
         if not budget.private_batch or not math.isfinite(budget.signal):
             return []
         at = "beyond which a larger batch buys nothing"
+        noise = "" if self.is_planned else "forecast "
         lines = [
-            f"Signal (a forecast, not a bound): batch of private examples × √rounds / noise = "
+            f"Signal (a forecast, not a bound): batch of private examples × √rounds / {noise}noise = "
             f"{shown_signal(budget.signal)}, at most about {shown_signal(budget.limit)} with these weights; elbow: "
             f"batch size {shown_signal(budget.elbow)}, {at}."
         ]
@@ -256,7 +274,9 @@ class Outlook:
         prediction = self.prediction
         return {
             **self.budget.record(),
+            "share": self.share,
             "is_bound": False,
+            "is_planned": self.is_planned,
             "prediction": None if prediction is None else prediction.record(),
             "hopeless": self.is_hopeless,
             "remedies": [
@@ -266,12 +286,6 @@ class Outlook:
             "without_noise": [row.record() for row in self.remaining],
             "sentences": self.sentences(),
         }
-
-
-def _forecast(graph: Incidence, plan: Plan, shift_S: Array) -> SignalBudget:
-    """The budget of the plan's weights under other promises."""
-    weight_N = plan.weights[drawable_examples(plan)]
-    return budget_of(graph, weight_N, shift_S=shift_S, batch_size=plan.batch_size, rounds=plan.rounds)
 
 
 def _predicted(prediction: Prediction) -> str:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from hush.accounting.sampling_error import planning_ceiling
-from hush.accounting.signal import GradientStatistics, Prediction, gaussian_shift
+from hush.accounting.signal import GradientStatistics, gaussian_shift
 from hush.incidence import Incidence
 from hush.plan import Plan
-from hush.plan.auto import Proposal, best_proposal, propose
+from hush.plan.auto import best_proposal, propose
 from hush.plan.make import choose_held_out, held_out_examples
-from hush.plan.settings import PlanSettings
 from hush.plan.signal import Outlook, TextShares, remaining, text_shares
 from hush.protection import promise_arrays
 from hush.run.job import RunJob
@@ -23,10 +22,11 @@ from hush.secret_table import Secrets
 from hush.slots import Spans, spans_in
 from hush.weights.frontier import KEEP
 
-__all__ = ["forecast_record", "proposed_settings", "read_outlook", "stored_outlook"]
+__all__ = ["proposed_outlook", "read_outlook", "stored_outlook"]
 
 
 MAX_TEXTS = 1000  # public ones, of which some are measured
+SMALL_VOCABULARY = 258  # of the small model of hush.run.stage_train
 
 
 def stored_outlook(job: RunJob, plan: Plan, spans: Spans | None) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def stored_outlook(job: RunJob, plan: Plan, spans: Spans | None) -> dict[str, An
     characters_N = np.fromiter((len(text) for text in job.corpus().texts()), dtype=np.int64)
     texts = text_shares(plan.incidence, characters_N, spans)
     parameters, statistics = _measured(job, plan)
-    outlook = Outlook(plan=plan, parameters=parameters, statistics=statistics, texts=texts)
+    outlook = Outlook.of_plan(plan, parameters=parameters, statistics=statistics, texts=texts)
     return {
         **outlook.record(),
         "inputs": {
@@ -49,11 +49,11 @@ def read_outlook(job: RunJob, plan: Plan) -> Outlook:
     """The outlook of the run's plan, as it was when the plan was made; of the plan alone for runs of older versions."""
     kept = job.outputs("plan").get("outlook")
     if kept is None:
-        return Outlook(plan=plan)
+        return Outlook.of_plan(plan)
     inputs = kept["inputs"]
     statistics = None if inputs["statistics"] is None else GradientStatistics(**inputs["statistics"])
-    return Outlook(
-        plan=plan, parameters=inputs["parameters"], statistics=statistics, texts=TextShares(**inputs["texts"])
+    return Outlook.of_plan(
+        plan, parameters=inputs["parameters"], statistics=statistics, texts=TextShares(**inputs["texts"])
     )
 
 
@@ -89,8 +89,8 @@ def _fields(record: GradientStatistics | TextShares) -> dict[str, Any]:
 # Before the plan exists.
 
 
-def _proposal(job: RunJob) -> tuple[Proposal, Incidence, Any] | None:
-    """Numbers for the plan from the graph of the scan, by the closed form; None before the scan."""
+def proposed_outlook(job: RunJob) -> Outlook | None:
+    """What a plan for the graph of the scan could teach, by the closed form; None before the scan. Writes nothing."""
     folder = job.paths.scan / "public"
     if "scan" not in job.record.stages or not (folder / "incidence.parquet").is_file():
         return None
@@ -104,52 +104,36 @@ def _proposal(job: RunJob) -> tuple[Proposal, Incidence, Any] | None:
         drawn_N[choose_held_out(incidence, asked.hold_out)] = False
     if not drawn_N.any():
         return None
+    graph = incidence.select(examples=drawn_N)
     asks_share = asked.capacity == "accounted" and asked.noise_multiplier is None
-    proposals = propose(
-        incidence.select(examples=drawn_N),
-        gaussian_shift(prior_SQ, planning_ceiling(prior_SQ, ceiling_SQ)),
-        batch_size=asked.batch_size,
-        rounds=asked.rounds,
-        keep=(KEEP if asked.keep is None else asked.keep) if asks_share else None,
+    proposal = best_proposal(
+        propose(
+            graph,
+            gaussian_shift(prior_SQ, planning_ceiling(prior_SQ, ceiling_SQ)),
+            batch_size=asked.batch_size,
+            rounds=asked.rounds,
+            keep=(KEEP if asked.keep is None else asked.keep) if asks_share else None,
+        )
     )
-    return best_proposal(proposals), incidence, spans
+    return Outlook(
+        budget=proposal.budget,
+        graph=graph,
+        weight_N=proposal.kept.weight_N,
+        prior_SQ=prior_SQ,
+        ceiling_SQ=ceiling_SQ,
+        share=proposal.kept.share,
+        remaining=remaining(incidence, None if spans is None else spans.slots),
+        parameters=_parameters(job),
+        is_planned=False,
+    )
 
 
-def proposed_settings(job: RunJob) -> PlanSettings:
-    """The settings of the plan with numbers in place of ``auto``: as planned, or a forecast; unchanged before a scan."""
-    asked = job.config.plan
-    if not asked.is_auto:
-        return asked
-    if "plan" in job.record.stages:
-        made = job.outputs("plan")
-        return asked.model_copy(update={"batch_size": made["batch_size"], "rounds": made["rounds"]})
-    found = _proposal(job)
-    if found is None:
-        return asked
-    return asked.model_copy(update={"batch_size": found[0].batch_size, "rounds": found[0].rounds})
+def _parameters(job: RunJob) -> int:
+    """How many parameters are trained, without making a small model or reading weights."""
+    small, training = job.config.model.small, job.config.training
+    if small is not None:  # a GPT-2 over bytes and two special tokens, with tied embeddings
+        blocks = small.layers * (12 * small.width**2 + 13 * small.width)
+        return blocks + (SMALL_VOCABULARY + small.length + 2) * small.width
+    from hush.train.public.predictor import count_trained
 
-
-def forecast_record(job: RunJob, parameters: float | None) -> dict[str, Any] | None:
-    """What the run could teach: as measured with its plan, or a forecast from the scan; None before the scan.
-
-    parameters: of the model, as far as that is known without loading it.
-    """
-    kept = job.outputs("plan").get("outlook") if "plan" in job.record.stages else None
-    if kept is not None:
-        return {name: value for name, value in kept.items() if name != "inputs"} | {"certified_noise": True}
-    found = _proposal(job)
-    if found is None:
-        return None
-    proposal, incidence, spans = found
-    prediction = None if parameters is None else Prediction.of(proposal.budget.signal, max(int(parameters), 1))
-    rows = remaining(incidence, None if spans is None else spans.slots)
-    return {
-        **proposal.budget.record(),
-        "is_bound": False,
-        "certified_noise": False,
-        "prediction": None if prediction is None else prediction.record(),
-        "hopeless": prediction is not None and prediction.verdict == "hopeless",
-        "remedies": [],
-        "without_noise": [row.record() for row in rows],
-        "sentences": [],
-    }
+    return count_trained(job.config.located(job.config.model.name or ""), task=training.task, lora=training.lora)

@@ -15,7 +15,7 @@ from hush.cli.inputs import Promises
 from hush.cli.results.accounting import Record
 from hush.cli.results.cautions import plan_cautions, show_cautions
 from hush.console import counted, plain, rounded_down, rounded_up, show_rows
-from hush.plan import noise_without_forcing
+from hush.plan import Plan, noise_without_forcing
 from hush.plan.make import held_out_examples
 from hush.plan.plan import are_canaries, drawable_examples, kept_weight, unlisted_secrets
 from hush.plan.settings import PlanSettings
@@ -25,7 +25,16 @@ from hush.settings import AUTO
 from hush.storage import whole_file
 from hush.weights import Frontier
 
-__all__ = ["frontier_record", "plan_record", "show_frontiers", "show_outlook", "show_plan", "write_rows"]
+__all__ = [
+    "frontier_record",
+    "plan_record",
+    "show_frontiers",
+    "show_outlook",
+    "show_plan",
+    "show_sentence",
+    "show_without_noise",
+    "write_rows",
+]
 
 
 CSV_COLUMNS = (
@@ -37,12 +46,11 @@ CSV_COLUMNS = (
 KIND = ("capacity", "bound", "batch_size", "rounds")  # of a frontier
 
 
-def plan_record(outlook: Outlook, folder: Path, seconds: float, *, settings: PlanSettings) -> Record:
+def plan_record(plan: Plan, folder: Path, seconds: float, *, outlook: Outlook, settings: PlanSettings) -> Record:
     """A plan in numbers, its binding secrets, the noise without a secret that alone forces it, and its outlook.
 
     settings: as they were asked for, to say which of them were chosen automatically.
     """
-    plan = outlook.plan
     numbers = {"batch_size": plan.batch_size, "rounds": plan.rounds, "keep": kept_weight(plan)}
     share_SQ = plan.posterior / plan.ceiling
     point_S = share_SQ.argmax(axis=1) if share_SQ.size else np.empty(0, dtype=int)
@@ -137,8 +145,20 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
 def show_outlook(outlook: Record, console: Console) -> None:
     """Print what the private rounds can teach; in red if that is next to nothing."""
     for sentence in outlook["sentences"]:
-        style = "bold red" if sentence.startswith("Hopeless") else ""
-        console.print(plain(sentence), style=style, soft_wrap=True)
+        show_sentence(sentence, console)
+
+
+def show_sentence(sentence: str, console: Console) -> None:
+    """Print one of them."""
+    console.print(plain(sentence), style="bold red" if sentence.startswith("Hopeless") else "", soft_wrap=True)
+
+
+def show_without_noise(outlook: Record, console: Console) -> None:
+    """Print what dropping and redacting would leave."""
+    for row in outlook["without_noise"]:
+        console.print(
+            plain(f"{row['method'].capitalize()} instead, without noise, leaves {_left(row)}."), soft_wrap=True
+        )
 
 
 def _chosen(auto: Record) -> str:
@@ -208,7 +228,7 @@ def frontier_record(
 def show_frontiers(record: Record, console: Console) -> None:
     """Print a table per capacity, bound, batch size and rounds; a star marks the default choice.
 
-    With several batch sizes or rounds another table compares the default choices.
+    With several batch sizes or rounds another table compares them.
     """
     rows: list[Record] = record["rows"]
     kinds = list(dict.fromkeys(tuple(row[name] for name in KIND) for row in rows))
@@ -238,7 +258,8 @@ def show_frontiers(record: Record, console: Console) -> None:
         sizes = f"batch {kind[2]:g}, {counted(kind[3], 'round')}"
         show_rows(console, columns, [*cells, *left], title=f"Capacities: {kind[0]}, bound: {kind[1]}, {sizes}")
     if len({kind[2:] for kind in kinds}) > 1:
-        _show_sizes([row for row in rows if row["default"]], without, console)
+        firsts = [next(row for row in rows if tuple(row[name] for name in KIND) == kind) for kind in kinds]
+        _show_sizes(firsts, without, console)
     console.print(
         "* the row with the least noise that keeps 90 % of the weight of examples with secrets, or else the one "
         "with the most data; hush plan also searches between the rows. Signal and elbow are forecasts: beyond the "
@@ -251,8 +272,11 @@ def show_frontiers(record: Record, console: Console) -> None:
         )
 
 
-def _show_sizes(defaults: Sequence[Record], without: Sequence[Record], console: Console) -> None:
-    """Print the default choice of every batch size and number of rounds, and where the elbow is."""
+def _show_sizes(firsts: Sequence[Record], without: Sequence[Record], console: Console) -> None:
+    """Print the row with the most data of every batch size and number of rounds, and where the elbow is.
+
+    Not the default choices: they keep different shares, and a smaller share has more signal at any batch size.
+    """
     cells = [
         [
             f"{row['batch_size']:g}",
@@ -263,11 +287,11 @@ def _show_sizes(defaults: Sequence[Record], without: Sequence[Record], console: 
             _signal(row["elbow"]),
             "beyond the elbow" if row["elbow"] is not None and row["batch_size"] >= row["elbow"] else "",
         ]
-        for row in defaults
+        for row in firsts
     ]
     cells += [["–", "–", "0", "–", "–", "–", f"{row['method']}: {_left(row)}"] for row in without]
     columns = ["batch", "rounds", "noise", "weight kept", "signal", "elbow", ""]
-    show_rows(console, columns, cells, title="Batch sizes and rounds")
+    show_rows(console, columns, cells, title="Batch sizes and rounds, with the most data of each")
 
 
 def _signal(value: float | None) -> str:
