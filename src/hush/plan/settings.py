@@ -67,7 +67,7 @@ class PlanSettings(Settings):
 
     @model_validator(mode="after")
     def _one_goal(self) -> Self:
-        if self.keep is not None and (self.noise_multiplier is not None or self.capacity != "accounted"):
+        if self.keep not in (None, AUTO) and (self.noise_multiplier is not None or self.capacity != "accounted"):
             raise wrong(
                 Setting("keep"),
                 " computes the noise for accounted capacities; drop it, or drop ",
