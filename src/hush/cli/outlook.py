@@ -7,7 +7,7 @@ but not how much text.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hush.cli.checks import check_model, missing_library_explained
+from hush.cli.checks import check_model, missing_library_explained, quiet_libraries
 from hush.cli.options import TextUnit
 from hush.errors import InvalidInput
 
@@ -95,6 +95,7 @@ def _statistics(model: str | None, public: "Sequence[str]", *, clip_norm: float)
         return None
     with missing_library_explained("a model"):
         from hush.train.public.predictor import statistics_of_texts
+    quiet_libraries(silent=False)
     return statistics_of_texts(model, public, clip_norm=clip_norm)
 
 

@@ -31,7 +31,6 @@ __all__ = [
     "show_frontiers",
     "show_outlook",
     "show_plan",
-    "show_sentence",
     "show_without_noise",
     "write_rows",
 ]
@@ -145,12 +144,7 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
 def show_outlook(outlook: Record, console: Console) -> None:
     """Print what the private rounds can teach; in red if that is next to nothing."""
     for sentence in outlook["sentences"]:
-        show_sentence(sentence, console)
-
-
-def show_sentence(sentence: str, console: Console) -> None:
-    """Print one of them."""
-    console.print(plain(sentence), style="bold red" if sentence.startswith("Hopeless") else "", soft_wrap=True)
+        console.print(plain(sentence), style="bold red" if sentence.startswith("Hopeless") else "", soft_wrap=True)
 
 
 def show_without_noise(outlook: Record, console: Console) -> None:

@@ -15,7 +15,7 @@ from hush.audit.headline import STYLES, headline
 from hush.cli.checks import quiet_libraries
 from hush.cli.results.accounting import Record
 from hush.cli.results.cautions import plan_cautions, show_cautions
-from hush.cli.results.plan import show_outlook, show_sentence, show_without_noise
+from hush.cli.results.plan import show_outlook, show_without_noise
 from hush.cli.results.train import STOPPING_NOTE
 from hush.console import WorkBar, counted, plain, rounded_up, show_rows
 from hush.plan import Plan
@@ -75,7 +75,7 @@ class Screen:
         self._end_stage()
         if state == "begins":
             self._begun = name, time.perf_counter()
-            if name in ("train", "audit"):
+            if name in ("plan", "train", "audit"):
                 quiet_libraries(silent=False)
         self._bar.begin(_STAGE_LABELS[name])
         if state == "begins" or self._verbose:
@@ -83,14 +83,15 @@ class Screen:
                 plain(f"{_STAGE_LABELS[name]}{' (unchanged)' if state == 'kept' else ' …'}"), soft_wrap=True
             )
         if name == "train" and state == "begins":
-            for sentence in self._outlook():
-                show_sentence(sentence, self._console)
+            self._show_outlook()
             show_cautions(plan_cautions(Plan.load(self._folder / "owner" / "plan")), self._console)
 
-    def _outlook(self) -> list[str]:
-        """What the plan's stage found can be learnt."""
-        finished = RunRecord.read(RunPaths(self._folder).stages).stages["plan"]
-        return finished.outputs.get("outlook", {}).get("sentences", [])
+    def _show_outlook(self) -> None:
+        """Print what the plan's stage found can be learnt; plans of older versions have no such record."""
+        outlook = RunRecord.read(RunPaths(self._folder).stages).stages["plan"].outputs.get("outlook")
+        if outlook is not None:
+            show_outlook(outlook, self._console)
+            show_without_noise(outlook, self._console)
 
     def _end_stage(self) -> None:
         if self._begun is not None and self._verbose and self._begun[0] != "train":
