@@ -67,8 +67,8 @@ def noise_forecast(shift: ArrayLike, count: ArrayLike, *, rounds: int) -> Array:
     """The noise multiplier that a secret needs, about: [ln(1 + (mu / (s sqrt(T)))^2)]^(-1/2).
 
     shift: its mu. count: s, the expected number of its examples in a round. A forecast: within 4 % of the accountant's
-    noise for 12 to 100 examples in the table of docs/noise, 14 % above it for a single one. It is too small where the
-    noise is below about (1 + s) / sqrt(2), since draws of several examples at once are left out.
+    noise for 12 to 100 examples in the table of docs/noise, 14 % above it for a single one. It may be 10 % too small
+    where the noise is below about (1 + s) / sqrt(2), since draws of several examples at once are left out.
 
     >>> round(float(noise_forecast(gaussian_shift([[1e-10]], [[1e-3]]), 100 * 2048 / 1.7e6, rounds=2000)[0]), 2)
     1.79

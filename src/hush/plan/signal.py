@@ -141,11 +141,11 @@ def remaining(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """Something that would raise the signal, or do without noise. signal: the forecast with it."""
+    """Something that would raise the signal, or do without noise. signal: the forecast with it; None without noise."""
 
-    name: Literal["keep", "batch_size", "promise"]
+    name: Literal["keep", "batch_size", "ceiling", "without_noise"]
     text: str
-    signal: float
+    signal: float | None
 
 
 @final
@@ -228,19 +228,18 @@ class Outlook:
         higher_SQ = np.maximum(np.minimum(HIGHER_CEILING * self.ceiling_SQ, MAX_CEILING), self.ceiling_SQ)
         shift_S = gaussian_shift(self.prior_SQ, planning_ceiling(self.prior_SQ, higher_SQ))
         higher = budget_of(self.graph, self.weight_N, shift_S=shift_S, **sizes)
-        found.append(Remedy(name="promise", text=self._less_secret(higher), signal=higher.signal))
+        text = f"ceilings {HIGHER_CEILING:g} times as high: signal about {shown_signal(higher.signal)}"
+        found.append(Remedy(name="ceiling", text=text, signal=higher.signal))
+        found.append(Remedy(name="without_noise", text=self._without_noise(), signal=None))
         return tuple(found)
 
-    def _less_secret(self, higher: SignalBudget) -> str:
-        """Higher ceilings, hiding spans, dropping or redacting, with what they give and leave."""
+    def _without_noise(self) -> str:
+        """Hiding spans, dropping or redacting, with what they leave."""
         rows = {row.method: row for row in self.remaining}
-        parts = [f"ceilings {HIGHER_CEILING:g} times as high: signal about {shown_signal(higher.signal)}"]
+        first = "hide spans instead of whole examples, so that the text around the secrets needs no noise"
         if "redacting" in rows:
-            parts.append(f"or redact, which leaves {_left(rows['redacting'])}")
-        else:
-            parts.append("or hide spans instead of whole examples, so that the text around them needs no noise")
-        parts.append(f"or drop the examples with secrets, which leaves {_left(rows['dropping'])}")
-        return ", ".join(parts)
+            first = f"redact, which leaves {_left(rows['redacting'])}"
+        return f"{first}, or drop the examples with secrets, which leaves {_left(rows['dropping'])}"
 
     def sentences(self) -> list[str]:
         """What to say before training: a line about the signal, and if it is hopeless that and the remedies."""
@@ -339,5 +338,5 @@ def shown_signal(value: float) -> str:
     return f"{digits:,.0f}" if digits >= 10 else f"{digits:g}"
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
