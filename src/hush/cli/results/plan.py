@@ -226,7 +226,7 @@ def show_frontiers(record: Record, console: Console) -> None:
     """
     rows: list[Record] = record["rows"]
     kinds = list(dict.fromkeys(tuple(row[name] for name in KIND) for row in rows))
-    columns = ["noise", "noise / B", "weight kept", "examples", "sum w", "eff. size", "signal", "elbow", "binding", ""]
+    columns = ["noise", "noise / B", "weight kept", "examples", "signal", "elbow", "binding", ""]
     without: list[Record] = record["without_noise"]
     for kind in kinds:
         cells = [
@@ -235,8 +235,6 @@ def show_frontiers(record: Record, console: Console) -> None:
                 rounded_up(row["noise_per_gradient"], 3),
                 _percent(row["kept_weight"]),
                 _percent(row["kept_fraction"]),
-                rounded_down(row["total_weight"], 6),
-                rounded_down(row["effective_size"], 6),
                 _signal(row["signal"]),
                 _signal(row["elbow"]),
                 str(len(row["binding"])),
@@ -245,10 +243,7 @@ def show_frontiers(record: Record, console: Console) -> None:
             for row in rows
             if tuple(row[name] for name in KIND) == kind
         ]
-        left = [
-            ["0", "0", "–", _percent(row["share"]), *[f"{row['examples']}"] * 2, "–", "–", "–", row["method"]]
-            for row in without
-        ]
+        left = [[row["method"], "0", "–", _percent(row["share"]), "–", "–", "–", ""] for row in without]
         sizes = f"batch {kind[2]:g}, {counted(kind[3], 'round')}"
         show_rows(console, columns, [*cells, *left], title=f"Capacities: {kind[0]}, bound: {kind[1]}, {sizes}")
     if len({kind[2:] for kind in kinds}) > 1:
@@ -283,7 +278,7 @@ def _show_sizes(firsts: Sequence[Record], without: Sequence[Record], console: Co
         ]
         for row in firsts
     ]
-    cells += [["–", "–", "0", "–", "–", "–", f"{row['method']}: {_left(row)}"] for row in without]
+    cells += [[row["method"], "–", "0", "–", "–", "–", _left(row)] for row in without]
     columns = ["batch", "rounds", "noise", "weight kept", "signal", "elbow", ""]
     show_rows(console, columns, cells, title="Batch sizes and rounds, with the most data of each")
 
