@@ -1,11 +1,11 @@
 """The settings of a plan: arguments of ``make_plan``, options of ``hush plan``, ``plan:`` in a config."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, final
 
 from pydantic import Field, model_validator
 
 from hush.accounting.arguments import MAX_ROUNDS
-from hush.errors import Setting
+from hush.errors import InvalidInput, Setting
 from hush.settings import AUTO, OR_AUTO, Auto, Count, Positive, Real, Settings, wrong
 
 __all__ = ["PlanSettings"]
@@ -20,6 +20,13 @@ else:
     BatchSize = Annotated[Positive, *OR_AUTO]
     Rounds = Annotated[Count, Field(le=MAX_ROUNDS), *OR_AUTO]
     Share = Annotated[Real, Field(gt=0.0, le=1.0), *OR_AUTO]
+
+
+class Sizes(NamedTuple):
+    """The size of a round, and how many there are."""
+
+    batch_size: float
+    rounds: int
 
 
 @final
@@ -55,9 +62,11 @@ class PlanSettings(Settings):
     )
 
     @property
-    def is_auto(self) -> bool:
-        """Whether some number is chosen only when the plan is made."""
-        return AUTO in (self.batch_size, self.rounds, self.keep)
+    def sizes(self) -> "Sizes":
+        """Batch size and rounds, where both are numbers."""
+        if self.batch_size == AUTO or self.rounds == AUTO:
+            raise InvalidInput("batch size or rounds are chosen only when the plan is made; state them, or plan first")
+        return Sizes(self.batch_size, self.rounds)
 
     @property
     def arguments(self) -> dict[str, Any]:
