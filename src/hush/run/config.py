@@ -108,7 +108,7 @@ class Config:
         ...     "plan": {"batch_size": 256, "rounds": 1000},
         ...     "model": {"name": "gpt2"},
         ... })
-        Config(rare-words: words; gpt2, 1000 rounds of 256)
+        Config(rare-words: words; gpt2, 1,000 rounds of 256)
         """
         text = yaml.safe_dump(json.loads(json.dumps(dict(content), default=str)), sort_keys=False).encode()
         return _checked(Document(content=content, node=None), Path(folder), "the config", text)
