@@ -68,7 +68,11 @@ FILES = {
 }
 PRINTED = {"json", "quiet", "verbose", "debug", "top", "force", "help"}
 NO_SETTING = {
-    "plan": {"prior", "ceiling"},  # promises: the rules of a config state them
+    "plan": {
+        "prior",
+        "ceiling",  # promises: the rules of a config state them
+        "model",  # a section of its own
+    },
     "train": {
         "lora",  # whether there are adapters: a config states their settings, or none
         "metric",  # likewise

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hush.plan.verify import verify
     from hush.protection import Protection
     from hush.secret_table import Secrets
-    from hush.weights import Frontier, Weights, frontier, solve_weights
+    from hush.weights import Frontier, Weights, frontier, frontiers, solve_weights
 
 __all__ = [
     "Calibration",
@@ -33,6 +33,7 @@ __all__ = [
     "calibrate",
     "capacity",
     "frontier",
+    "frontiers",
     "make_plan",
     "posterior",
     "posteriors",
@@ -59,6 +60,7 @@ _HOME = {
     "calibrate": "hush.accounting",
     "capacity": "hush.accounting",
     "frontier": "hush.weights",
+    "frontiers": "hush.weights",
     "make_plan": "hush.plan",
     "posterior": "hush.accounting",
     "posteriors": "hush.accounting",

@@ -5,15 +5,28 @@ file is that model, the command line is tested against it, and a run folder keep
 completes the sentence "pass …" in messages about a wrong value.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
 from hush.errors import InvalidInput, Setting
 
 __all__ = [
+    "AUTO",
+    "OR_AUTO",
     "YES_OR_NO",
+    "Auto",
     "Count",
     "Model",
     "Positive",
@@ -27,6 +40,9 @@ __all__ = [
 ]
 
 YES_OR_NO = "true or false"
+
+Auto = Literal["auto"]
+AUTO: Auto = "auto"  # as the value of a setting: hush chooses it
 
 
 class Model(BaseModel):
@@ -122,3 +138,11 @@ Positive = Annotated[Real, Field(gt=0.0, allow_inf_nan=False)]
 Probability = Annotated[float, BeforeValidator(_refuse_boolean), Field(gt=0.0, lt=1.0)]
 Whole = Annotated[int, BeforeValidator(_refuse_boolean)]
 Count = Annotated[Whole, Field(ge=1)]
+
+
+def _auto_or_number(value: object, number: Callable[[object], object]) -> object:
+    return value if isinstance(value, str) and value == AUTO else number(value)
+
+
+OR_AUTO = (WrapValidator(_auto_or_number), PlainSerializer(lambda value: value, return_type=Any))
+"""The last notes of a number's type whose setting may also be ``auto``; its limits stand before them."""

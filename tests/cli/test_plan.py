@@ -337,3 +337,73 @@ def test_a_plan_inside_a_run_is_signed_where_it_lies_and_what_is_none_is_named(f
     (tmp_path / "empty").mkdir()
     assert "is no plan" in refused(2, "sign", tmp_path / "empty", "--private-key", private)
     assert "is not a folder" in refused(2, "sign", tmp_path / "missing", "--private-key", private)
+
+
+AUTO = ["--batch-size", "auto", "--rounds", "auto", "--keep", "auto"]
+
+
+def test_numbers_that_hush_chooses_are_printed_recorded_and_the_librarys(graph: Path, tmp_path: Path) -> None:
+    record = run_json("plan", graph, *PROMISE, *AUTO, "--output", tmp_path / "plan")
+    plan = hush.Plan.load(tmp_path / "plan")
+    numbers: Any = {"batch_size": "auto", "rounds": "auto", "keep": "auto"}
+    expected = hush.make_plan(incidence(), prior=1e-8, ceiling=1e-3, **numbers)
+    assert (plan.batch_size, plan.rounds) == (expected.batch_size, expected.rounds)
+    assert np.array_equal(plan.weights, expected.weights)
+    assert record["auto"] == {"batch_size": plan.batch_size, "rounds": plan.rounds, "keep": record["kept_weight"]}
+    shown = " ".join(run("plan", graph, *PROMISE, *AUTO, "--output", tmp_path / "plan", "--force").stdout.split())
+    assert f"Chosen automatically: batch size {plan.batch_size:g}, {plan.rounds} rounds" in shown
+    stated = run_json("plan", graph, *PROMISE, *RUN, "--output", tmp_path / "stated")
+    assert stated["auto"] == {}
+    wrong = ["--batch-size", "many", "--rounds", 5, "--output", tmp_path / "x"]
+    assert "'many' is neither a number nor auto" in refused(2, "plan", graph, *PROMISE, *wrong)
+
+
+def test_a_plan_says_its_signal_and_what_is_left_without_one(graph: Path, tmp_path: Path) -> None:
+    command = ["plan", graph, *PROMISE, *RUN, "--output", tmp_path / "plan", "--force"]
+    outlook = run_json(*command)["outlook"]
+    plan = hush.Plan.load(tmp_path / "plan")
+    bearing = plan.incidence.secrets_per_example > 0
+    signal = plan.rates[bearing].sum() * plan.rounds**0.5 / plan.noise_multiplier
+    assert outlook["signal"] == pytest.approx(signal)
+    assert outlook["prediction"] is None
+    free = int((~bearing).sum())
+    (dropping,) = outlook["without_noise"]
+    assert (dropping["method"], dropping["examples"], dropping["noise_multiplier"]) == ("dropping", free, 0)
+    shown = " ".join(run(*command).stdout.split())
+    assert f"dropping instead, without noise, leaves {free} examples" in shown
+    assert "a forecast, not a bound" in shown
+    hopeless = run_json(*command, "--model", "7e9")["outlook"]
+    assert hopeless["prediction"]["ceiling"] == pytest.approx(signal / 7e9**0.5)
+    assert hopeless["hopeless"]
+    assert len(hopeless["remedies"]) >= 3
+    assert "Hopeless: the expected signal is well below the noise" in run(*command, "--model", "7e9").stdout
+    assert "--model=0; pass a model, or its number" in refused(2, *command, "--model", 0)
+    assert "--model=./none is not a folder" in refused(2, *command, "--model", "./none")
+
+
+def test_a_plan_with_data_says_how_much_text_is_left(graph: Path, tmp_path: Path) -> None:
+    texts = ["x" * (5 + number) for number in range(80)]
+    (tmp_path / "data.txt").write_text("\n".join(texts) + "\n")
+    command = ["plan", graph, *PROMISE, *RUN, "--data", tmp_path / "data.txt", "--key", tmp_path / "my.key"]
+    (dropping,) = run_json(*command, "--output", tmp_path / "plan")["outlook"]["without_noise"]
+    free = np.flatnonzero(incidence().secrets_per_example == 0)
+    assert dropping["text_share"] == pytest.approx(sum(5 + int(i) for i in free) / sum(map(len, texts)))
+
+
+def test_frontier_compares_batches_and_rounds_and_marks_the_elbow(graph: Path, tmp_path: Path) -> None:
+    sizes = ["--batch-size", 1, "--batch-size", 20, "--rounds", 50, "--rounds", 100]
+    command = ["frontier", graph, *PROMISE, *sizes, "--capacity", "none"]
+    record = run_json(*command)
+    pairs = [(row["rounds"], row["batch_size"]) for row in record["rows"]]
+    assert pairs == [(50, 1), (50, 20), (100, 1), (100, 20)]
+    arguments: Any = {"prior": 1e-8, "ceiling": 1e-3, "capacity": "none"}
+    expected = hush.frontiers(incidence(), batch_size=[1, 20], rounds=[50, 100], **arguments)
+    assert [row["signal"] for row in record["rows"]] == [made.rows[0].signal for made in expected]
+    assert [row["elbow"] for row in record["rows"]] == [made.rows[0].elbow for made in expected]
+    assert [row["method"] for row in record["without_noise"]] == ["dropping"]
+    shown = run(*command, "--plot", tmp_path / "f.svg", "--output", tmp_path / "f.csv").stdout
+    assert shown.count("beyond the elbow") == 3  # the note, and a batch of 20 at both rounds
+    assert shown.count("dropping") == 5  # in each table, and in the one that compares them
+    assert "elbow, beyond which a larger batch buys nothing" in (tmp_path / "f.svg").read_text()
+    with (tmp_path / "f.csv").open() as file:
+        assert [float(row["batch_size"]) for row in csv.DictReader(file)] == [1, 20, 1, 20]

@@ -9,11 +9,11 @@ def label(*points: tuple[float, float]) -> str:
     rows = tuple(
         FrontierRow(
             setting=noise, kept_fraction=1.0, kept_weight=kept, total_weight=10.0, effective_size=10.0,
-            noise_multiplier=noise, noise_per_gradient=noise / 4, binding=(0,),
+            noise_multiplier=noise, noise_per_gradient=noise / 4, binding=(0,), signal=40 / noise, elbow=7.0,
         )
         for noise, kept in points
     )  # fmt: skip
-    figure = frontier_figure([Frontier(capacity="accounted", bound="blowup", rows=rows)])
+    figure = frontier_figure([Frontier(capacity="accounted", bound="blowup", batch_size=4, rounds=100, rows=rows)])
     return figure.legends[0].get_texts()[-1].get_text()
 
 

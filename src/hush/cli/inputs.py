@@ -20,6 +20,7 @@ from hush.console import counted
 from hush.errors import InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.secret_table import Secrets
+from hush.settings import Auto
 from hush.storage import parquet_table
 
 __all__ = [
@@ -175,12 +176,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """A graph, its promises and the number of rounds, before rates are chosen."""
+    """A graph, its promises and the number of rounds (or auto), before rates are chosen."""
 
     incidence: Incidence
     prior: ArrayLike
     ceiling: ArrayLike
-    rounds: int
+    rounds: int | Auto
     ids: tuple[str, ...] | None
 
     @property
@@ -224,7 +225,7 @@ def read_promises(
     prior: float | None = None,
     ceiling: float | None = None,
     secrets_path: Path | None = None,
-    rounds: int | None = None,
+    rounds: int | Auto | None = None,
 ) -> Promises:
     """Like ``read_problem``, but for rates that are chosen later: rates that the file states are ignored."""
     incidence, stated, ids = _read_graph(path, prior, ceiling, secrets_path, rounds)
@@ -239,7 +240,7 @@ def read_incidence(path: Path) -> Incidence:
 
 
 def _read_graph(
-    path: Path, prior: float | None, ceiling: float | None, secrets_path: Path | None, rounds: int | None
+    path: Path, prior: float | None, ceiling: float | None, secrets_path: Path | None, rounds: int | Auto | None
 ) -> tuple[Incidence, dict[str, Any], tuple[str, ...] | None]:
     """The graph, what is stated of rates, promises and rounds, and the ids of the secrets if there are any."""
     if path.is_dir():

@@ -27,6 +27,7 @@ __all__ = [
     "PROMISE_PANEL",
     "SPEED_PANEL",
     "BatchOption",
+    "BatchesOption",
     "BoundChoice",
     "BoundOption",
     "CeilingOption",
@@ -38,17 +39,22 @@ __all__ = [
     "OnceCommand",
     "OneBound",
     "OneBoundOption",
+    "ParametersOption",
     "PlanArgument",
+    "PlanBatchOption",
     "PlanOfRunOption",
+    "PlanRoundsOption",
     "PriorOption",
     "RoundsOption",
     "SecretsOption",
+    "SeveralRoundsOption",
     "ShowTextOption",
     "TextUnit",
     "TopOption",
     "UnitOption",
     "flag",
     "flags_of",
+    "number_or_auto",
     "option_of",
     "settings_from",
 ]
@@ -190,7 +196,58 @@ IncidenceArgument = Annotated[
 ]
 PlanArgument = Annotated[Path, typer.Argument(help="Folder of a plan, from hush plan.", metavar="PLAN")]
 
+
+def _or_auto(text: str, number: Callable[[str], float]) -> float | str:
+    if text == "auto":
+        return text
+    try:
+        return number(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a number nor auto") from None
+
+
+def number_or_auto(text: str) -> float | str:
+    """A number, or ``auto``: hush chooses it from the signal budget."""
+    return _or_auto(text, float)
+
+
+def count_or_auto(text: str) -> float | str:
+    """A whole number, or ``auto``."""
+    return _or_auto(text, int)
+
+
 RoundsOption = Annotated[int | None, typer.Option(help="Training rounds (optimizer steps).")]
+PlanRoundsOption = Annotated[
+    Any,
+    typer.Option(
+        help="Training rounds (optimizer steps), or auto: as many as are worth their time.",
+        parser=count_or_auto,
+        metavar="<int>|auto",
+    ),
+]
+PlanBatchOption = Annotated[
+    Any,
+    typer.Option(
+        help="Expected number of examples per round, or auto: the least that has nearly all of the signal.",
+        parser=number_or_auto,
+        metavar="<float>|auto",
+    ),
+]
+BatchesOption = Annotated[
+    list[float],
+    typer.Option(help="Expected number of examples per round. Can be repeated, to compare.", metavar="<float>"),
+]
+SeveralRoundsOption = Annotated[
+    list[int] | None,
+    typer.Option(help="Training rounds (optimizer steps). Can be repeated, to compare.", metavar="<int>"),
+]
+ParametersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="A model to predict for: its name or folder, or its number of trained parameters, such as 124e6.",
+    ),
+]
 BatchOption = Annotated[float, typer.Option(help="Expected number of examples per round.")]
 BoundOption = Annotated[
     BoundChoice,

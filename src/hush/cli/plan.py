@@ -3,8 +3,9 @@
 import time
 from dataclasses import replace
 from enum import StrEnum
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +14,7 @@ from hush.cli.checks import check_scanned, read_data_fingerprint, read_slots
 from hush.cli.messages import working
 from hush.cli.options import (
     DATA_PANEL,
-    BatchOption,
+    BatchesOption,
     CeilingOption,
     ColumnOption,
     ForceOption,
@@ -21,11 +22,15 @@ from hush.cli.options import (
     JsonOption,
     OneBound,
     OneBoundOption,
+    ParametersOption,
+    PlanBatchOption,
+    PlanRoundsOption,
     PriorOption,
-    RoundsOption,
     SecretsOption,
+    SeveralRoundsOption,
     TopOption,
     UnitOption,
+    number_or_auto,
     settings_from,
 )
 from hush.console import counted
@@ -59,9 +64,9 @@ class DrawChoice(StrEnum):
 
 def plan(
     incidence: IncidenceArgument,
-    batch_size: BatchOption,
+    batch_size: PlanBatchOption,
     output: Annotated[Path, typer.Option(help="Folder for the plan, its tables and its certificate.")],
-    rounds: RoundsOption = None,
+    rounds: PlanRoundsOption = None,
     prior: PriorOption = None,
     ceiling: CeilingOption = None,
     secrets: SecretsOption = None,
@@ -80,9 +85,12 @@ def plan(
         ),
     ] = None,
     keep: Annotated[
-        float | None,
+        Any,
         typer.Option(
-            help="To compute it: share of their weight that examples with secrets keep [default: 0.9].",
+            help="To compute it: share of their weight that examples with secrets keep, or auto: that with the most "
+            "signal [default: 0.9].",
+            parser=number_or_auto,
+            metavar="<float>|auto",
             rich_help_panel=CHOICE_PANEL,
         ),
     ] = None,
@@ -116,6 +124,7 @@ def plan(
     ] = None,
     column: ColumnOption = None,
     unit: UnitOption = None,
+    model: ParametersOption = None,
     key: Annotated[
         Path | None,
         typer.Option(
@@ -130,8 +139,13 @@ def plan(
     """Choose sampling rates and noise that keep every promise.
 
     Writes a folder with the plan and a certificate that anyone can check with `hush verify`. By default it finds the
-    least noise at which examples with secrets keep 90 % of their weight. Exit code 1 means that no plan exists; the
-    message says what would help.
+    least noise at which examples with secrets keep 90 % of their weight. With auto, batch size, rounds and the share
+    kept are chosen from the signal that the promises allow. Exit code 1 means that no plan exists; the message says
+    what would help.
+
+    The table says how much the private rounds can teach, and what dropping or redacting would leave: these are
+    forecasts, unlike the promises. With --model they are about this model, and with --data, too, about its gradients
+    on examples without a secret.
 
     If the scan hides spans, its slots are part of the plan: the promises are about the text in them, only examples with
     a secret are drawn, and --batch-size counts these alone; --draw secrets does so where whole examples are secret.
@@ -142,16 +156,19 @@ def plan(
     options = locals()
     from hush.cli.checks import check_folder_free, check_outside_data
     from hush.cli.inputs import read_promises, secrets_named_by_id
+    from hush.cli.outlook import check_model_option, read_outlook
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import plan_record, show_plan
     from hush.plan.files import check_folder
     from hush.plan.make import choose_held_out, draws_secrets_only, make_plan_holding_out
     from hush.plan.settings import PlanSettings
+    from hush.settings import AUTO
     from hush.weights.choose import checked_batch_size
 
     check_folder(output)
     check_folder_free(output, "a plan", force=force)
     check_outside_data(output, data)
+    check_model_option(model)
     with working("Reading the graph"):
         promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
     settings = settings_from(PlanSettings, options, rounds=promises.rounds)
@@ -160,7 +177,8 @@ def plan(
     slots, _ = read_slots(incidence, graph)
     only_secrets = draws_secrets_only(settings.draw, slots)
     bearing = int((graph.secrets_per_example > 0).sum()) if only_secrets else None
-    checked_batch_size(settings.batch_size, graph.num_examples, held_out=held_out.size, bearing=bearing)
+    if settings.batch_size != AUTO:
+        checked_batch_size(settings.batch_size, graph.num_examples, held_out=held_out.size, bearing=bearing)
     with working("Reading the data"):
         fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=graph.num_examples)
         check_scanned(incidence, fingerprint)
@@ -181,7 +199,10 @@ def plan(
         )
     with working("Writing the plan"):
         made.save(output)
-    record = plan_record(made, output, time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    with working("Forecasting"):
+        outlook = read_outlook(made, incidence=incidence, model=model, data=data, column=column, unit=unit)
+        record = plan_record(made, output, seconds, outlook=outlook, settings=settings)
     print_json(record) if json else show_plan(record, Console(), top=top)
 
 
@@ -196,8 +217,8 @@ class FrontierCapacity(StrEnum):
 
 def frontier(
     incidence: IncidenceArgument,
-    batch_size: BatchOption,
-    rounds: RoundsOption = None,
+    batch_size: BatchesOption,
+    rounds: SeveralRoundsOption = None,
     prior: PriorOption = None,
     ceiling: CeilingOption = None,
     secrets: SecretsOption = None,
@@ -223,6 +244,8 @@ def frontier(
     Sweeps from all the data down to little of it; every row states the noise that it needs, which is proven. A star
     marks the row with the least noise that keeps 90 % of the weight of examples with secrets. `hush plan` also searches
     between the rows. If the scan hides spans, only examples with a secret are drawn, and the rows count these alone.
+    Signal is what the private rounds can teach, a forecast; beyond the elbow a larger batch buys nothing. Dropping and
+    redacting, which need no noise, stand in every table.
 
     Example: `hush frontier found/public/incidence.parquet --secrets found/public/secrets.parquet --batch-size 16
     --rounds 50 --plot frontier.html --output frontier.json`
@@ -233,8 +256,9 @@ def frontier(
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import frontier_record, show_frontiers, write_rows
     from hush.plan.settings import PlanSettings
+    from hush.plan.signal import remaining
     from hush.report.figures import FORMS, frontier_figure, save_figure
-    from hush.weights import frontier as sweep_frontier
+    from hush.weights import frontiers
     from hush.weights.choose import checked_batch_size
 
     check_output(plot, incidence, secrets, option="--plot", forms=FORMS, force=force)
@@ -242,38 +266,45 @@ def frontier(
     if capacity is FrontierCapacity.all and (setting or bound is not OneBound.blowup):
         raise InvalidInput("--capacity all uses fixed bounds and default settings; drop --setting and --bound")
     with working("Reading the graph"):
-        promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=rounds)
+        first = rounds[0] if rounds else None
+        promises = read_promises(incidence, prior=prior, ceiling=ceiling, secrets_path=secrets, rounds=first)
+    counts, sizes = list(dict.fromkeys(rounds or [int(promises.rounds)])), list(dict.fromkeys(batch_size))
     # Each row has a noise and a strength of its own, so of a plan's settings only these three are stated here.
-    settings = settings_from(PlanSettings, options, rounds=promises.rounds, capacity="accounted")
-    if read_slots(incidence, promises.incidence)[0] is not None:
-        bearing_N = promises.incidence.secrets_per_example > 0
-        checked_batch_size(settings.batch_size, len(bearing_N), bearing=int(bearing_N.sum()))
-        promises = replace(promises, incidence=promises.incidence.select(examples=bearing_N))
-    checked_batch_size(settings.batch_size, promises.incidence.num_examples)
+    for size, count in product(sizes, counts):
+        settings_from(
+            PlanSettings, options, batch_size=size, rounds=count, capacity="accounted"
+        )  # refused in its words
+    whole, slots = promises.incidence, read_slots(incidence, promises.incidence)[0]
+    if slots is not None:
+        bearing_N = whole.secrets_per_example > 0
+        checked_batch_size(max(sizes), len(bearing_N), bearing=int(bearing_N.sum()))
+        promises = replace(promises, incidence=whole.select(examples=bearing_N))
+    checked_batch_size(max(sizes), promises.incidence.num_examples)
     kinds: list[tuple[Capacity, Bound]] = [("accounted", "blowup"), ("paper", "blowup"), ("paper", "kl")]
     if capacity is not FrontierCapacity.all:
-        kinds = [(capacity.value, settings.bound)]
-    frontiers: list[Frontier] = []
+        kinds = [(capacity.value, bound.value)]
+    swept: list[Frontier] = []
     for kind, proof in kinds:
         with working(f"Sweeping ({kind}, {proof})") as progress, secrets_named_by_id(promises.ids):
-            frontiers.append(
-                sweep_frontier(
-                    promises.incidence,
-                    **promises.arguments,
-                    batch_size=settings.batch_size,
-                    bound=proof,
-                    capacity=kind,
-                    settings=setting or None,
-                    progress=progress,
-                )
+            swept += frontiers(
+                promises.incidence,
+                prior=promises.prior,
+                ceiling=promises.ceiling,
+                batch_size=sizes,
+                rounds=counts,
+                bound=proof,
+                capacity=kind,
+                settings=setting or None,
+                progress=progress,
             )
-    record = frontier_record(frontiers, promises, setting or ())
+    record = frontier_record(swept, promises, setting or (), without=remaining(whole, slots))
     if plot is not None:  # before the rows, which take no time: if stopped while drawing, the command leaves no file
         graph = promises.incidence
-        sizes = f"{counted(graph.num_examples, 'example')}, {counted(graph.num_secrets, 'secret')}"
-        subtitle = f"{sizes}, batch {settings.batch_size:g}, {counted(settings.rounds, 'round')}"
+        subtitle = f"{counted(graph.num_examples, 'example')}, {counted(graph.num_secrets, 'secret')}"
+        if len(sizes) == len(counts) == 1:
+            subtitle += f", batch {sizes[0]:g}, {counted(swept[0].rounds, 'round')}"
         with working("Drawing"):
-            save_figure(frontier_figure(frontiers, subtitle=subtitle), plot)
+            save_figure(frontier_figure(swept, subtitle=subtitle), plot)
     if output is not None:
         write_rows(record, output)
     print_json(record) if json else show_frontiers(record, Console())

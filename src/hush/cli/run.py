@@ -156,11 +156,11 @@ def _show_dry_run(config: Path, *, output: Path | None, since: str | None, new_r
     from hush.cli.results.run import CHECKING, forecast_record, show_forecast
     from hush.console import WorkBar
     from hush.run.config import load_config
-    from hush.run.forecast import forecast
+    from hush.run.forecast import dry_run
 
     with WorkBar(terminal(), CHECKING):
-        stages = forecast(load_config(config), output=output, since=since, new_release=new_release)
-    record = forecast_record(stages)
+        forecast = dry_run(load_config(config), output=output, since=since, new_release=new_release)
+    record = forecast_record(forecast)
     print_json(record) if json else show_forecast(record, Console())
 
 

@@ -27,10 +27,12 @@ from hush.arrays import Array, Progress, chosen_indices
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import checked_number, checked_positive, rounded_up
+from hush.plan.auto import chosen
 from hush.plan.plan import Plan, check_data_fingerprint, check_ids, drawable_examples
 from hush.plan.settings import Draw
+from hush.settings import AUTO, Auto
 from hush.slots import Slots
-from hush.weights.choose import Capacity, Choice, Chooser, TooLittleNoise, checked_batch_size, make_chooser
+from hush.weights.choose import Capacity, Choice, Chooser, TooLittleNoise, checked_batch_size
 from hush.weights.frontier import KEEP, explained, noise_without
 
 __all__ = [
@@ -59,12 +61,12 @@ def make_plan(
     *,
     prior: ArrayLike,
     ceiling: ArrayLike,
-    batch_size: float,
-    rounds: SupportsIndex,
+    batch_size: float | Auto,
+    rounds: SupportsIndex | Auto,
     bound: Bound = "blowup",
     capacity: Capacity = "accounted",
     noise_multiplier: float | None = None,
-    keep: float = KEEP,
+    keep: float | Auto = KEEP,
     strength: float | None = None,
     clip_norm: float = 1.0,
     secret_ids: Sequence[str] | None = None,
@@ -81,8 +83,9 @@ def make_plan(
     capacity="accounted" keeps as much data as noise_multiplier allows; without one it takes the least noise at which
     the examples with secrets keep the share `keep` of their weight. "paper" uses strength * mu_j as capacities
     (strength is required). "none" keeps everything. With "paper" and "none", noise_multiplier may ask for more noise
-    than needed, never for less. data_fingerprint (from ``DataKey.fingerprint_rows``) ties the plan to its data:
-    training then refuses any other.
+    than needed, never for less. batch_size, rounds and keep may be "auto": they are then chosen from the signal budget
+    of the graph (``hush.plan.auto``), which changes no promise. data_fingerprint (from ``DataKey.fingerprint_rows``)
+    ties the plan to its data: training then refuses any other.
 
     slots: those of the scan that found the secrets. The promises are then about the text inside the slots, and about
     whole examples where there are none. Examples without a secret are not drawn: they count neither in batch_size nor
@@ -101,23 +104,37 @@ def make_plan(
             Setting("capacity"), f"={capacity!r} with ", Setting("strength"),
             f"={strength!r}; give a strength exactly for 'paper'", setting="strength",
         )  # fmt: skip
-    keep = checked_number("keep", keep)
-    if not 0 < keep <= 1:
-        raise InvalidInput("pass the share of data to keep, above 0 and at most 1", setting="keep", value=keep)
+    if keep != AUTO:
+        keep = checked_number("keep", keep)
+        if not 0 < keep <= 1:
+            raise InvalidInput("pass the share of data to keep, above 0 and at most 1", setting="keep", value=keep)
     clip_norm, noise_scale = checked_positive("clip_norm", clip_norm), checked_positive("noise_scale", noise_scale)
     strength = None if strength is None else checked_positive("strength", strength)
     check_data_fingerprint(data_fingerprint)
     drawn_N = _drawn_with(slots, incidence, batch_size) if draws_secrets_only(draw, slots) else None
     noise = None if noise_multiplier is None else checked_noise(noise_multiplier)
     drawn_from = incidence if drawn_N is None else incidence.select(examples=drawn_N)
-    chooser = make_chooser(drawn_from, prior, ceiling, batch_size, rounds, bound, tolerance)
     ids = _checked_ids(secret_ids, incidence.num_secrets)
-    if capacity == "none":
+    chooser, choice, share = chosen(
+        drawn_from,
+        prior=prior,
+        ceiling=ceiling,
+        batch_size=batch_size,
+        rounds=rounds,
+        keep=keep,
+        bound=bound,
+        asks_share=capacity == "accounted" and noise is None,
+        tolerance=tolerance,
+        progress=progress,
+    )
+    if choice is not None:
+        pass
+    elif capacity == "none":
         choice = chooser.all_examples
     elif strength is not None:
         choice = chooser.paper(strength)
     elif noise is None:
-        choice = chooser.least_noise_keeping(keep, progress=progress)
+        choice = chooser.least_noise_keeping(share, progress=progress)
     elif noise >= chooser.all_examples.noise_multiplier:
         choice = chooser.all_examples
     else:
@@ -166,7 +183,7 @@ def draws_secrets_only(draw: Draw | None, slots: Slots | None) -> bool:
     return slots is not None or draw == "secrets"
 
 
-def _drawn_with(slots: Slots | None, incidence: Incidence, batch_size: float) -> NDArray[np.bool_]:
+def _drawn_with(slots: Slots | None, incidence: Incidence, batch_size: float | Auto) -> NDArray[np.bool_]:
     """Which examples are drawn if only those with a secret are. There must be enough of them."""
     if slots is not None:
         slots.check_against(incidence)
@@ -176,7 +193,8 @@ def _drawn_with(slots: Slots | None, incidence: Incidence, batch_size: float) ->
             f"none of the {incidence.num_examples} examples contains a secret, so none would ever be drawn: nothing "
             "needs a promise; check the rules, or train without hush"
         )
-    checked_batch_size(batch_size, incidence.num_examples, bearing=int(bearing_N.sum()))
+    if batch_size != AUTO:
+        checked_batch_size(batch_size, incidence.num_examples, bearing=int(bearing_N.sum()))
     return bearing_N
 
 
@@ -284,7 +302,7 @@ def make_plan_holding_out(
     incidence: Incidence,
     examples: ArrayLike,
     *,
-    batch_size: float,
+    batch_size: float | Auto,
     slots: Slots | None = None,
     draw: Draw | None = None,
     **arguments: Any,
@@ -308,7 +326,8 @@ def make_plan_holding_out(
         return replace(plan, held_out=np.sort(held_out))
     if not held_out.size:
         return make_plan(incidence, batch_size=batch_size, **arguments)
-    checked_batch_size(batch_size, incidence.num_examples, held_out=held_out.size)
+    if batch_size != AUTO:
+        checked_batch_size(batch_size, incidence.num_examples, held_out=held_out.size)
     used_N = np.ones(incidence.num_examples, dtype=bool)
     used_N[held_out] = False
     proven = make_plan(incidence.select(examples=used_N), batch_size=batch_size, **arguments)

@@ -1,12 +1,12 @@
 """The settings of a plan: arguments of ``make_plan``, options of ``hush plan``, ``plan:`` in a config."""
 
-from typing import Any, Literal, Self, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, final
 
 from pydantic import Field, model_validator
 
 from hush.accounting.arguments import MAX_ROUNDS
-from hush.errors import Setting
-from hush.settings import Count, Positive, Real, Settings, wrong
+from hush.errors import InvalidInput, Setting
+from hush.settings import AUTO, OR_AUTO, Auto, Count, Positive, Real, Settings, wrong
 
 __all__ = ["Draw", "PlanSettings"]
 
@@ -14,29 +14,45 @@ Draw = Literal["all", "secrets"]
 
 MAX_SCALE = 1e9  # of noise multiplier and clip norm: float32 can hold both, and their product
 
+if TYPE_CHECKING:
+    BatchSize = float | Auto
+    Rounds = int | Auto
+    Share = float | Auto
+else:
+    BatchSize = Annotated[Positive, *OR_AUTO]
+    Rounds = Annotated[Count, Field(le=MAX_ROUNDS), *OR_AUTO]
+    Share = Annotated[Real, Field(gt=0.0, le=1.0), *OR_AUTO]
+
+
+class Sizes(NamedTuple):
+    """The size of a round, and how many there are."""
+
+    batch_size: float
+    rounds: int
+
 
 @final
 class PlanSettings(Settings):
     """How often examples are used, how much noise is added, and which examples are held out for evaluation.
 
     draw: from which examples, "all" or "secrets", those with a secret; with slots always the latter. By default all,
-    but in ``hush run`` those with a secret wherever the others are learnt first (``hush.run.stages``).
+    but in ``hush run`` those with a secret wherever the others are learnt first (``hush.run.stages``). batch_size,
+    rounds and keep may be ``auto``: they are then chosen from the signal budget of the graph.
     """
 
-    batch_size: Positive = Field(description="the expected number of examples in a round, a number above 0")
-    rounds: Count = Field(
-        le=MAX_ROUNDS, description=f"the number of training rounds, a whole number from 1 to {MAX_ROUNDS:,}"
+    batch_size: BatchSize = Field(description="the expected number of examples in a round, a number above 0, or auto")
+    rounds: Rounds = Field(
+        description=f"the number of training rounds, a whole number from 1 to {MAX_ROUNDS:,}, or auto"
     )
     bound: Literal["blowup", "renyi", "kl"] = "blowup"
     capacity: Literal["accounted", "paper", "none"] = "accounted"
     noise_multiplier: Positive | None = Field(
         default=None, le=MAX_SCALE, description="a number above 0 and up to 1e9, or leave it out to have it computed"
     )
-    keep: Real | None = Field(
+    keep: Share | None = Field(
         default=None,
-        gt=0.0,
-        le=1.0,
-        description="the share of their weight that examples with secrets keep, above 0 and up to 1, such as 0.9",
+        description="the share of their weight that examples with secrets keep, above 0 and up to 1, such as 0.9, or "
+        "auto",
     )
     strength: Positive | None = Field(default=None, description="the constant c of the paper, a number above 0")
     draw: Draw | None = None
@@ -51,6 +67,13 @@ class PlanSettings(Settings):
     )
 
     @property
+    def sizes(self) -> "Sizes":
+        """Batch size and rounds, where both are numbers."""
+        if self.batch_size == AUTO or self.rounds == AUTO:
+            raise InvalidInput("batch size or rounds are chosen only when the plan is made; state them, or plan first")
+        return Sizes(self.batch_size, self.rounds)
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of ``make_plan``; ``keep`` only if it is stated, since it has a default there."""
         unstated = {"keep"} if self.keep is None else set[str]()
@@ -58,7 +81,7 @@ class PlanSettings(Settings):
 
     @model_validator(mode="after")
     def _one_goal(self) -> Self:
-        if self.keep is not None and (self.noise_multiplier is not None or self.capacity != "accounted"):
+        if self.keep not in (None, AUTO) and (self.noise_multiplier is not None or self.capacity != "accounted"):
             raise wrong(
                 Setting("keep"),
                 " computes the noise for accounted capacities; drop it, or drop ",

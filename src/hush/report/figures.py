@@ -4,13 +4,16 @@ Drawing only: the numbers are computed elsewhere. matplotlib is imported when a 
 Okabe and Ito, which colour-blind readers can distinguish; line styles repeat what the colours say.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hush.console import rounded_down, rounded_up
+import numpy as np
+
+from hush.console import counted, rounded_down, rounded_up
 from hush.errors import InvalidInput
 from hush.storage import whole_file
 from hush.weights import Frontier
@@ -72,6 +75,8 @@ FRONTIER_STYLES: Mapping[tuple[str, str], tuple[str, str, str]] = {  # colour, l
     ("paper", "kl"): ("#D55E00", "-.", "^"),
 }
 OTHER_FRONTIER_STYLE = ("#555555", ":", "D")
+SERIES_COLOURS = ("#009E73", "#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9")
+ELBOW = "elbow, beyond which a larger batch buys nothing:"
 AXIS_MARGIN = 1.12  # factor left free at both ends of a logarithmic noise axis
 
 
@@ -201,31 +206,69 @@ def frontier_name(frontier: Frontier) -> str:
 
 
 def frontier_figure(frontiers: Sequence[Frontier], *, subtitle: str = "") -> "Figure":
-    """Kept weight against noise, one curve for each frontier; a star marks the best point of the first."""
+    """Kept weight against noise, one curve for each frontier; a star marks the best point of the first.
+
+    With several batch sizes a second panel shows the signal with the most data against the batch size, and the elbow
+    beyond which a larger batch buys nothing; otherwise the elbow stands in the corner.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    several = len({frontier.batch_size for frontier in frontiers}) > 1
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(8.2, 5.4), layout="constrained")
-        axes = figure.subplots()
-        for frontier in frontiers:
-            _draw_frontier(axes, frontier)
+        figure = Figure(figsize=(13.5 if several else 8.2, 5.4), layout="constrained")
+        axes, *more = np.atleast_1d(figure.subplots(1, 2 if several else 1)).tolist()
+        for number, frontier in enumerate(frontiers):
+            _draw_frontier(axes, frontier, colour=SERIES_COLOURS[number % len(SERIES_COLOURS)] if several else None)
         _mark_best(axes, frontiers[0])
         axes.set_title("Data kept at each noise")
         axes.set(xlabel="noise multiplier (less is better)", ylabel="weight kept by examples with secrets")
         axes.set_ylim(-0.03, 1.06)
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
         _noise_axis(axes, [row.noise_multiplier for frontier in frontiers for row in frontier.rows])
+        for panel in more:
+            _draw_signal(panel, frontiers)
+        elbow = frontiers[0].best.elbow
+        if not more and math.isfinite(elbow):
+            text = f"batch {frontiers[0].batch_size:g}; {ELBOW} {elbow:,.2g}"
+            axes.text(0.98, 0.03, text, transform=axes.transAxes, ha="right", fontsize=9, color=MUTED)
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
         axes.set_title(subtitle, loc="right", fontsize=9, fontweight="normal", color=MUTED)
     return figure
 
 
-def _draw_frontier(axes: "Axes", frontier: Frontier) -> None:
-    colour, style, marker = FRONTIER_STYLES.get((frontier.capacity, frontier.bound), OTHER_FRONTIER_STYLE)
+def _draw_signal(axes: "Axes", frontiers: Sequence[Frontier]) -> None:
+    """The signal with the most data kept against the batch size, a line for each number of rounds; a bar at its elbow.
+
+    Not the best points: they keep different shares at different batch sizes, and a smaller share has more signal.
+    """
+    drawn = [frontier for frontier in frontiers if math.isfinite(frontier.rows[0].signal)]
+    kinds = dict.fromkeys((frontier.capacity, frontier.bound, frontier.rounds) for frontier in drawn)
+    for number, kind in enumerate(kinds):
+        line = [frontier for frontier in drawn if (frontier.capacity, frontier.bound, frontier.rounds) == kind]
+        line.sort(key=lambda frontier: frontier.batch_size)
+        colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+        name = f"signal, {counted(kind[2], 'round')}"
+        axes.plot(
+            [frontier.batch_size for frontier in line], [frontier.rows[0].signal for frontier in line],
+            label=name, color=colour, marker="D", linestyle=":", linewidth=2.2, markersize=5,
+        )  # fmt: skip
+        elbow = line[-1].rows[0].elbow
+        if math.isfinite(elbow):
+            axes.axvline(elbow, color=colour, linewidth=1.2, linestyle="--", label=f"{ELBOW} {elbow:,.2g}")
+    axes.set(xscale="log", xlabel="batch size", ylabel="signal of the most data (forecast)", ylim=(0, None))
+    axes.set_title("Signal at each batch size")
+    _plain_ticks(axes.xaxis, sorted({frontier.batch_size for frontier in drawn}))
+
+
+def _draw_frontier(axes: "Axes", frontier: Frontier, *, colour: str | None = None) -> None:
+    """One curve. colour: where frontiers differ in batch size, which is then part of their names."""
+    own, style, marker = FRONTIER_STYLES.get((frontier.capacity, frontier.bound), OTHER_FRONTIER_STYLE)
+    sizes = "" if colour is None else f", batch {frontier.batch_size:g}, {counted(frontier.rounds, 'round')}"
+    colour, name = colour or own, frontier_name(frontier) + sizes
     rows = sorted(frontier.rows, key=lambda row: row.noise_multiplier)
     axes.plot(
-        [row.noise_multiplier for row in rows], [row.kept_weight for row in rows], label=frontier_name(frontier),
+        [row.noise_multiplier for row in rows], [row.kept_weight for row in rows], label=name,
         color=colour, linestyle=style, marker=marker, linewidth=2.2, markersize=5, clip_on=False,
     )  # fmt: skip
 

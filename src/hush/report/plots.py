@@ -16,7 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
-from hush.numbers import counted
+from hush.numbers import counted, is_number
 from hush.report.figures import BOUNDS, CAPACITIES
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most, printable, shown, table
 from hush.report.numbers import MethodNoise, SecretCurve, SecretNumbers
@@ -76,15 +76,20 @@ class Plot:
 def frontier_plot(rows: Sequence[Mapping[str, Any]], *, noise: float, kept: float) -> Plot:
     """Kept weight against noise for each kind of frontier, and the point of the plan."""
     traces: list[dict[str, Any]] = []
-    for kind in dict.fromkeys((row["capacity"], row["bound"]) for row in rows):
-        curve = [row for row in rows if (row["capacity"], row["bound"]) == kind]
+    kinds = list(dict.fromkeys(map(_kind, rows)))
+    several_sizes = len({kind[2:] for kind in kinds}) > 1
+    for number, kind in enumerate(kinds):
+        curve = [row for row in rows if _kind(row) == kind]
         curve.sort(key=lambda row: row["noise_multiplier"])
         name = f"{CAPACITIES.get(kind[0], kind[0])}, {BOUNDS.get(kind[1], kind[1])}"
+        look = FRONTIER_LOOKS.get(kind[:2], OTHER_FRONTIER_LOOK)
+        if several_sizes:
+            name += f", batch {kind[2]:g}, {counted(kind[3], 'round')}"
+            look = SERIES_LOOKS[number % len(SERIES_LOOKS)]
         traces.append(
-            _line(name, [row["noise_multiplier"] for row in curve], [100 * row["kept_weight"] for row in curve],
-                  FRONTIER_LOOKS.get(kind, OTHER_FRONTIER_LOOK),
+            _line(name, [row["noise_multiplier"] for row in curve], [100 * row["kept_weight"] for row in curve], look,
                   [f"{shown(name)}<br>noise {_noise_text(row)}<br>{_kept_text(row)} of the weight kept"
-                   for row in curve])
+                   f"{_signal_text(row)}" for row in curve])
         )  # fmt: skip
     point = f"noise {at_most(noise)}, {percent_at_least(kept)} of the weight kept"
     traces.append(
@@ -263,6 +268,15 @@ def _line(
         "x": list(x), "y": list(y), "line": {"color": colour, "dash": dash, "width": 2.4},
         "marker": {"symbol": symbol, "size": 7, "color": colour}, "text": texts, "hoverinfo": "text",
     }  # fmt: skip
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What distinguishes one frontier from another; records of hush 0.1.0 state neither batch size nor rounds."""
+    return row["capacity"], row["bound"], row.get("batch_size", 0), row.get("rounds", 0)
+
+
+def _signal_text(row: Mapping[str, Any]) -> str:
+    return f"<br>signal {row['signal']:,.2g}, a forecast" if is_number(row.get("signal")) else ""
 
 
 def _noise_text(row: Mapping[str, Any]) -> str:

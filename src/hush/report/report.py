@@ -18,10 +18,12 @@ from hush.errors import InvalidInput, Setting
 from hush.numbers import is_number
 from hush.plan import Plan
 from hush.plan.files import RELEASES, is_release, minor_version, read_record
+from hush.plan.signal import Outlook
 from hush.plan.verify import model_problem, plan_differences, refuse_unknown_words, run_differences
 from hush.report import sections as parts
 from hush.report.attacks import AuditResult
 from hush.report.hidden import HiddenExample, hidden_section
+from hush.report.learnt import learnt_section
 from hush.report.numbers import MethodNoise, SecretNumbers, closest_curves, packed_rows
 from hush.report.page import Section, page
 from hush.report.plots import Look
@@ -62,7 +64,8 @@ class Report:
     round, optionally run (the name of a line), and scores **on data without secrets**; looks: colour, dash and symbol
     of runs, by name. sections: your own sections, shown first. folder: the plan or release that the page tells readers
     to verify. show_text: also show the texts of secrets, which the scan must contain. hidden: a few examples with boxes
-    over their secrets (``hidden_examples``).
+    over their secrets (``hidden_examples``). outlook: what can be learnt, with a prediction for a model; that of the
+    plan and the certificate's number of parameters if it is not given.
 
     Guarantee: without show_text the file contains no text of a secret, only ids, which are public. The same input gives
     the same bytes. With texts, boxes or an audit the file is readable by its owner only, and only then does it say how
@@ -82,6 +85,7 @@ class Report:
     folder: str = "PLAN"
     show_text: bool = False
     hidden: Sequence[HiddenExample] = ()
+    outlook: Outlook | None = None
 
     @property
     def is_owners(self) -> bool:
@@ -108,8 +112,11 @@ class Report:
         rows = packed_rows(plan.secret_ids, numbers, texts) if plan.secret_ids else None
         audit = None if self.audit is None else AuditResult.of(_checked_audit(self.audit, plan, certificate))
         scores = _without(LOSS_BEFORE, checked_training(self.training))  # one point is no line
+        scores = checked_training(self.training)
+        outlook = self.outlook or Outlook.of_plan(plan, parameters=certificate.trained_parameters)
         sections: list[Section | None] = [
             *self.sections,
+            learnt_section(outlook),
             None if self.frontier is None else parts.frontier_section(frontier_rows(self.frontier), plan),
             parts.noise_section(self.noise) if self.noise else None,
             parts.curves_section(closest_curves(plan, numbers)) if rows else None,

@@ -20,16 +20,18 @@ from pydantic import Field, ValidationError
 
 from hush.data.text_readers import means_path
 from hush.errors import HushError, InvalidInput
-from hush.plan.settings import PlanSettings
+from hush.numbers import counted
+from hush.plan.settings import Draw, PlanSettings
 from hush.report.settings import ReportSettings
 from hush.run.sections import AuditSection, DataSection, ModelSection, TrainingSection
 from hush.scan.rules import Rules, RulesFile, document_error
 from hush.scan.rules.promises import Promise
 from hush.scan.rules.reading import PROMISE, Document, Problems, kind_of_value, read_yaml
 from hush.scan.rules.schema import ChunksRule, Rule
-from hush.settings import Model, Settings
+from hush.settings import AUTO, Auto, Model, Settings
+from hush.train.settings import learns_first
 
-__all__ = ["Config", "Kind", "config_key", "load_config", "settings_shown_as_keys", "template"]
+__all__ = ["Config", "Kind", "config_key", "load_config", "settings_shown_as_keys", "shown_sizes", "template"]
 
 
 BASE_MODEL = "base-model"  # as the reference of the audit: the model before training
@@ -96,6 +98,16 @@ class Config:
     rules_path: Path | None
     stated_rules: Any
 
+    def draw(self, *, bearing: int, public: int) -> Draw | None:
+        """From which examples the rounds draw where whole examples are secret; bearing: how many have a secret.
+
+        As the config says; otherwise from those with a secret if the others are learnt first, unless a batch needs
+        more than these.
+        """
+        if self.plan.draw is not None or not bearing or not learns_first(self.training.public_first, public):
+            return self.plan.draw
+        return "secrets" if self.plan.batch_size == AUTO or self.plan.batch_size <= bearing else "all"
+
     @classmethod
     def of(cls, content: Mapping[str, Any], *, folder: str | os.PathLike[str] = ".") -> "Config":
         """A config from a mapping in the form of the file.
@@ -107,7 +119,7 @@ class Config:
         ...     "plan": {"batch_size": 256, "rounds": 1000},
         ...     "model": {"name": "gpt2"},
         ... })
-        Config(rare-words: words; gpt2, 1000 rounds of 256)
+        Config(rare-words: words; gpt2, 1,000 rounds of 256)
         """
         text = yaml.safe_dump(json.loads(json.dumps(dict(content), default=str)), sort_keys=False).encode()
         return _checked(Document(content=content, node=None), Path(folder), "the config", text)
@@ -125,7 +137,17 @@ class Config:
     def __repr__(self) -> str:
         rules = ", ".join(f"{rule.name}: {rule.find}" for rule in self.rules.rules)
         model = self.model.name or "a small model"
-        return f"Config({rules}; {model}, {self.plan.rounds} rounds of {self.plan.batch_size:g})"
+        return f"Config({rules}; {model}, {shown_sizes(self.plan.batch_size, self.plan.rounds)})"
+
+
+def shown_sizes(batch_size: float | Auto, rounds: int | Auto) -> str:
+    """How many rounds of which size, as far as the config says.
+
+    >>> shown_sizes(16.0, 100), shown_sizes("auto", 100)
+    ('100 rounds of 16', '100 rounds of auto')
+    """
+    size = batch_size if isinstance(batch_size, str) else f"{batch_size:g}"
+    return f"{rounds if isinstance(rounds, str) else counted(rounds, 'round')}{' rounds' * (rounds == AUTO)} of {size}"
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
@@ -246,7 +268,7 @@ def _section_conflicts(config: Config) -> Iterator[tuple[Place, str]]:
             )
         if training.task == "masked":
             yield ("training", "task"), "a small model predicts the next byte; drop it, or name a masked model"
-    if training.warmup > config.plan.rounds:
+    if config.plan.rounds != AUTO and training.warmup > config.plan.rounds:
         message = f"{training.warmup} is more than plan.rounds, {config.plan.rounds}; lower it"
         yield ("training", "warmup"), message
     if audit is not None and audit.canaries is not None and not {"extraction", "exposure"} & set(audit.attacks):

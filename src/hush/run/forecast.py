@@ -7,17 +7,19 @@ typical speeds of a laptop's processor; they may be wrong by several times.
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from hush.keys import DataKey
-from hush.run.config import Config, settings_shown_as_keys
+from hush.run.config import Config, settings_shown_as_keys, shown_sizes
 from hush.run.folder import RunPaths, RunRecord
-from hush.run.job import Known, RunJob, files_of
+from hush.run.job import Estimate, Known, RunJob, files_of
+from hush.run.outlook import proposed_outlook
 from hush.run.pipeline import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_from, stages_of
 from hush.run.preflight import preflight
 from hush.run.stage_train import earlier_trainings, is_further, training_folder
+from hush.settings import AUTO
 
-__all__ = ["Forecast", "forecast"]
+__all__ = ["DryRun", "Forecast", "dry_run", "forecast"]
 
 
 State = Literal["done", "runs", "goes on", "depends", "refused", "depends, refused"]
@@ -38,6 +40,19 @@ class Forecast:
     seconds: float | None
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What a run would do with each stage, and what it could teach.
+
+    outlook: the record of :class:`hush.plan.signal.Outlook`: of the plan if there is one, else a forecast from the
+    scan; None before the scan.
+    """
+
+    stages: tuple[Forecast, ...]
+    outlook: dict[str, Any] | None
+
+
 def forecast(
     config: Config,
     *,
@@ -46,6 +61,17 @@ def forecast(
     new_release: bool = False,
 ) -> tuple[Forecast, ...]:
     """What ``run_pipeline`` would do with the same arguments, which refuses what this refuses."""
+    return dry_run(config, output=output, since=since, new_release=new_release).stages
+
+
+def dry_run(
+    config: Config,
+    *,
+    output: str | Path | None = None,
+    since: str | None = None,
+    new_release: bool = False,
+) -> DryRun:
+    """As ``forecast``, with what the run could teach its model."""
     paths = RunPaths(run_folder(config, output).resolve())
     paths.check()
     job = _job(config, paths, new_release)
@@ -55,15 +81,44 @@ def forecast(
             preflight(config)
     known, repeated = _known(config, job), [] if since is None else stages_from(since)
     forecasts: list[Forecast] = []
+    outlook: dict[str, Any] | None = None
     for stage in stages_of(config):
         needed = [other for other in forecasts if other.stage in stage.needs]
         state = _state(stage, job, needed, repeated=stage.name in repeated)
         if job is not None and state == "goes on":
             known = replace(known, rounds_done=_rounds_done(training_folder(job)))
-        size, seconds = stage.work.estimate(known)
+        if stage.name == "plan" and job is not None:
+            outlook = _outlook(job, state)
+            known = replace(known, config=_with_numbers(config, outlook))
+        size, seconds = _estimate(stage, known)
         seconds = None if state == "done" else seconds
         forecasts.append(Forecast(stage=stage.name, state=state, size=size, seconds=seconds))
-    return tuple(forecasts)
+    return DryRun(stages=tuple(forecasts), outlook=outlook)
+
+
+def _outlook(job: RunJob, state: State) -> dict[str, Any] | None:
+    """The record of what can be learnt: as the plan's stage kept it, or a forecast from the scan as it stands."""
+    kept = job.outputs("plan").get("outlook") if state == "done" else None
+    if kept is not None:
+        return {name: value for name, value in kept.items() if name != "inputs"}
+    proposed = proposed_outlook(job)
+    return None if proposed is None else proposed.record()
+
+
+def _with_numbers(config: Config, outlook: dict[str, Any] | None) -> Config:
+    """The config with numbers in place of ``auto``, where they are known."""
+    if outlook is None:
+        return config
+    numbers = {name: outlook[name] for name in ("batch_size", "rounds") if getattr(config.plan, name) == AUTO}
+    return replace(config, plan=config.plan.model_copy(update=numbers))
+
+
+def _estimate(stage: Stage, known: Known) -> Estimate:
+    """How large a stage is, unless that is chosen after the scan."""
+    plan = known.config.plan
+    if stage.name in ("plan", "train") and AUTO in (plan.batch_size, plan.rounds):
+        return Estimate(f"{shown_sizes(plan.batch_size, plan.rounds)}, chosen after the scan", None)
+    return stage.work.estimate(known)
 
 
 def _job(config: Config, paths: RunPaths, new_release: bool) -> RunJob | None:

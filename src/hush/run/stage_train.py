@@ -91,7 +91,7 @@ class TrainStage:
         return _is_finished(training_folder(job))
 
     def estimate(self, known: Known) -> Estimate:
-        plan, training = known.config.plan, known.config.training
+        plan, training = known.config.plan.sizes, known.config.training
         parameters, length = _model_size(known.config)
         left = plan.rounds - known.rounds_done
         size = f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}"

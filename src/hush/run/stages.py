@@ -25,15 +25,16 @@ from hush.plan.make import graph_of_training
 from hush.plan.plan import promises_fingerprint
 from hush.plan.settings import Draw
 from hush.protection import promise_arrays
-from hush.run.config import BASE_MODEL
+from hush.run.config import BASE_MODEL, shown_sizes
 from hush.run.folder import RELEASED_REPORT
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_files
+from hush.run.outlook import read_outlook, stored_outlook
 from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
+from hush.settings import AUTO
 from hush.slots import Spans, spans_in
 from hush.storage import discard, read_json, whole_folder
-from hush.train.settings import learns_first
 
 if TYPE_CHECKING:
     from hush.audit.folders import AuditedRun
@@ -278,7 +279,8 @@ class PlanStage:
         held_out = choose_held_out(incidence, asked.hold_out)
         spans = spans_in(job.paths.canaries if job.has_canaries else job.paths.scan)
         draw, bearing = _draw(job, incidence, held_out.size, has_slots=spans is not None)
-        checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size, bearing=bearing)
+        if asked.batch_size != AUTO:
+            checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size, bearing=bearing)
         _check_ceilings(secrets, incidence)
         _check_stated_priors(job)
         plan = make_plan_holding_out(
@@ -293,8 +295,15 @@ class PlanStage:
             skeleton_fingerprint=None if spans is None else _skeleton_fingerprint(job, spans, incidence),
             progress=lambda done, total: job.watch.work("Planning", done, total),
         )
+        if job.config.training.warmup > plan.rounds:
+            raise InvalidInput(
+                f"it is more than the {counted(plan.rounds, 'round')} of the plan; lower it",
+                setting="warmup",
+                value=job.config.training.warmup,
+            )
         plan.save(job.paths.plan)
         return {
+            "outlook": stored_outlook(job, plan, spans),
             "fingerprint": job.fingerprint(plan_identity(plan)),
             "noise_multiplier": plan.noise_multiplier,
             "kept_fraction": plan.kept_fraction,
@@ -309,7 +318,7 @@ class PlanStage:
     def estimate(self, known: Known) -> Estimate:
         plan, scan = known.config.plan, known.outputs.get("scan")
         if scan is None:
-            return Estimate(f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}", None)
+            return Estimate(shown_sizes(plan.batch_size, plan.rounds), None)
         size = f"{counted(scan['examples'], 'example')}, {counted(scan['secrets'], 'secret')}"
         return Estimate(size, 2 + scan["pairs"] / PLANNED_PAIRS_PER_SECOND)
 
@@ -319,17 +328,15 @@ def _draw(job: RunJob, incidence: Incidence, held_out: int, *, has_slots: bool) 
 
     The config says so, or it is those with a secret where the others are learnt first and there are enough for a batch.
     """
-    asked, bearing = job.config.plan, int(np.count_nonzero(incidence.secrets_per_example))
-    draw = asked.draw
+    bearing, asked = int(np.count_nonzero(incidence.secrets_per_example)), job.config.plan.draw
     public = incidence.num_examples - bearing - held_out
-    if draw is None and not has_slots and bearing and learns_first(job.config.training.public_first, public):
-        draw = "secrets" if asked.batch_size <= bearing else None
-        if draw is None:
-            job.watch.notice(
-                f"the rounds draw from all examples, since plan.batch_size={asked.batch_size:g} is more than the "
-                f"{counted(bearing, 'example')} with a secret; a batch of at most that draws only from these, and "
-                "leaves the others to ordinary training"
-            )
+    draw = asked if has_slots else job.config.draw(bearing=bearing, public=public)
+    if draw != asked and draw == "all":
+        job.watch.notice(
+            f"the rounds draw from all examples, since plan.batch_size={job.config.plan.batch_size:g} is more than the "
+            f"{counted(bearing, 'example')} with a secret; a batch of at most that draws only from these, and leaves "
+            "the others to ordinary training"
+        )
     return draw, bearing if has_slots or draw == "secrets" else None
 
 
@@ -425,7 +432,10 @@ class AuditStage:
         audit = known.config.audit
         if audit is None:
             return Estimate("", None)
-        simulated = audit.secrets * audit.trials * known.config.plan.rounds if "mechanism" in audit.attacks else 0
+        rounds = known.config.plan.rounds
+        if "mechanism" in audit.attacks and rounds == AUTO:
+            return Estimate(", ".join(audit.attacks), None)
+        simulated = audit.secrets * audit.trials * int(rounds) if "mechanism" in audit.attacks else 0
         return Estimate(", ".join(audit.attacks), 5 + simulated / SIMULATED_ROUNDS_PER_SECOND)
 
 
@@ -491,6 +501,7 @@ class ReportStage:
             noise=noise_by_method(plan, progress=job.watch.work) if asked.methods else (),
             scan=replace(scan, owner=None),  # which names files that could not be read
             training=read_evaluations(training),
+            outlook=read_outlook(job, plan),
             title=asked.title,
             folder="release",
         )

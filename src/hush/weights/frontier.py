@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from hush.accounting import calibrate
 from hush.accounting.arguments import Bound, checked_choice
+from hush.accounting.signal import budget_of, gaussian_shift
 from hush.arrays import Array, Progress
 from hush.errors import HushError, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
@@ -21,7 +22,17 @@ from hush.numbers import checked_number, rounded_up
 from hush.weights.choose import MIN_NOISE, Capacity, Choice, Chooser, TooLittleNoise, make_chooser
 from hush.weights.solve import solve_program
 
-__all__ = ["KEEP", "Frontier", "FrontierRow", "explained", "frontier", "least_noise", "noise_without", "sweep"]
+__all__ = [
+    "KEEP",
+    "Frontier",
+    "FrontierRow",
+    "explained",
+    "frontier",
+    "frontiers",
+    "least_noise",
+    "noise_without",
+    "sweep",
+]
 
 KEEP = 0.9  # default of the setting ``keep``: share of the weight of examples with secrets that a plan keeps
 NUM_POINTS = 11  # of the default sweep
@@ -38,7 +49,8 @@ class FrontierRow:
     """One point: the setting (strength, or target noise), what is kept, and the noise it needs.
 
     kept_fraction is the share of all examples with a weight above 1e-6, kept_weight the share of their weight that the
-    examples with secrets keep.
+    examples with secrets keep. signal is that of the private rounds, and elbow the batch size beyond which a larger one
+    buys nothing with these weights; both are forecasts (:mod:`hush.accounting.signal`).
     """
 
     setting: float
@@ -49,14 +61,18 @@ class FrontierRow:
     noise_multiplier: float
     noise_per_gradient: float
     binding: tuple[int, ...]
+    signal: float
+    elbow: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """Rows from the most data kept to the least, and the row that is the default choice."""
+    """Rows from the most data kept to the least at one batch size, and the row that is the default choice."""
 
     capacity: Capacity
     bound: Bound
+    batch_size: float
+    rounds: int
     rows: tuple[FrontierRow, ...]
 
     @property
@@ -66,8 +82,12 @@ class Frontier:
         return min(enough, key=lambda row: row.noise_multiplier)
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows as plain dictionaries; an infinite setting is None."""
-        return [asdict(row) | {"setting": row.setting if math.isfinite(row.setting) else None} for row in self.rows]
+        """The rows as plain dictionaries; what is infinite is None."""
+        sizes = {"batch_size": self.batch_size, "rounds": self.rounds}
+        return [
+            {name: None if value == math.inf else value for name, value in asdict(row).items()} | sizes
+            for row in self.rows
+        ]
 
 
 def frontier(
@@ -93,7 +113,39 @@ def frontier(
     chooser = make_chooser(incidence, prior, ceiling, batch_size, rounds, bound, tolerance)
     checked_choice("capacity", capacity, Capacity)
     choices = sweep(chooser, capacity, settings, progress=progress)
-    return Frontier(capacity=capacity, bound=bound, rows=tuple(_row(chooser, choice) for choice in choices))
+    rows = tuple(_row(chooser, choice) for choice in choices)
+    return Frontier(capacity=capacity, bound=bound, batch_size=chooser.batch_size, rounds=chooser.rounds, rows=rows)
+
+
+def frontiers(
+    incidence: Incidence,
+    *,
+    batch_size: Iterable[float],
+    rounds: Iterable[SupportsIndex],
+    progress: Progress | None = None,
+    **arguments: Any,
+) -> tuple[Frontier, ...]:
+    """``frontier`` for every pair of batch size and rounds, rounds outermost; both in the order given.
+
+    Batches beyond the elbow of their rows have no more signal, and need more work.
+
+    >>> graph = Incidence.from_pairs(range(20), [0] * 20, num_examples=100, num_secrets=1)
+    >>> compared = frontiers(graph, prior=1e-10, ceiling=1e-3, batch_size=[2, 10, 50], rounds=[100], capacity="none")
+    >>> [(made.batch_size, round(made.rows[0].signal, 1)) for made in compared], round(compared[0].rows[0].elbow, 1)
+    ([(2.0, 2.7), (10.0, 3.2), (50.0, 3.3)], 3.3)
+    """
+    pairs = [(size, count) for count in rounds for size in batch_size]
+    if not pairs:
+        raise InvalidInput("pass at least one batch size and one number of rounds", setting="batch_size")
+    made: list[Frontier] = []
+    for number, (size, count) in enumerate(pairs):
+
+        def report(done: int, total: int, number: int = number) -> None:
+            if progress is not None:
+                progress(number * total + done, len(pairs) * total)
+
+        made.append(frontier(incidence, batch_size=size, rounds=count, progress=report, **arguments))
+    return tuple(made)
 
 
 def sweep(
@@ -150,6 +202,14 @@ def _checked_settings(settings: Iterable[float]) -> list[float]:
 
 def _row(chooser: Chooser, choice: Choice) -> FrontierRow:
     bearing = chooser.incidence.secrets_per_example > 0
+    budget = budget_of(
+        chooser.incidence,
+        choice.weight_N,
+        shift_S=gaussian_shift(chooser.prior_SQ, chooser.target_SQ),
+        batch_size=chooser.batch_size,
+        rounds=chooser.rounds,
+        noise_multiplier=choice.noise_multiplier,
+    )
     return FrontierRow(
         setting=choice.setting,
         kept_fraction=choice.kept_fraction,
@@ -159,6 +219,8 @@ def _row(chooser: Chooser, choice: Choice) -> FrontierRow:
         noise_multiplier=choice.noise_multiplier,
         noise_per_gradient=choice.noise_multiplier / chooser.batch_size,
         binding=tuple(choice.calibration.binding.tolist()),
+        signal=budget.signal,
+        elbow=budget.elbow,
     )
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,21 +18,39 @@ from hush.console import counted, plain, rounded_down, rounded_up, show_rows
 from hush.plan import Plan, noise_without_forcing
 from hush.plan.make import held_out_examples
 from hush.plan.plan import are_canaries, drawable_examples, kept_weight, unlisted_secrets
+from hush.plan.settings import PlanSettings
+from hush.plan.signal import Outlook, Remaining, shown_signal
 from hush.report.markup import at_least
+from hush.settings import AUTO
 from hush.storage import whole_file
 from hush.weights import Frontier
 
-__all__ = ["frontier_record", "plan_record", "show_frontiers", "show_plan", "write_rows"]
+__all__ = [
+    "frontier_record",
+    "plan_record",
+    "show_frontiers",
+    "show_outlook",
+    "show_plan",
+    "show_without_noise",
+    "write_rows",
+]
 
 
 CSV_COLUMNS = (
     "capacity", "bound", "setting", "noise_multiplier", "noise_per_gradient", "kept_weight", "kept_fraction",
-    "total_weight", "effective_size", "num_binding", "default",
+    "total_weight", "effective_size", "num_binding", "default", "batch_size", "rounds", "signal", "elbow",
 )  # fmt: skip
 
 
-def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
-    """A plan in numbers, its binding secrets, and the noise without a secret that alone forces it."""
+KIND = ("capacity", "bound", "batch_size", "rounds")  # of a frontier
+
+
+def plan_record(plan: Plan, folder: Path, seconds: float, *, outlook: Outlook, settings: PlanSettings) -> Record:
+    """A plan in numbers, its binding secrets, the noise without a secret that alone forces it, and its outlook.
+
+    settings: as they were asked for, to say which of them were chosen automatically.
+    """
+    numbers = {"batch_size": plan.batch_size, "rounds": plan.rounds, "keep": kept_weight(plan)}
     share_SQ = plan.posterior / plan.ceiling
     point_S = share_SQ.argmax(axis=1) if share_SQ.size else np.empty(0, dtype=int)
     ranked = sorted(plan.binding.tolist(), key=lambda secret: (-share_SQ[secret].max(), secret))
@@ -67,6 +86,8 @@ def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
             for secret in ranked
         ],
         "forcing": None if forcing is None else {"id": forcing[0], "noise_without": forcing[1]},
+        "auto": {name: value for name, value in numbers.items() if getattr(settings, name) == AUTO},
+        "outlook": outlook.record(),
         "cautions": plan_cautions(plan),
         "fingerprints": dict(plan.certificate.fingerprints),
         "certificate": str(folder / "certificate.md"),
@@ -97,8 +118,15 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
         rows.append(["secrets in some example", f"{secrets - record['num_unlisted']:,} of {secrets:,}"])
     if record["num_canaries"]:
         rows.append(["secrets that are canaries, by their ids", f"{record['num_canaries']:,} of {secrets:,}"])
+    outlook: Record = record["outlook"]
+    if outlook["signal"] is not None:
+        rows.append(["signal, a forecast", shown_signal(outlook["signal"])])
+        rows.append(["elbow: batch size beyond which more buys nothing", shown_signal(outlook["elbow"] or math.inf)])
+    rows += [[f"{row['method']} instead, without noise, leaves", _left(row)] for row in outlook["without_noise"]]
     title = f"plan for {counted(secrets, 'secret')}, {counted(record['rounds'], 'round')}"
     show_rows(console, [title, ""], rows)
+    if record["auto"]:
+        console.print(plain(f"Chosen automatically: {_chosen(record['auto'])}."), soft_wrap=True)
     binding: list[Record] = record["binding"]
     if binding and top > 0:
         cells = [
@@ -112,8 +140,34 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
         text = f" alone forces this noise; without its promise the same rates would need only {without}."
         console.print(plain(record["forcing"]["id"]) + Text(text))
     console.print(Text(f"Certificate: {record['certificate']}"), soft_wrap=True)
+    show_outlook(outlook, console)
     show_cautions(record["cautions"], console)
     console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")
+
+
+def show_outlook(outlook: Record, console: Console) -> None:
+    """Print what the private rounds can teach; in red if that is next to nothing."""
+    for sentence in outlook["sentences"]:
+        console.print(plain(sentence), style="bold red" if sentence.startswith("Hopeless") else "", soft_wrap=True)
+
+
+def show_without_noise(outlook: Record, console: Console) -> None:
+    """Print what dropping and redacting would leave."""
+    for row in outlook["without_noise"]:
+        console.print(
+            plain(f"{row['method'].capitalize()} instead, without noise, leaves {_left(row)}."), soft_wrap=True
+        )
+
+
+def _chosen(auto: Record) -> str:
+    names = {"batch_size": "batch size {:g}", "rounds": "{:,} rounds", "keep": "{:.0%} of the weight kept"}
+    return ", ".join(names[name].format(value) for name, value in auto.items())
+
+
+def _left(row: Record) -> str:
+    """What dropping or redacting leaves."""
+    text = "" if row["text_share"] is None else f", {_percent(row['text_share'])} of the text"
+    return f"{counted(row['examples'], 'example')}, {_percent(row['share'])}{text}"
 
 
 def _scope_rows(record: Record) -> list[list[str]]:
@@ -141,10 +195,17 @@ def _free(record: Record) -> int:
     return record["num_examples"] - record["num_drawable"] - record["num_held_out"]
 
 
-def frontier_record(frontiers: Sequence[Frontier], promises: Promises, settings: Sequence[float] = ()) -> Record:
+def frontier_record(
+    frontiers: Sequence[Frontier],
+    promises: Promises,
+    settings: Sequence[float] = (),
+    *,
+    without: Sequence[Remaining] = (),
+) -> Record:
     """Every row of every frontier, with the default choice of each marked, and the settings without a plan.
 
-    settings: those that the user passed; a sweep goes down and ends before the first setting without a plan.
+    settings: those that the user passed; a sweep goes down and ends before the first setting without a plan. without:
+    what dropping and redacting would leave.
     """
     rows: list[Record] = []
     for frontier in frontiers:
@@ -154,16 +215,25 @@ def frontier_record(frontiers: Sequence[Frontier], promises: Promises, settings:
             kind = {"capacity": frontier.capacity, "bound": frontier.bound}
             rows.append(kind | record | {"binding": binding, "default": row is frontier.best})
     sizes = {"num_examples": promises.incidence.num_examples, "num_secrets": promises.incidence.num_secrets}
-    reached = min((row.setting for frontier in frontiers for row in frontier.rows), default=0.0)
-    without = sorted({setting for setting in settings if setting < reached}, reverse=True)
-    return sizes | {"rounds": promises.rounds, "rows": rows, "settings_without_plan": without}
+    reached = max((min(row.setting for row in frontier.rows) for frontier in frontiers), default=0.0)
+    omitted = sorted({setting for setting in settings if setting < reached}, reverse=True)
+    return sizes | {
+        "rounds": frontiers[0].rounds if frontiers else promises.rounds,
+        "rows": rows,
+        "without_noise": [row.record() for row in without],
+        "settings_without_plan": omitted,
+    }
 
 
 def show_frontiers(record: Record, console: Console) -> None:
-    """Print a table per capacity and bound; a star marks the default choice."""
+    """Print a table per capacity, bound, batch size and rounds; a star marks the default choice.
+
+    With several batch sizes or rounds another table compares them.
+    """
     rows: list[Record] = record["rows"]
-    kinds = list(dict.fromkeys((row["capacity"], row["bound"]) for row in rows))
-    columns = ["noise", "noise / B", "weight kept", "examples", "sum w", "eff. size", "binding", ""]
+    kinds = list(dict.fromkeys(tuple(row[name] for name in KIND) for row in rows))
+    columns = ["noise", "noise / B", "weight kept", "examples", "signal", "elbow", "binding", ""]
+    without: list[Record] = record["without_noise"]
     for kind in kinds:
         cells = [
             [
@@ -171,24 +241,56 @@ def show_frontiers(record: Record, console: Console) -> None:
                 rounded_up(row["noise_per_gradient"], 3),
                 _percent(row["kept_weight"]),
                 _percent(row["kept_fraction"]),
-                rounded_down(row["total_weight"], 6),
-                rounded_down(row["effective_size"], 6),
+                _signal(row["signal"]),
+                _signal(row["elbow"]),
                 str(len(row["binding"])),
                 "*" if row["default"] else "",
             ]
             for row in rows
-            if (row["capacity"], row["bound"]) == kind
+            if tuple(row[name] for name in KIND) == kind
         ]
-        show_rows(console, columns, cells, title=f"Capacities: {kind[0]}, bound: {kind[1]}")
+        left = [[row["method"], "0", "–", _percent(row["share"]), "–", "–", "–", ""] for row in without]
+        sizes = f"batch {kind[2]:g}, {counted(kind[3], 'round')}"
+        show_rows(console, columns, [*cells, *left], title=f"Capacities: {kind[0]}, bound: {kind[1]}, {sizes}")
+    if len({kind[2:] for kind in kinds}) > 1:
+        firsts = [next(row for row in rows if tuple(row[name] for name in KIND) == kind) for kind in kinds]
+        _show_sizes(firsts, without, console)
     console.print(
         "* the row with the least noise that keeps 90 % of the weight of examples with secrets, or else the one "
-        "with the most data; hush plan also searches between the rows."
+        "with the most data; hush plan also searches between the rows. Signal and elbow are forecasts: beyond the "
+        "elbow a larger batch buys nothing."
     )
     if record["settings_without_plan"]:
         omitted = ", ".join(f"{setting:g}" for setting in record["settings_without_plan"])
         console.print(
             f"Omitted, because no plan with this batch size exists: {omitted}.", highlight=False, soft_wrap=True
         )
+
+
+def _show_sizes(firsts: Sequence[Record], without: Sequence[Record], console: Console) -> None:
+    """Print the row with the most data of every batch size and number of rounds, and where the elbow is.
+
+    Not the default choices: they keep different shares, and a smaller share has more signal at any batch size.
+    """
+    cells = [
+        [
+            f"{row['batch_size']:g}",
+            f"{row['rounds']:,}",
+            rounded_up(row["noise_multiplier"], 5),
+            _percent(row["kept_weight"]),
+            _signal(row["signal"]),
+            _signal(row["elbow"]),
+            "beyond the elbow" if row["elbow"] is not None and row["batch_size"] >= row["elbow"] else "",
+        ]
+        for row in firsts
+    ]
+    cells += [[row["method"], "–", "0", "–", "–", "–", _left(row)] for row in without]
+    columns = ["batch", "rounds", "noise", "weight kept", "signal", "elbow", ""]
+    show_rows(console, columns, cells, title="Batch sizes and rounds, with the most data of each")
+
+
+def _signal(value: float | None) -> str:
+    return "–" if value is None else shown_signal(value)
 
 
 def _percent(share: float) -> str:

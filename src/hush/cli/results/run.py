@@ -3,7 +3,7 @@
 import json
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -15,17 +15,19 @@ from hush.audit.headline import STYLES, headline
 from hush.cli.checks import quiet_libraries
 from hush.cli.results.accounting import Record
 from hush.cli.results.cautions import plan_cautions, show_cautions
+from hush.cli.results.plan import show_outlook, show_without_noise
 from hush.cli.results.train import STOPPING_NOTE
 from hush.console import WorkBar, counted, plain, rounded_up, show_rows
 from hush.plan import Plan
 from hush.plan.plan import kept_weight, unlisted_secrets
 from hush.report.markup import percent_at_least
+from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import Watch
 from hush.run.pipeline import STAGES
 from hush.train.scores import StageLosses
 
 if TYPE_CHECKING:
-    from hush.run.forecast import Forecast
+    from hush.run.forecast import DryRun
     from hush.run.pipeline import Outcome
     from hush.train.round import LiveNumbers
 
@@ -74,7 +76,7 @@ class Screen:
         self._end_stage()
         if state == "begins":
             self._begun = name, time.perf_counter()
-            if name in ("train", "audit"):
+            if name in ("plan", "train", "audit"):
                 quiet_libraries(silent=False)
         self._bar.begin(_STAGE_LABELS[name])
         if state == "begins" or self._verbose:
@@ -82,7 +84,15 @@ class Screen:
                 plain(f"{_STAGE_LABELS[name]}{' (unchanged)' if state == 'kept' else ' …'}"), soft_wrap=True
             )
         if name == "train" and state == "begins":
+            self._show_outlook()
             show_cautions(plan_cautions(Plan.load(self._folder / "owner" / "plan")), self._console)
+
+    def _show_outlook(self) -> None:
+        """Print what the plan's stage found can be learnt; plans of older versions have no such record."""
+        outlook = RunRecord.read(RunPaths(self._folder).stages).stages["plan"].outputs.get("outlook")
+        if outlook is not None:
+            show_outlook(outlook, self._console)
+            show_without_noise(outlook, self._console)
 
     def _end_stage(self) -> None:
         if self._begun is not None and self._verbose and self._begun[0] != "train":
@@ -108,14 +118,15 @@ class Screen:
             self._end_stage()
 
 
-def forecast_record(stages: "Sequence[Forecast]") -> Record:
+def forecast_record(forecast: "DryRun") -> Record:
     """A dry run as plain data; seconds are rough estimates."""
+    stages = forecast.stages
     rows = [
         {"stage": stage.stage, "state": stage.state, "size": stage.size, "estimated_seconds": stage.seconds}
         for stage in stages
     ]
     known = [stage.seconds for stage in stages if stage.seconds is not None]
-    return {"stages": rows, "estimated_seconds": sum(known), "is_estimate": True}
+    return {"stages": rows, "estimated_seconds": sum(known), "is_estimate": True, "outlook": forecast.outlook}
 
 
 def show_forecast(record: Record, console: Console) -> None:
@@ -125,6 +136,11 @@ def show_forecast(record: Record, console: Console) -> None:
         for row in record["stages"]
     ]
     show_rows(console, ["stage", "", "size", "time, about"], rows)
+    if record["outlook"] is not None:
+        show_outlook(record["outlook"], console)
+        show_without_noise(record["outlook"], console)
+    else:
+        console.print("What can be learnt under the promises is known after the scan; ask again then.", soft_wrap=True)
     console.print(
         "Nothing was run. Times are rough estimates for a CPU, and may be wrong several times over; stages whose "
         "size is not known yet have none.",
@@ -153,6 +169,9 @@ def outcome_record(outcome: "Outcome") -> Record:
         "kept_weight": kept_weight(plan),
         "scope": None if plan.certificate.scope is None else dict(plan.certificate.scope),
         "rounds": plan.rounds,
+        "outlook": {
+            name: value for name, value in outcome.outputs["plan"].get("outlook", {}).items() if name != "inputs"
+        },
         "max_length": train.get("max_length"),
         "cut_texts": train.get("cut_texts", 0),
         "losses": train.get("losses"),
