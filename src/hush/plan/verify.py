@@ -317,7 +317,7 @@ def _fits_plan(plan: Plan, public_part: Mapping[str, int]) -> bool:
     held_out = np.count_nonzero(free_N & (plan.weights == 0)) if plan.held_out is None else plan.held_out.size
     free = np.count_nonzero(free_N) - held_out
     skeletons = 0 if plan.slots is None else int(plan.slots.has_slots_N.sum())
-    return public_part["examples"] <= free and public_part["skeletons"] <= skeletons
+    return bool(public_part["examples"] <= free) and public_part["skeletons"] <= skeletons
 
 
 def _other_fingerprints(expected: dict[str, str], actual: Mapping[str, str]) -> list[str]:
