@@ -150,7 +150,7 @@ def test_a_template_is_right_once_the_data_is_there(desk: Path, kind: Any) -> No
             load_config(path)
         Path(named).mkdir()
     config = load_config(path)
-    assert config.rules.about_code == (kind == "code")
+    assert config.about_code == (kind == "code")
     assert config.audit is not None
     assert config.audit.reference == "base-model"
 

@@ -131,7 +131,7 @@ def scan(
             progress=progress,
             notice=notices.append,
         )
-    notices += [] if loaded.about_code else unread_files(data)
+    notices += [] if loaded.about_code(data) else unread_files(data)
     notices += scan_notes(result)
     told = [*scan_cautions(result), *notices]
 

@@ -77,7 +77,7 @@ def _job(config: Config, paths: RunPaths, new_release: bool) -> RunJob | None:
 
 
 def _known(config: Config, job: RunJob | None) -> Known:
-    files = [path for _, path in files_of(config.source, code=config.rules.about_code)]
+    files = [path for _, path in files_of(config.source, code=config.about_code)]
     outputs = {} if job is None else {name: finished.outputs for name, finished in job.record.stages.items()}
     size = sum(path.stat().st_size for path in files)
     return Known(config=config, files=len(files), bytes=size, outputs=outputs, rounds_done=0)

@@ -58,7 +58,7 @@ def check_reachable(name: str) -> None:
 
 def _check_data(config: Config) -> None:
     """Refuse rules that cannot be prepared, a missing column, and files that no reader knows."""
-    if config.rules.about_code:
+    if config.about_code:
         return
     from hush.scan.scanner import prepare
 

@@ -54,7 +54,7 @@ class DataStage:
     """Fingerprints of everything that the scan may read."""
 
     def settings(self, job: RunJob) -> Any:
-        data, files = job.config.data, files_of(job.config.source, code=job.config.rules.about_code)
+        data, files = job.config.data, files_of(job.config.source, code=job.config.about_code)
         stats = [(name, path.stat()) for name, path in files]
         state = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
         if not files:  # the name of a data set does not tell whether its rows changed: they are always read
@@ -63,7 +63,7 @@ class DataStage:
 
     def run(self, job: RunJob) -> dict[str, Any]:
         config = job.config
-        files = files_of(config.source, code=config.rules.about_code)
+        files = files_of(config.source, code=config.about_code)
         if files:
             size = sum(path.stat().st_size for _, path in files)
             rows = file_rows(files, lambda done: job.watch.work("Reading", done, size))
@@ -75,7 +75,7 @@ class DataStage:
         return True
 
     def estimate(self, known: Known) -> Estimate:
-        if not known.files and not known.config.rules.about_code:
+        if not known.files and not known.config.about_code:
             return Estimate("a data set by name, not looked at", None)
         size = f"{counted(known.files, 'file')}, {known.bytes / 1e6:,.1f} MB"
         return Estimate(size, known.bytes / READ_BYTES_PER_SECOND)
@@ -116,7 +116,7 @@ class ScanStage:
             notice=notices.append,
         )
         notices += _scan_notices(result)
-        notices += [] if config.rules.about_code else unread_files(config.source)
+        notices += [] if config.about_code else unread_files(config.source)
         for notice in notices:
             job.watch.notice(notice)
 

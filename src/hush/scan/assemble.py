@@ -1,7 +1,7 @@
 """Runs a prepared scan over a corpus and assembles the results of all shards into one ``Scan``.
 
     corpus -> shards -> count (surveys) -> find -> literal pass -> variant pass (rules that hide spans)
-           -> copies -> public order -> incidence, secrets, slots, reasons
+           -> chunks of long texts -> copies -> public order -> incidence, secrets, slots, reasons
 
 An engine applies the tasks (shard_tasks.py) to the shards. Everything after that happens here, in the order of the
 shards: the collector (collect.py) gathers the hits, copies of an example inherit its secrets, secrets get their public
@@ -28,6 +28,7 @@ from hush.data.shards import ReadableShard, ShardSource
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.keys import DataKey
+from hush.scan.chunked import cut_documents
 from hush.scan.collect import Collector, public_order, secret_table, unordered_secrets
 from hush.scan.copy_inheritance import NO_PLACE, CopyReasons, InheritedPairs, inherited_by_copies
 from hush.scan.coverage import FoundSpans
@@ -35,6 +36,7 @@ from hush.scan.engines import Engine
 from hush.scan.finders.literals import Literals
 from hush.scan.finders.unicode import caseless
 from hush.scan.hits import Finder, PreparedRule, Survey
+from hush.scan.long_texts import LongTexts
 from hush.scan.near_copies import Copies
 from hush.scan.reasons import (
     REASONS,
@@ -75,6 +77,7 @@ def run_scan(
     copies: Copies | None = None,
     keep_texts: bool = False,
     in_chunks: bool = False,
+    long_texts: LongTexts | None = None,
     progress: Progress | None = None,
 ) -> Scan:
     """Which examples of a corpus contain which secrets, by these rules, and why.
@@ -83,8 +86,8 @@ def run_scan(
     default an id states file and row. skip_bad: count and skip rows that cannot be read. copies: near copies inherit
     each other's secrets; equal texts always do. keep_texts: save the examples' texts with the scan, because examples
     are not rows of the input (if rows were skipped, texts are always saved). in_chunks: examples are cut from files at
-    line ends, so that a span over several lines does not count as one. progress: called with the numbers of
-    finished and of all shard tasks.
+    line ends, so that a span over several lines does not count as one. long_texts: how texts are cut into several
+    examples; by default they are not. progress: called with the numbers of finished and of all shard tasks.
 
     Guarantee: every pair of the incidence has a reason. The result does not depend on the engine.
     """
@@ -137,8 +140,14 @@ def run_scan(
             again = VariantPassTask(variants=variants, columns=columns, skip_bad=skip_bad, in_chunks=in_chunks)
             search(again, hides_spans)
         unfound = _unfound_literals(finders, rules, collector, count, shards, engine)
+    texts, num_inherited = _scanned_texts(corpus, find, collector), 0
+    chunked = None
+    if long_texts is not None:
+        chunked = cut_documents(collector, rules, texts, long_texts, owner=owner, find=find, copies=copies)
+    if chunked is not None:
+        collector, texts, num_inherited = chunked.collector, chunked.texts, chunked.num_inherited
     assembled = assemble(collector, rules, owner, copies)
-    texts = _scanned_texts(corpus, find, collector)
+    num_inherited += assembled.num_inherited
     data_fingerprint = None
     if key is not None:
         fingerprint_N = collector.column("fingerprint")
@@ -146,7 +155,7 @@ def run_scan(
     write_example_index(collector, owner.folder / "examples.parquet", corpus.source)
     owner.write_counts(
         skipped=collector.skipped,
-        inherited=assembled.num_inherited,
+        inherited=num_inherited,
         unfound=unfound,
         secret_text=assembled.secret_text,
     )
@@ -155,12 +164,12 @@ def run_scan(
         secrets=assembled.secrets,
         rules=tuple((rule.name, int(collector.is_plausible(index).sum())) for index, rule in enumerate(rules)),
         skipped=sum(collector.skipped.values()),
-        inherited=assembled.num_inherited,
+        inherited=num_inherited,
         unfound=unfound,
         data_fingerprint=data_fingerprint,
         skeleton_fingerprint=_skeleton_fingerprint(assembled, texts, key),
         owner=owner,
-        data=texts if keep_texts or collector.skipped else None,
+        data=texts if chunked is None and (keep_texts or collector.skipped) else None,  # chunks are written already
         owner_spans=assembled.spans,
     )
 
@@ -302,7 +311,7 @@ def assemble(
 ) -> Assembled:
     """Everything in public order; writes the reasons."""
     offset_R = collector.offsets()
-    is_secret_S = np.concatenate([np.empty(0, np.bool_), *(collector.is_plausible(rule) for rule in range(len(rules)))])
+    is_secret_S = collector.are_secrets()
     example_P, secret_P = collector.pairs()
     example_P, secret_P = example_P[is_secret_S[secret_P]], secret_P[is_secret_S[secret_P]]
     num_found = len(example_P)
@@ -320,7 +329,7 @@ def assemble(
     _write_reasons(collector, rules, owner, inherited, public_number_S)
     incidence = provisional.select(secrets=order_S)
     found = FoundSpans.of(collector, public_number_S)
-    (owner.folder / "hits.arrows").unlink()
+    collector.hits_file.unlink()
     spans = found.spans(rules, incidence)
     characters_N = collector.column("characters")
     characters_N = np.empty(0, dtype=np.int64) if characters_N is None else characters_N
@@ -377,9 +386,10 @@ def _write_reasons(
 def write_example_index(collector: Collector, path: Path, source: str) -> None:
     """Writes examples.parquet: for each example its id, file, row and, with a key, its fingerprint.
 
-    An id is that of the id column, or FILE:ROW; either reveals nothing about the text, and neither depends on the scan.
+    An id is that of the id column, or FILE:ROW, with #NUMBER for a chunk of a text; none reveals anything about what is
+    secret.
     """
-    file_N, row_N = collector.column("file"), collector.column("row")
+    file_N, row_N, chunk_N = (collector.column(name) for name in ("file", "row", "chunk"))
     fingerprint_N, ids = collector.column("fingerprint"), collector.ids()
     names = pa.array(map(_utf8, collector.files), pa.string())
     short_names = [_utf8(_short_name(name, source)) for name in collector.files]
@@ -397,6 +407,11 @@ def write_example_index(collector: Collector, path: Path, source: str) -> None:
                 ids_of_column = ids.slice(begin, len(file_and_row)).to_pylist()
                 columns["id"] = [
                     default if name is None else name for name, default in zip(ids_of_column, file_and_row, strict=True)
+                ]
+            if chunk_N is not None:
+                numbers = chunk_N[part].tolist()
+                columns["id"] = [
+                    f"{name}#{number}" if number else name for name, number in zip(columns["id"], numbers, strict=True)
                 ]
             if fingerprint_N is not None:
                 fingerprints = np.ascontiguousarray(fingerprint_N[part])
