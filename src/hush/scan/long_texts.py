@@ -1,8 +1,8 @@
 r"""Where a long text is cut into several examples: into chunks of characters, tokens, lines, or what a model reads.
 
 No character is lost: without overlap, the chunks of a text joined in order are the text. Between half of its size and
-its size, a chunk ends where a reader would end it: after a paragraph, else a line, else a sentence, else a word. Only
-where a chunk has no such place in its second half, a word is cut.
+its size, a chunk ends where a reader would end it: after a paragraph, else a line, else a sentence; else after its last
+word. Only a word that no chunk can hold is cut.
 
 The text is cut as its skeleton: wherever a rule found a secret, one fixed text stands for it, which is never cut. So
 borders and their number depend on the text outside of the found spans alone.
@@ -191,7 +191,11 @@ class LongTexts:
                 size = max(1, size - excess)
                 again = list(_cut(part, starts, size, 0, anywhere=True))
                 excess = max(map(len, self.unit.starts([part.text[a:b] for a, b in again]))) - self.size
-            fitted += [(begin + a, begin + b) for a, b in again]
+            for first, last in ((begin + a, begin + b) for a, b in again):
+                while fitted and fitted[-1][0] >= first and fitted[-1][1] < last:
+                    fitted.pop()  # all of it is repeated
+                if not fitted or fitted[-1][1] < last:
+                    fitted.append((first, last))
         return fitted
 
 
@@ -251,7 +255,9 @@ def _cut(masked: _Masked, starts: Starts, size: int, overlap: int, *, anywhere: 
         end = masked.outside(limit if limit > least else least + 1, least)
         if end < len(text):
             half = max(least, units[min(first + size // 2, len(units) - 1)])
-            end = next((found for places in borders if (found := _last(places, half, end)) is not None), end)
+            above = (*[half] * (len(borders) - 1), least)  # rather a short chunk than a word in two
+            found = (_last(places, low, end) for places, low in zip(borders, above, strict=False))
+            end = next((place for place in found if place is not None), end)
         yield begin, end
         covered = end
         begin = _repeated_from(masked, units, borders, begin, end, overlap) if overlap and end < len(text) else end
