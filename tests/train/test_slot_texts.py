@@ -92,7 +92,7 @@ def test_private_labels_are_the_tokens_of_slots_and_a_long_text_is_cut_around_on
         whole = made[1]
         assert np.array_equal(whole["labels"], whole["input_ids"])
         assert not whole["in_slot"].any()
-        assert made.cut == (max_length == 12)
+        assert made.unread.cut == (max_length == 12)
         pair = tokenise_slots(texts, tokenizer, plan, spans, max_length=max_length, part="difference")
         assert (pair[0]["in_slot"] > 0).any()
         assert (pair[0]["skeleton"]["labels"] == IGNORED).any()

@@ -27,7 +27,7 @@ from hush.protection import promise_arrays
 from hush.run.config import BASE_MODEL
 from hush.run.folder import RELEASED_REPORT
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_files
-from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
+from hush.run.stage_train import model_fingerprint, model_path, model_tokens, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
 from hush.slots import Spans, spans_in
@@ -95,14 +95,19 @@ class ScanStage:
         config = job.config
         files = [rule.file for rule in config.rules.rules if isinstance(rule, LiteralsRule) and rule.file is not None]
         literals = job.key.fingerprint_rows(file_rows([(name, config.rules.path(name)) for name in files]))
-        data = config.data
-        return [config.stated_rules, literals, data.column, data.unit, data.id_column, data.skip_bad]
+        data, chunks = config.data, config.rules.file.chunks
+        settings = [config.stated_rules, literals, data.column, data.unit, data.id_column, data.skip_bad]
+        if chunks is not None and chunks.tokens == "auto":  # as long as the model reads
+            settings.append([model_fingerprint(job), config.training.task, config.training.max_length])
+        return settings
 
     def run(self, job: RunJob) -> dict[str, Any]:
         from hush.scan.review import write_review
         from hush.scan.scanner import scan
+        from hush.scan.unread import unread_of_scan
 
         config, notices = job.config, []
+        reads = model_tokens(job)
         result = scan(
             config.source,
             config.rules,
@@ -111,6 +116,7 @@ class ScanStage:
             id_column=config.data.id_column,
             key=job.key,
             skip_bad=config.data.skip_bad,
+            model_tokens=reads,
             workers=config.data.workers,
             progress=lambda done, total: job.watch.work("Scanning", done, total),
             notice=notices.append,
@@ -126,6 +132,9 @@ class ScanStage:
         if job.paths.scan.exists():
             discard(job.paths.scan)  # whatever it is, it is not recorded as finished under these inputs
         result.save(job.paths.scan, also=review)
+        if reads is not None and (unread := unread_of_scan(result, job.scanned().texts(), reads)).cut:
+            notices.append(f"WARNING: {unread.sentence(reads.max_length)}")
+            job.watch.notice(notices[-1])
         return {
             "fingerprint": job.fingerprint(
                 *_identity(result.incidence, result.secrets), result.data_fingerprint, *_scope_identity(job.paths.scan)

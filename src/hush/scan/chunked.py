@@ -33,6 +33,9 @@ from hush.scan.shard_tasks import FindTask, ShardResult
 __all__ = ["Chunked", "cut_documents"]
 
 
+TYPICAL_CHARACTERS = 24  # most names, codes, addresses and numbers are no longer
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Chunked:
@@ -57,7 +60,8 @@ def cut_documents(
 
     collector: of the documents, closed. find: the task that read the documents, for hashes and fingerprints of chunks.
     """
-    instead = stand_in(rule.name for rule in rules) if rules else ""
+    whole = any(not rule.hides_spans for rule in rules)
+    instead = stand_in((rule.name for rule in rules), least=TYPICAL_CHARACTERS if whole else 0) if rules else ""
     ranges = _Ranges.of(collector, texts, long_texts, instead)
     if ranges.num_chunks == collector.num_examples:
         return None

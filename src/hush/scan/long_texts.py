@@ -126,15 +126,17 @@ class ModelTokens:
         return f"ModelTokens(max_length={self.max_length})"
 
 
-def stand_in(rules: Iterable[str]) -> str:
+def stand_in(rules: Iterable[str], *, least: int = 0) -> str:
     """What stands for a found secret where a text is cut: the longest placeholder of the scan's rules.
 
-    It depends on the names of the rules alone, so a chunk is never longer as a skeleton than it was when it was cut.
+    It depends on the names of the rules alone, so a chunk is never longer as a skeleton than when it was cut. least:
+    for texts that are learnt with their secrets, it is repeated to so many characters, so that mostly they fit, too.
 
-    >>> stand_in(["names", "codes-2"])
-    '[codes-2]'
+    >>> stand_in(["names", "codes-2"]), stand_in(["names", "codes-2"], least=12)
+    ('[codes-2]', '[codes-2][codes-2]')
     """
-    return max(map(placeholder, rules), key=len)
+    longest = max(map(placeholder, rules), key=len)
+    return longest * max(1, -(-least // len(longest)))
 
 
 @final

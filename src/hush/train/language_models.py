@@ -26,6 +26,7 @@ from torch.nn import functional
 from hush.data.parts import shown_name
 from hush.errors import InvalidInput
 from hush.keys import DataKey
+from hush.scan.unread import Unread
 from hush.train.preconditions import refuse_batch
 
 __all__ = [
@@ -186,7 +187,8 @@ _TEXTS_PER_CALL = 1024  # that a tokenizer gets at once
 class TokenizedTexts:
     """The tokens of every example, in one flat array: row i is example i of the plan, truncated already.
 
-    fingerprint is the keyed one of the texts, if :func:`tokenise` made the tokens and had the owner's key.
+    fingerprint is the keyed one of the texts, if :func:`tokenise` made the tokens and had the owner's key. unread says
+    what was truncated, if that is known.
 
     In 0.1.0 this class was called ``hush.train.Corpus``; that name still works.
     """
@@ -197,6 +199,7 @@ class TokenizedTexts:
         self._tokens = _joined(tokens)
         self._labels = None if labels is None else _joined(labels)
         self.fingerprint: str | None = None
+        self.unread: Unread | None = None
         if labels is not None and [len(row) for row in labels] != self.lengths.tolist():
             raise InvalidInput("labels and tokens differ in length; give each token a label, -100 if it is not learnt")
 

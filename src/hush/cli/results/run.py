@@ -191,7 +191,7 @@ def show_outcome(record: Record, console: Console) -> None:
     ]
     if record["cut_texts"]:
         lines.append(
-            f"Texts are truncated at {counted(record['max_length'], 'token')}, reached by "
+            f"Texts are cut to {counted(record['max_length'], 'token')}, and longer are "
             f"{counted(record['cut_texts'], 'text')}. Change this with training.max_length."
         )
     if record["release"] is not None:
