@@ -114,7 +114,8 @@ def forecast_record(stages: "Sequence[Forecast]") -> Record:
         for stage in stages
     ]
     known = [stage.seconds for stage in stages if stage.seconds is not None]
-    return {"stages": rows, "estimated_seconds": sum(known), "is_estimate": True}
+    cautions = [stage.caution for stage in stages if stage.caution]
+    return {"stages": rows, "estimated_seconds": sum(known), "is_estimate": True, "cautions": cautions}
 
 
 def show_forecast(record: Record, console: Console) -> None:
@@ -129,6 +130,7 @@ def show_forecast(record: Record, console: Console) -> None:
         "size is not known yet have none.",
         soft_wrap=True,
     )
+    show_cautions(record["cautions"], console)
 
 
 def outcome_record(outcome: "Outcome") -> Record:
