@@ -71,6 +71,7 @@ def test_what_is_beyond_the_model_is_said_before_the_plan_is_made(tmp_path: Path
     )
     assert f"{beyond} of {secrets} occurrences of secrets lie there" in said
     assert told.index(said) < told.index("stage plan")
+    assert sum("longer than the 32 tokens" in notice for notice in told) == 2  # training says it again
     assert said in made.outputs["scan"]["notices"]
     assert made.outputs["train"] == made.outputs["train"] | {"max_length": 32, "cut_texts": 3}
 

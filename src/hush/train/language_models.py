@@ -26,7 +26,7 @@ from torch.nn import functional
 from hush.data.parts import shown_name
 from hush.errors import InvalidInput
 from hush.keys import DataKey
-from hush.scan.unread import Unread
+from hush.scan.unread import Unread, read_by_encodings
 from hush.train.preconditions import refuse_batch
 
 __all__ = [
@@ -237,8 +237,9 @@ def tokenise(
 
     ``source`` is a list or a ``datasets.Dataset`` of texts, of rows with a ``column`` of text, or of rows that are
     tokenised already (``input_ids``, and ``labels`` if only some tokens are to be learnt). What is beyond max_length is
-    not trained on, secrets included. With the owner's data key the texts are fingerprinted in the same pass, so that
-    ``HushTrainer`` can tell whether they are the plan's; rows that are tokenised already must then hold the column.
+    not trained on, secrets included; ``unread`` of the result says how much that is. With the owner's data key the texts
+    are fingerprinted in the same pass, so that ``HushTrainer`` can tell whether they are the plan's; rows that are
+    tokenised already must then hold the column.
     """
     if max_length < 1:
         raise InvalidInput("no token would be left; pass at least 1", setting="max_length", value=max_length)
@@ -257,6 +258,7 @@ def tokenise(
     tokens: list[Tokens] = []
     labels: list[Tokens] = []
     leaves: list[bytes] = []
+    lengths, reads = list[int](), list[int]()
     for start in range(0, len(source), _TEXTS_PER_CALL):
         rows = rows_of(source, range(start, min(start + _TEXTS_PER_CALL, len(source))))
         if key is not None:
@@ -266,9 +268,13 @@ def tokenise(
             labels += [_integers(row["labels"][:max_length]) for row in rows if labelled]
         else:
             texts = [_text_of(row, column) for row in rows]
-            encoded = encode(texts, truncation=True, max_length=max_length)["input_ids"]
-            tokens += [_integers(row) for row in encoded]  # as lists they would take ten times the memory
-    return _fingerprinted(TokenizedTexts(tokens, labels if labelled else None), key, leaves)
+            encoded = encode(texts, truncation=True, max_length=max_length)
+            tokens += [_integers(row) for row in encoded["input_ids"]]  # as lists they would take ten times the memory
+            lengths += map(len, texts)
+            reads += read_by_encodings(texts, encoded).tolist()
+    made = TokenizedTexts(tokens, labels if labelled else None)
+    made.unread = None if tokenised else Unread.of(lengths, reads)
+    return _fingerprinted(made, key, leaves)
 
 
 def _text_of(row: Any, column: str) -> Any:
