@@ -237,9 +237,9 @@ def tokenise(
 
     ``source`` is a list or a ``datasets.Dataset`` of texts, of rows with a ``column`` of text, or of rows that are
     tokenised already (``input_ids``, and ``labels`` if only some tokens are to be learnt). What is beyond max_length is
-    not trained on, secrets included; ``unread`` of the result says how much that is. With the owner's data key the texts
-    are fingerprinted in the same pass, so that ``HushTrainer`` can tell whether they are the plan's; rows that are
-    tokenised already must then hold the column.
+    not trained on, secrets included; ``unread`` of the result says how much that is. With the owner's data key the
+    texts are fingerprinted in the same pass, so that ``HushTrainer`` can tell whether they are the plan's; rows that
+    are tokenised already must then hold the column.
     """
     if max_length < 1:
         raise InvalidInput("no token would be left; pass at least 1", setting="max_length", value=max_length)
