@@ -75,8 +75,9 @@ def cut_documents(
     chunked = collector.with_examples(
         _columns(collector, ranges, result),
         owner.folder / "chunk_hits.arrows",
-        (*(_divided(batch, ranges) for batch in collector.hits()), *batches),
+        chain((_divided(batch, ranges) for batch in collector.hits()), batches),
     )
+    collector.hits_file.unlink()
     read_again = ScannedTexts(
         corpus=read_corpus(owner.folder / DATA_FILE),
         columns=(),
