@@ -1,6 +1,6 @@
 """Hypothesis profiles: the same examples on every run in continuous integration, fresh ones at the desk.
 
-Lets the tests of this directory import ``command_line``.
+Lets the tests of this directory import ``command_line`` and ``slotted``.
 """
 
 import os

@@ -84,7 +84,10 @@ NO_SETTING = {
     "audit": {"run", "add", "reference", "held_out"},
     "canaries": {"from_data", "candidates"},  # instead of templates, of alphabet and length
     "report": {"frontier", "audit"},  # files of earlier commands, which a run makes by itself
-    "scan": {"rules", "html", "engine", "ray_address", "show_text"},  # a run scans on this machine
+    "scan": {
+        *("rules", "html", "engine", "ray_address", "show_text"),  # a run scans on this machine
+        *("model", "max_length"),  # the sections model and training of a config
+    },
 }
 
 # Defaults that differ between the command and the config, with the reason.

@@ -184,7 +184,7 @@ def test_the_end_of_a_run_tells_use_from_weight_and_secrets_from_canaries() -> N
     assert "400 examples, 10 secrets, 7 of them in some example, and 4 canaries; noise multiplier 2.5" in shown
     assert "Used: 100 % of the examples; those with secrets keep 1.23 % of their weight." in shown
     assert "Texts are truncated" not in shown
-    assert "Texts are truncated at 32 tokens, reached by 399 texts." in outcome(cut_texts=399)
+    assert "Texts are cut to 32 tokens, and longer are 399 texts." in outcome(cut_texts=399)
 
 
 def test_no_line_of_the_verdict_is_broken_where_it_is_logged() -> None:

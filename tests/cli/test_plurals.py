@@ -95,7 +95,7 @@ def test_a_run_of_one_secret_speaks_of_one() -> None:
         show_outcome(record | places, console)
     shown = captured.get()
     assert "1 example, 1 secret, and 1 canary;" in shown
-    assert "truncated at 1 token, reached by 1 text." in shown
+    assert "cut to 1 token, and longer are 1 text." in shown
     assert "1 round." in shown
 
 

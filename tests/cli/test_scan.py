@@ -354,3 +354,33 @@ def test_every_name_that_the_system_allows_may_be_a_table_of_texts_a_list_and_a_
     assert "contains 1 secret" in run("explain", odd / "found", "0").stdout
     shown = run("scan", odd / "data.parquet", "--rules", odd / "rules.yaml", "--output", odd / "found", "--force")
     assert (shown.exit_code, f"{tmp_path}/odd-\\udcff/found" in shown.stdout) == (0, True)
+
+
+def test_long_texts_are_cut_to_the_model_or_what_it_would_not_read_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hush.run.sections import SmallModel
+    from hush.run.stage_train import base_model
+
+    monkeypatch.chdir(tmp_path)
+    model = str(base_model(tmp_path, SmallModel(layers=1, width=8, heads=1, length=40)))
+    texts = ["Acme called. " + "Nothing happened. " * 4 + "Acme again.", "short"]
+    Path("data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    rules = "defaults: {prior: 0.01, ceiling: 0.1}\nrules: [{name: c, find: literals, values: [Acme]}]\n"
+    Path("rules.yaml").write_text(rules)
+    Path("chunks.yaml").write_text(rules + "chunks: {tokens: auto}\n")
+    command = ("scan", "data.jsonl", "--output", "found", "--force", "--rules")
+    whole = run_json(*command, "rules.yaml", "--model", model)
+    [said] = [notice for notice in whole["notices"] if "longer than" in notice]
+    assert said.startswith("1 of 2 texts are longer than the 40 tokens that the model reads: ")
+    assert "1 of 2 occurrences of secrets lie there" in said
+    assert not any("longer than" in notice for notice in run_json(*command, "rules.yaml")["notices"])
+    cut = run_json(*command, "chunks.yaml", "--model", model)
+    assert (cut["examples"], cut["examples_with_secrets"], cut["data"]) == (5, 2, "found/owner/data.parquet")
+    assert not any("longer than" in notice for notice in cut["notices"])
+    shorter = run_json(*command, "chunks.yaml", "--model", model, "--max-length", "20")
+    assert shorter["examples"] > cut["examples"]
+    assert "no model is named; state their size in characters, or name it with --model" in refused(
+        2, *command, "chunks.yaml"
+    )
+    assert "--max-length=20; it is about a model; name it" in refused(2, *command, "rules.yaml", "--max-length", "20")

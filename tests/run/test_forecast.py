@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import NO_CANARIES, small_config
+from small_runs import NO_CANARIES, small_config, small_texts
 
 from hush.errors import InvalidInput
 from hush.run import forecast, run_pipeline
@@ -27,6 +27,23 @@ def test_a_forecast_writes_nothing_and_says_what_would_run(tmp_path: Path) -> No
     other = {one.stage: one for one in forecast(longer, output=tmp_path / "run", new_release=True)}
     assert [other[name].state for name in ("scan", "plan", "train")] == ["done", "runs", "depends"]
     assert "done" not in other["train"].size  # the rounds of another training
+
+
+def test_what_a_model_would_not_read_is_said_before_anything_runs(tmp_path: Path) -> None:
+    def caution(**sections: Any) -> str:
+        config = small_config(tmp_path, **sections)
+        return next(one.caution for one in forecast(config, output=tmp_path / "run") if one.stage == "train")
+
+    texts = small_texts()
+    lengths = [len(text) for text in texts]
+    longer, unread = sum(length > 20 for length in lengths), sum(max(0, length - 20) for length in lengths)
+    said = caution(training={"max_length": 20})
+    assert said.startswith(
+        f"of the first texts, {longer} of 30 texts are longer than the 20 tokens that the model reads"
+    )
+    assert f": {100 * unread / sum(lengths):.1f} % of the text is not trained on; cut them into chunks" in said
+    assert caution(model={"small": {"layers": 1, "width": 8, "heads": 1, "length": 64}}) == ""
+    assert caution(training={"max_length": 20}, chunks={"tokens": "auto"}) == ""
 
 
 def test_a_further_training_that_nobody_asked_for_is_foretold_as_refused(own: Path) -> None:

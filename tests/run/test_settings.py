@@ -18,7 +18,7 @@ def test_a_run_records_how_many_texts_were_cut(tmp_path: Path, length: int) -> N
     config = small_config(tmp_path, training={"max_length": length}, audit=None)
     made = run_pipeline(config, output=tmp_path / "run").outputs["train"]
     assert made["max_length"] == length
-    assert made["cut_texts"] == sum(len(text.encode()) >= length for text in small_texts())
+    assert made["cut_texts"] == sum(len(text.encode()) > length for text in small_texts())
     stages = tmp_path / "run" / "stages.json"
     content = json.loads(stages.read_text())
     del content["stages"]["train"]  # as if killed after the last round and before the record

@@ -16,7 +16,8 @@ import hush
 from hush.data import read_corpus
 from hush.keys import DataKey
 from hush.scan import reasons as owner_files
-from hush.scan.assemble import inherited_pairs, run_scan
+from hush.scan.assemble import run_scan
+from hush.scan.copy_inheritance import inherited_pairs
 from hush.scan.engines import LocalEngine
 from hush.scan.result import Scan
 

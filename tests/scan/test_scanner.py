@@ -72,8 +72,9 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None
     rules = {"defaults": DEFAULTS, "rules": [{"name": "w", "find": "literals", "values": ["cat"]}]}
     with pytest.raises(InvalidInput, match="workers=2; an engine is given"):
         scan(data, rules, workers=2, engine=LocalEngine())
+    code = {"name": "c", "find": "code", "secrets": [{"name": "s", "paths": ["*.py"]}]}
     with pytest.raises(InvalidInput, match="is not a folder, but these rules are about code"):
-        scan(read_corpus(data), rules | {"chunks": {"lines": 3}})
+        scan(read_corpus(data), rules | {"rules": [code]})
     with pytest.raises(InvalidInput, match="unit is for tables, but these rules are about code"):
         scan(tmp_path, rules | {"chunks": {"lines": 3}}, unit="file")
 

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import tiny
-from slotted import KINDS, RULES, filled, made_tokenizer, slot_plan, spans_of
 
 from hush.errors import InvalidInput
 from hush.keys import DataKey
@@ -19,6 +18,7 @@ from hush.train.language_models import IGNORED, CausalCollator, Collator, Masked
 from hush.train.public.stream import PublicStream
 from hush.train.slots.batches import Batches, SkeletonBatches
 from hush.train.slots.texts import add_placeholder_tokens, tokenise_slots
+from slotted import KINDS, RULES, filled, made_tokenizer, slot_plan, spans_of
 
 PIECES = [["we met ", " near the old ", "."], ["all of it is public, naïvely"], ["", " is the code"], ["no slot"]]
 WHOLE = [3]
@@ -56,8 +56,8 @@ def public_view(texts: list[str], columns: Any, tokenizer: Any, max_length: int,
     for collator in collators:
         stream = PublicStream(plan, SkeletonBatches(made.skeletons, collator), batch_size=2)
         for round in range(2):
-            batch = stream._batch(stream.round(round), round)
-            seen += [stream.round(round).tolist(), {name: tensor.tolist() for name, tensor in batch.items()}]
+            seen += [stream.round(round).tolist()]
+            seen += [{name: tensor.tolist() for name, tensor in batch.items()} for batch in stream.batches(round)]
     return seen
 
 
@@ -92,7 +92,7 @@ def test_private_labels_are_the_tokens_of_slots_and_a_long_text_is_cut_around_on
         whole = made[1]
         assert np.array_equal(whole["labels"], whole["input_ids"])
         assert not whole["in_slot"].any()
-        assert made.cut == (max_length == 12)
+        assert made.unread.cut == (max_length == 12)
         pair = tokenise_slots(texts, tokenizer, plan, spans, max_length=max_length, part="difference")
         assert (pair[0]["in_slot"] > 0).any()
         assert (pair[0]["skeleton"]["labels"] == IGNORED).any()

@@ -26,6 +26,7 @@ from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
     from hush.scan.engines import Engine
+    from hush.scan.long_texts import ModelTokens
     from hush.scan.reasons import SetAside
     from hush.scan.result import Scan
 
@@ -71,6 +72,20 @@ def scan(
     skip_bad: Annotated[
         bool, flag("--skip-bad", "Skip and count rows that cannot be read, instead of stopping.", panel=DATA_PANEL)
     ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The model to be trained, a name or folder: texts are cut to its length if the rules have chunks with "
+            "tokens: auto, and without chunks the scan says what it would not read.",
+            rich_help_panel=DATA_PANEL,
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            help="How many tokens that model will read [default: as hush train].", min=2, rich_help_panel=DATA_PANEL
+        ),
+    ] = None,
     html: Annotated[bool, flag("--html/--no-html", "Write owner/review.html, a page to review the result.")] = True,
     force: ForceOption = False,
     workers: Annotated[
@@ -103,11 +118,13 @@ def scan(
     from hush.cli.checks import check_folder_free, check_outside_data, is_inside
     from hush.cli.results.accounting import print_json
     from hush.cli.results.scan import scan_record, show_scan
+    from hush.data import read_corpus
     from hush.run.job import unread_files
-    from hush.scan.result import check_folder
+    from hush.scan.result import DATA_FILE, check_folder
     from hush.scan.review import scan_cautions, scan_notes, write_review
     from hush.scan.rules import load_rules
     from hush.scan.scanner import scan as scan_data
+    from hush.scan.unread import unread_of_scan
 
     check_folder(output)
     check_folder_free(output, "a scan", force=force)
@@ -115,7 +132,7 @@ def scan(
         if path is not None and is_inside(Path(path), output):
             raise InvalidInput(f"{path} is inside {output}, which the scan would replace; pass another --output")
     check_outside_data(output, data)
-    loaded = load_rules(rules)
+    loaded, reads = load_rules(rules), _model_tokens(model, max_length)
     begin = time.perf_counter()
     notices: list[str] = []
     with working("Scanning") as progress:
@@ -127,11 +144,12 @@ def scan(
             id_column=id_column,
             key=key,
             skip_bad=skip_bad,
+            model_tokens=reads,
             engine=_engine(engine, workers, ray_address),
             progress=progress,
             notice=notices.append,
         )
-    notices += [] if loaded.about_code else unread_files(data)
+    notices += [] if loaded.about_code(data) else unread_files(data)
     notices += scan_notes(result)
     told = [*scan_cautions(result), *notices]
 
@@ -140,12 +158,32 @@ def scan(
 
     with working("Writing the result"):
         result.save(output, also=review if html else None)
+    if reads is not None:
+        saved = output / "owner" / DATA_FILE
+        is_saved, chosen = saved.is_file(), None if unit is None else unit.value
+        corpus = read_corpus(saved) if is_saved else read_corpus(data, column=column, unit=chosen)
+        with working("Reading the texts as the model will"):
+            unread = unread_of_scan(result, corpus.texts(), reads).sentence(reads.max_length)
+        notices += [unread] if unread else []
     options = {"--column": column, "--unit": unit, "--key": key}
     record = scan_record(result, output, data, options, show_text=show_text) | {
         "notices": notices,
         "seconds": time.perf_counter() - begin,
     }
     print_json(record) if json else show_scan(record, Console())
+
+
+def _model_tokens(model: str | None, max_length: int | None) -> "ModelTokens | None":
+    """What the named model reads at once."""
+    if model is None:
+        if max_length is not None:
+            raise InvalidInput("it is about a model; name it", setting="max_length", value=max_length)
+        return None
+    from hush.scan.long_texts import ModelTokens
+    from hush.train.pretrained import model_metadata
+
+    metadata = model_metadata(model, task="causal", max_length=max_length)  # the task does not change the length
+    return ModelTokens(metadata.tokenizer, metadata.max_length)
 
 
 def _engine(choice: EngineChoice, workers: int | None, address: str | None) -> "Engine":

@@ -48,7 +48,7 @@ class _Sections(Model):
     data: DataSection = Field(description="a mapping with source")
     promises: Promise | None = Field(default=None, description=PROMISE)
     rules: Any
-    chunks: ChunksRule | None = Field(default=None, description="a mapping with lines or tokens")
+    chunks: ChunksRule | None = Field(default=None, description="a mapping with lines, tokens or characters")
     plan: PlanSettings = Field(description="a mapping with batch_size and rounds")
     model: ModelSection = Field(description="a mapping with name or small")
     training: TrainingSection = Field(
@@ -128,6 +128,11 @@ class Config:
     def source(self) -> str:
         """The data: a path relative to the config, or the name of a data set."""
         return self.located(self.data.source)
+
+    @property
+    def about_code(self) -> bool:
+        """Whether the data is a folder of code."""
+        return self.rules.about_code(self.source)
 
     def located(self, name: str) -> str:
         """A path relative to the folder of the config; what is not a path stays unchanged, and may be a name."""
@@ -229,7 +234,7 @@ def _read_rules_file(path: Path, content: Mapping[str, Any]) -> tuple[Rules, obj
 def _path_problems(config: Config) -> Iterator[tuple[Place, str]]:
     """Paths that do not exist."""
     source = config.source
-    if config.rules.about_code:
+    if config.about_code:
         if not Path(source).is_dir():
             yield ("data", "source"), f"{source} is not a folder, but the rules are about code; {PATHS_NOTE}"
     elif means_path(config.data.source, folder=config.folder) and not Path(source.split(":")[0]).exists():
@@ -252,7 +257,7 @@ def _path_problems(config: Config) -> Iterator[tuple[Place, str]]:
 
 def _section_conflicts(config: Config) -> Iterator[tuple[Place, str]]:
     """Settings of one section that contradict another."""
-    if config.rules.about_code:
+    if config.about_code:
         for name in ("column", "unit", "id_column"):
             if getattr(config.data, name) is not None:
                 yield ("data", name), "it is for tables, but the rules are about code; drop it"

@@ -6,21 +6,25 @@ typical speeds of a laptop's processor; they may be wrong by several times.
 
 import re
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, final
 
+from hush.data import read_corpus
 from hush.keys import DataKey
 from hush.run.config import Config, settings_shown_as_keys, shown_sizes
 from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import Estimate, Known, RunJob, files_of
 from hush.run.outlook import proposed_outlook
 from hush.run.pipeline import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_from, stages_of
-from hush.run.preflight import preflight
+from hush.run.preflight import is_local, preflight
 from hush.run.stage_train import earlier_trainings, is_further, training_folder
 from hush.settings import AUTO
 
 __all__ = ["DryRun", "Forecast", "dry_run", "forecast"]
 
+
+MAX_LOOKED_AT = 200  # texts, for a first look at how long they are
 
 State = Literal["done", "runs", "goes on", "depends", "refused", "depends, refused"]
 
@@ -28,7 +32,7 @@ State = Literal["done", "runs", "goes on", "depends", "refused", "depends, refus
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a run would do with one stage. seconds: an estimate, or None.
+    """What a run would do with one stage. seconds: an estimate, or None. caution: what the owner should know before.
 
     state "depends": it runs if the results of an earlier stage change. "refused": it would train on the same data once
     more, which the owner has to ask for; "depends, refused": so if the results of an earlier stage change.
@@ -38,6 +42,7 @@ class Forecast:
     state: State
     size: str
     seconds: float | None
+    caution: str = ""
 
 
 @final
@@ -76,9 +81,11 @@ def dry_run(
     paths.check()
     job = _job(config, paths, new_release)
     check_since(paths, None if job is None else job.record, since, new_release)
+    unread = ""
     if job is None or may_train(job):
         with settings_shown_as_keys():
             preflight(config)
+            unread = _unread(config)
     known, repeated = _known(config, job), [] if since is None else stages_from(since)
     forecasts: list[Forecast] = []
     outlook: dict[str, Any] | None = None
@@ -92,7 +99,8 @@ def dry_run(
             known = replace(known, config=_with_numbers(config, outlook))
         size, seconds = _estimate(stage, known)
         seconds = None if state == "done" else seconds
-        forecasts.append(Forecast(stage=stage.name, state=state, size=size, seconds=seconds))
+        caution = unread if stage.name == "train" else ""
+        forecasts.append(Forecast(stage=stage.name, state=state, size=size, seconds=seconds, caution=caution))
     return DryRun(stages=tuple(forecasts), outlook=outlook)
 
 
@@ -121,6 +129,31 @@ def _estimate(stage: Stage, known: Known) -> Estimate:
     return stage.work.estimate(known)
 
 
+def _unread(config: Config) -> str:
+    """What the model would not read of the first texts, if they are cut to its length; empty if that is nothing."""
+    if config.rules.file.chunks is not None or config.about_code or not is_local(config.source):
+        return ""
+    from hush.scan.unread import Unread, characters_read
+    from hush.train.pretrained import DEFAULT_MAX_TOKENS, model_metadata
+
+    data, training, small = config.data, config.training, config.model.small
+    corpus = read_corpus(config.source, column=data.column, unit=data.unit)
+    blocks = (block for shard in corpus.shards() for block in shard.blocks(skip_bad=data.skip_bad))
+    texts = list(islice((text for block in blocks for text in block.strings), MAX_LOOKED_AT))
+    if small is not None:  # it reads bytes, and may not exist yet
+        length = training.max_length or min(DEFAULT_MAX_TOKENS, small.length)
+        reads = [len(text.encode()[:length].decode(errors="ignore")) for text in texts]
+    else:
+        metadata = model_metadata(
+            config.located(config.model.name or ""), task=training.task, max_length=training.max_length
+        )
+        if not metadata.tokenizer.is_fast:
+            return ""
+        length, reads = metadata.max_length, characters_read(metadata.tokenizer, texts, metadata.max_length)
+    said = Unread.of(list(map(len, texts)), reads).sentence(length)
+    return said and f"of the first texts, {said}"
+
+
 def _job(config: Config, paths: RunPaths, new_release: bool) -> RunJob | None:
     """The run as it stands; None where it has not begun."""
     path = key_path(config, paths)
@@ -132,7 +165,7 @@ def _job(config: Config, paths: RunPaths, new_release: bool) -> RunJob | None:
 
 
 def _known(config: Config, job: RunJob | None) -> Known:
-    files = [path for _, path in files_of(config.source, code=config.rules.about_code)]
+    files = [path for _, path in files_of(config.source, code=config.about_code)]
     outputs = {} if job is None else {name: finished.outputs for name, finished in job.record.stages.items()}
     size = sum(path.stat().st_size for path in files)
     return Known(config=config, files=len(files), bytes=size, outputs=outputs, rounds_done=0)

@@ -221,7 +221,7 @@ def run_folder(config: Config, output: str | Path | None) -> Path:
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
         raise InvalidInput(f"{folder} lies inside the data, {source}; name a folder for the run elsewhere")
     key = key_path(config, RunPaths(folder))
-    read_as_data = config.rules.about_code or kind_of(key) is not None  # a scan of code reads files of any name
+    read_as_data = config.about_code or kind_of(key) is not None  # a scan of code reads files of any name
     check_key_apart(key, config.source, read_as_data=read_as_data)
     return folder
 

@@ -14,7 +14,7 @@ from hush.errors import InvalidInput
 from hush.run.config import BASE_MODEL, Config
 from hush.run.stage_train import check_libraries
 
-__all__ = ["check_reachable", "preflight"]
+__all__ = ["check_reachable", "is_local", "preflight"]
 
 
 def preflight(config: Config) -> None:
@@ -58,12 +58,12 @@ def check_reachable(name: str) -> None:
 
 def _check_data(config: Config) -> None:
     """Refuse rules that cannot be prepared, a missing column, and files that no reader knows."""
-    if config.rules.about_code:
+    if config.about_code:
         return
     from hush.scan.scanner import prepare
 
     data, prepared = config.data, prepare(config.rules)
-    if _is_local(config.source):
+    if is_local(config.source):
         corpus = read_corpus(config.source, column=data.column, unit=data.unit)
         columns = [column for rule in prepared.rules for column in rule.finder.columns]
         corpus.check_columns([*columns, *([] if data.id_column is None else [data.id_column])])
@@ -86,7 +86,7 @@ def _check_audit(config: Config) -> None:
     audit = config.audit
     if audit is None:
         return
-    if audit.held_out is not None and _is_local(held_out := config.located(audit.held_out)):
+    if audit.held_out is not None and is_local(held_out := config.located(audit.held_out)):
         read_corpus(held_out)
     attacks_models = bool({"extraction", "exposure"} & set(audit.attacks))
     if audit.reference is None or audit.reference == BASE_MODEL or not attacks_models:
@@ -110,6 +110,6 @@ def _check_audit(config: Config) -> None:
         )
 
 
-def _is_local(source: str) -> bool:
+def is_local(source: str) -> bool:
     """Whether data lies on this machine; SOURCE:SPLIT names a part of a saved data set."""
     return Path(source).exists() or Path(source.split(":")[0]).is_dir()

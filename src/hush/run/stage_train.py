@@ -12,7 +12,7 @@ import os
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from hush.certificate import Certificate
 from hush.console import counted
@@ -28,6 +28,9 @@ from hush.storage import read_json, whole_folder
 from hush.train.scores import StageLosses
 from hush.train.settings import Learning, PublicFirst, Recipe, learns_first
 
+if TYPE_CHECKING:
+    from hush.scan.long_texts import ModelTokens
+
 __all__ = [
     "Interrupted",
     "TrainStage",
@@ -39,6 +42,7 @@ __all__ = [
     "is_further",
     "model_fingerprint",
     "model_path",
+    "model_tokens",
     "named_fingerprint",
     "training_folder",
 ]
@@ -260,6 +264,19 @@ def named_fingerprint(job: RunJob, name: str) -> str:
 def _content_fingerprint(key: DataKey, folder: str, state: tuple[tuple[str, int, int], ...]) -> str:
     """Cached by names, sizes and times of the files: weights may take a minute to read, and several stages ask."""
     return key.fingerprint_rows(file_rows([(name, Path(folder, name)) for name, _, _ in state]))
+
+
+def model_tokens(job: RunJob) -> "ModelTokens | None":
+    """What the model to begin with reads at once; None if its tokenizer does not tell, and no chunk depends on it."""
+    check_libraries()
+    from hush.scan.long_texts import ModelTokens
+    from hush.train.pretrained import model_metadata
+
+    asked = job.config.training
+    metadata = model_metadata(model_path(job), task=asked.task, max_length=asked.max_length)
+    chunks = job.config.rules.file.chunks
+    is_needed = chunks is not None and chunks.tokens == "auto"
+    return ModelTokens(metadata.tokenizer, metadata.max_length) if is_needed or metadata.tokenizer.is_fast else None
 
 
 def _model_size(config: Config) -> tuple[float | None, int | None]:

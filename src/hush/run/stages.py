@@ -29,7 +29,7 @@ from hush.run.config import BASE_MODEL, shown_sizes
 from hush.run.folder import RELEASED_REPORT
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_files
 from hush.run.outlook import read_outlook, stored_outlook
-from hush.run.stage_train import model_fingerprint, model_path, named_fingerprint, training_folder
+from hush.run.stage_train import model_fingerprint, model_path, model_tokens, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
 from hush.settings import AUTO
@@ -57,7 +57,7 @@ class DataStage:
     """Fingerprints of everything that the scan may read."""
 
     def settings(self, job: RunJob) -> Any:
-        data, files = job.config.data, files_of(job.config.source, code=job.config.rules.about_code)
+        data, files = job.config.data, files_of(job.config.source, code=job.config.about_code)
         stats = [(name, path.stat()) for name, path in files]
         state = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
         if not files:  # the name of a data set does not tell whether its rows changed: they are always read
@@ -66,7 +66,7 @@ class DataStage:
 
     def run(self, job: RunJob) -> dict[str, Any]:
         config = job.config
-        files = files_of(config.source, code=config.rules.about_code)
+        files = files_of(config.source, code=config.about_code)
         if files:
             size = sum(path.stat().st_size for _, path in files)
             rows = file_rows(files, lambda done: job.watch.work("Reading", done, size))
@@ -78,7 +78,7 @@ class DataStage:
         return True
 
     def estimate(self, known: Known) -> Estimate:
-        if not known.files and not known.config.rules.about_code:
+        if not known.files and not known.config.about_code:
             return Estimate("a data set by name, not looked at", None)
         size = f"{counted(known.files, 'file')}, {known.bytes / 1e6:,.1f} MB"
         return Estimate(size, known.bytes / READ_BYTES_PER_SECOND)
@@ -98,14 +98,19 @@ class ScanStage:
         config = job.config
         files = [rule.file for rule in config.rules.rules if isinstance(rule, LiteralsRule) and rule.file is not None]
         literals = job.key.fingerprint_rows(file_rows([(name, config.rules.path(name)) for name in files]))
-        data = config.data
-        return [config.stated_rules, literals, data.column, data.unit, data.id_column, data.skip_bad]
+        data, chunks = config.data, config.rules.file.chunks
+        settings = [config.stated_rules, literals, data.column, data.unit, data.id_column, data.skip_bad]
+        if chunks is not None and chunks.tokens == "auto":  # as long as the model reads
+            settings.append([model_fingerprint(job), config.training.task, config.training.max_length])
+        return settings
 
     def run(self, job: RunJob) -> dict[str, Any]:
         from hush.scan.review import write_review
         from hush.scan.scanner import scan
+        from hush.scan.unread import unread_of_scan
 
         config, notices = job.config, []
+        reads = model_tokens(job)
         result = scan(
             config.source,
             config.rules,
@@ -114,12 +119,13 @@ class ScanStage:
             id_column=config.data.id_column,
             key=job.key,
             skip_bad=config.data.skip_bad,
+            model_tokens=reads,
             workers=config.data.workers,
             progress=lambda done, total: job.watch.work("Scanning", done, total),
             notice=notices.append,
         )
         notices += _scan_notices(result)
-        notices += [] if config.rules.about_code else unread_files(config.source)
+        notices += [] if config.about_code else unread_files(config.source)
         for notice in notices:
             job.watch.notice(notice)
 
@@ -129,6 +135,9 @@ class ScanStage:
         if job.paths.scan.exists():
             discard(job.paths.scan)  # whatever it is, it is not recorded as finished under these inputs
         result.save(job.paths.scan, also=review)
+        if reads is not None and (unread := unread_of_scan(result, job.scanned().texts(), reads)).cut:
+            notices.append(f"WARNING: {unread.sentence(reads.max_length)}")
+            job.watch.notice(notices[-1])
         return {
             "fingerprint": job.fingerprint(
                 *_identity(result.incidence, result.secrets), result.data_fingerprint, *_scope_identity(job.paths.scan)

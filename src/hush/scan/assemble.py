@@ -1,19 +1,18 @@
 """Runs a prepared scan over a corpus and assembles the results of all shards into one ``Scan``.
 
     corpus -> shards -> count (surveys) -> find -> literal pass -> variant pass (rules that hide spans)
-           -> copies -> public order -> incidence, secrets, slots, reasons
+           -> chunks of long texts -> copies -> public order -> incidence, secrets, slots, reasons
 
 An engine applies the tasks (shard_tasks.py) to the shards. Everything after that happens here, in the order of the
 shards: the collector (collect.py) gathers the hits, copies of an example inherit its secrets, secrets get their public
 numbers, and reasons.parquet and examples.parquet are written for the owner. Neither the cut into shards nor the engine
 changes the result.
-Shapes: N examples, S secrets, P pairs, H hits or inherited pairs, R rules (in ``inherited_pairs``: pairs of a group and
-a secret).
+Shapes: N examples, S secrets, P pairs, H hits or inherited pairs, R rules.
 """
 
 import os
 import secrets as entropy
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
@@ -29,12 +28,15 @@ from hush.data.shards import ReadableShard, ShardSource
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.keys import DataKey
+from hush.scan.chunked import cut_documents
 from hush.scan.collect import Collector, public_order, secret_table, unordered_secrets
+from hush.scan.copy_inheritance import NO_PLACE, CopyReasons, InheritedPairs, inherited_by_copies
 from hush.scan.coverage import FoundSpans
 from hush.scan.engines import Engine
 from hush.scan.finders.literals import Literals
 from hush.scan.finders.unicode import caseless
 from hush.scan.hits import Finder, PreparedRule, Survey
+from hush.scan.long_texts import LongTexts
 from hush.scan.near_copies import Copies
 from hush.scan.reasons import (
     REASONS,
@@ -55,18 +57,13 @@ from hush.slots import Spans
 
 __all__ = [
     "Assembled",
-    "InheritedPairs",
     "assemble",
-    "first_equal",
-    "inherited_pairs",
     "run_scan",
     "write_example_index",
 ]
 
 
-NO_PLACE = "; no place in this text is known, so the whole example is secret"  # after the reason for inheriting
 Result = TypeVar("Result")
-CopyReasons = Callable[[NDArray[np.int64], NDArray[np.int64]], Sequence[str]]  # of examples and of their origins
 
 
 def run_scan(
@@ -80,6 +77,7 @@ def run_scan(
     copies: Copies | None = None,
     keep_texts: bool = False,
     in_chunks: bool = False,
+    long_texts: LongTexts | None = None,
     progress: Progress | None = None,
 ) -> Scan:
     """Which examples of a corpus contain which secrets, by these rules, and why.
@@ -88,8 +86,8 @@ def run_scan(
     default an id states file and row. skip_bad: count and skip rows that cannot be read. copies: near copies inherit
     each other's secrets; equal texts always do. keep_texts: save the examples' texts with the scan, because examples
     are not rows of the input (if rows were skipped, texts are always saved). in_chunks: examples are cut from files at
-    line ends, so that a span over several lines does not count as one. progress: called with the numbers of
-    finished and of all shard tasks.
+    line ends, so that a span over several lines does not count as one. long_texts: how texts are cut into several
+    examples; by default they are not. progress: called with the numbers of finished and of all shard tasks.
 
     Guarantee: every pair of the incidence has a reason. The result does not depend on the engine.
     """
@@ -142,8 +140,14 @@ def run_scan(
             again = VariantPassTask(variants=variants, columns=columns, skip_bad=skip_bad, in_chunks=in_chunks)
             search(again, hides_spans)
         unfound = _unfound_literals(finders, rules, collector, count, shards, engine)
+    texts, num_inherited = _scanned_texts(corpus, find, collector), 0
+    chunked = None
+    if long_texts is not None:
+        chunked = cut_documents(collector, rules, texts, long_texts, owner=owner, find=find, copies=copies)
+    if chunked is not None:
+        collector, texts, num_inherited = chunked.collector, chunked.texts, chunked.num_inherited
     assembled = assemble(collector, rules, owner, copies)
-    texts = _scanned_texts(corpus, find, collector)
+    num_inherited += assembled.num_inherited
     data_fingerprint = None
     if key is not None:
         fingerprint_N = collector.column("fingerprint")
@@ -151,7 +155,7 @@ def run_scan(
     write_example_index(collector, owner.folder / "examples.parquet", corpus.source)
     owner.write_counts(
         skipped=collector.skipped,
-        inherited=assembled.num_inherited,
+        inherited=num_inherited,
         unfound=unfound,
         secret_text=assembled.secret_text,
     )
@@ -160,12 +164,12 @@ def run_scan(
         secrets=assembled.secrets,
         rules=tuple((rule.name, int(collector.is_plausible(index).sum())) for index, rule in enumerate(rules)),
         skipped=sum(collector.skipped.values()),
-        inherited=assembled.num_inherited,
+        inherited=num_inherited,
         unfound=unfound,
         data_fingerprint=data_fingerprint,
         skeleton_fingerprint=_skeleton_fingerprint(assembled, texts, key),
         owner=owner,
-        data=texts if keep_texts or collector.skipped else None,
+        data=texts if chunked is None and (keep_texts or collector.skipped) else None,  # chunks are written already
         owner_spans=assembled.spans,
     )
 
@@ -307,16 +311,13 @@ def assemble(
 ) -> Assembled:
     """Everything in public order; writes the reasons."""
     offset_R = collector.offsets()
-    is_secret_S = np.concatenate([np.empty(0, np.bool_), *(collector.is_plausible(rule) for rule in range(len(rules)))])
+    is_secret_S = collector.are_secrets()
     example_P, secret_P = collector.pairs()
     example_P, secret_P = example_P[is_secret_S[secret_P]], secret_P[is_secret_S[secret_P]]
     num_found = len(example_P)
-    inherited: list[tuple[InheritedPairs, CopyReasons]] = []
-    for first_N, reasons in _copy_groups(collector, copies) if num_found else ():
-        added = inherited_pairs(first_N, example_P, secret_P, num_secrets=int(offset_R[-1]))
-        inherited.append((added, reasons))
-        example_P = np.concatenate([example_P, added.example_H])
-        secret_P = np.concatenate([secret_P, added.secret_H])
+    inherited = inherited_by_copies(collector, example_P, secret_P, copies)
+    example_P = np.concatenate([example_P, *(added.example_H for added, _ in inherited)])
+    secret_P = np.concatenate([secret_P, *(added.secret_H for added, _ in inherited)])
     provisional = Incidence.from_pairs(
         example_P, secret_P, num_examples=collector.num_examples, num_secrets=int(offset_R[-1])
     )
@@ -328,7 +329,7 @@ def assemble(
     _write_reasons(collector, rules, owner, inherited, public_number_S)
     incidence = provisional.select(secrets=order_S)
     found = FoundSpans.of(collector, public_number_S)
-    (owner.folder / "hits.arrows").unlink()
+    collector.hits_file.unlink()
     spans = found.spans(rules, incidence)
     characters_N = collector.column("characters")
     characters_N = np.empty(0, dtype=np.int64) if characters_N is None else characters_N
@@ -345,7 +346,7 @@ def _write_reasons(
     collector: Collector,
     rules: Sequence[PreparedRule],
     owner: OwnerFiles,
-    inherited: Sequence[tuple["InheritedPairs", CopyReasons]],
+    inherited: Sequence[tuple[InheritedPairs, CopyReasons]],
     public_number_S: NDArray[np.int64],
 ) -> None:
     """Writes reasons.parquet, the finders' reasons first, then those of inherited pairs; and set_aside.parquet."""
@@ -379,100 +380,16 @@ def _write_reasons(
                 writer.write(columns | {"rule": name_R.take(pa.array(rule_H)), "reason": sentences})
 
 
-# Copies inherit secrets: finders of text see a secret in every copy by themselves, but a secret that a column or a path
-# names is in the text too, so every example with the same text contains it.
-
-
-def _copy_groups(collector: Collector, copies: Copies | None) -> Iterator[tuple[NDArray[np.int64], CopyReasons]]:
-    """The first member of each example's group, and the reasons for inheriting: equal texts, then near copies."""
-    yield first_equal(collector.column("text_hash")), _exact_copy_reasons
-    if copies is not None:
-        groups = copies.groups(collector.column("signatures"))
-        yield groups.first_N, groups.reasons
-
-
-def _exact_copy_reasons(example_H: NDArray[np.int64], origin_H: NDArray[np.int64]) -> list[str]:
-    return [f"exact copy of example {origin}" for origin in origin_H.tolist()]
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class InheritedPairs:
-    """example_H contains secret_H because origin_H, of the same group of copies, does; sorted by example and secret."""
-
-    example_H: NDArray[np.int64]
-    secret_H: NDArray[np.int64]
-    origin_H: NDArray[np.int64]
-
-    def parts(self, size: int) -> Iterator["InheritedPairs"]:
-        """The same pairs in parts of at most this size."""
-        for begin in range(0, len(self), size):
-            part = slice(begin, begin + size)
-            yield InheritedPairs(
-                example_H=self.example_H[part], secret_H=self.secret_H[part], origin_H=self.origin_H[part]
-            )
-
-    def __len__(self) -> int:
-        return len(self.example_H)
-
-
-def first_equal(value_N: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """For each entry, the index of the first entry equal to it.
-
-    >>> first_equal(np.array([7, 3, 7, 3, 1], dtype=np.uint64)).tolist()
-    [0, 1, 0, 1, 4]
-    """
-    order_N = np.argsort(value_N, kind="stable")
-    sorted_N = value_N[order_N]
-    begins_N = np.ones(len(value_N), dtype=bool)
-    begins_N[1:] = sorted_N[1:] != sorted_N[:-1]
-    first_N = np.empty(len(value_N), dtype=np.int64)
-    first_N[order_N] = order_N[begins_N][np.cumsum(begins_N) - 1]
-    return first_N
-
-
-def inherited_pairs(
-    first_N: NDArray[np.int64], example_P: NDArray[np.int64], secret_P: NDArray[np.int64], *, num_secrets: int
-) -> InheritedPairs:
-    """The pairs to add so that every member of a group contains the secrets of all members.
-
-    first_N: the first member of each example's group. The given pairs are distinct. The origin of an added pair is the
-    first member that contains the secret.
-    """
-    size_N = np.bincount(first_N, minlength=len(first_N))
-    shared_P = size_N[first_N[example_P]] > 1
-    example_P, secret_P = example_P[shared_P], secret_P[shared_P]
-    # One number for each (group, secret). Usually all members contain the secret already, so nothing is added.
-    group_secret_P = first_N[example_P] * num_secrets + secret_P
-    group_secret_R, num_members_R = np.unique(group_secret_P, return_counts=True)
-    group_secret_R = group_secret_R[num_members_R < size_N[group_secret_R // max(num_secrets, 1)]]
-    incomplete_P = np.isin(group_secret_P, group_secret_R)
-    example_P, secret_P, group_secret_P = example_P[incomplete_P], secret_P[incomplete_P], group_secret_P[incomplete_P]
-    order_P = np.lexsort((example_P, group_secret_P))
-    origin_R = example_P[order_P][np.searchsorted(group_secret_P[order_P], group_secret_R)]
-    group_R, secret_R = np.divmod(group_secret_R, max(num_secrets, 1))
-    # The members of each group, one after another, repeated for every secret of the group.
-    member_N = np.argsort(first_N, kind="stable")
-    start_N = np.cumsum(size_N) - size_N
-    index_H = np.repeat(np.arange(len(group_R)), size_N[group_R])
-    within_H = np.arange(len(index_H)) - np.repeat(np.cumsum(size_N[group_R]) - size_N[group_R], size_N[group_R])
-    pair_H = member_N[start_N[group_R[index_H]] + within_H] * num_secrets + secret_R[index_H]
-    new_H = ~np.isin(pair_H, example_P * num_secrets + secret_P)
-    pair_H, origin_H = pair_H[new_H], origin_R[index_H[new_H]]
-    order_H = np.argsort(pair_H)
-    example_H, secret_H = np.divmod(pair_H[order_H], max(num_secrets, 1))
-    return InheritedPairs(example_H=example_H, secret_H=secret_H, origin_H=origin_H[order_H])
-
-
 # The example index
 
 
 def write_example_index(collector: Collector, path: Path, source: str) -> None:
     """Writes examples.parquet: for each example its id, file, row and, with a key, its fingerprint.
 
-    An id is that of the id column, or FILE:ROW; either reveals nothing about the text, and neither depends on the scan.
+    An id is that of the id column, or FILE:ROW, with #NUMBER for a chunk of a text; none reveals anything about what is
+    secret.
     """
-    file_N, row_N = collector.column("file"), collector.column("row")
+    file_N, row_N, chunk_N = (collector.column(name) for name in ("file", "row", "chunk"))
     fingerprint_N, ids = collector.column("fingerprint"), collector.ids()
     names = pa.array(map(_utf8, collector.files), pa.string())
     short_names = [_utf8(_short_name(name, source)) for name in collector.files]
@@ -490,6 +407,11 @@ def write_example_index(collector: Collector, path: Path, source: str) -> None:
                 ids_of_column = ids.slice(begin, len(file_and_row)).to_pylist()
                 columns["id"] = [
                     default if name is None else name for name, default in zip(ids_of_column, file_and_row, strict=True)
+                ]
+            if chunk_N is not None:
+                numbers = chunk_N[part].tolist()
+                columns["id"] = [
+                    f"{name}#{number}" if number else name for name, number in zip(columns["id"], numbers, strict=True)
                 ]
             if fingerprint_N is not None:
                 fingerprints = np.ascontiguousarray(fingerprint_N[part])

@@ -13,6 +13,7 @@ Shapes: N examples, P pairs, R rules, H hits, K keys, F files of a shard.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -29,7 +30,15 @@ from hush.scan.shard_tasks import SearchResult, ShardResult
 from hush.secret_table import Secrets
 from hush.storage import arrow_file
 
-__all__ = ["Collector", "Numbering", "UnorderedSecret", "public_order", "secret_table", "unordered_secrets"]
+__all__ = [
+    "HITS_SCHEMA",
+    "Collector",
+    "Numbering",
+    "UnorderedSecret",
+    "public_order",
+    "secret_table",
+    "unordered_secrets",
+]
 
 
 HITS_SCHEMA = pa.schema(
@@ -42,7 +51,7 @@ HITS_SCHEMA = pa.schema(
         "end": pa.int64(),
     }
 )
-EXAMPLE_COLUMNS = ("file", "row", "text_hash", "characters", "fingerprint", "ids", "signatures")
+EXAMPLE_COLUMNS = ("file", "row", "chunk", "text_hash", "characters", "fingerprint", "ids", "signatures")
 
 
 @final
@@ -89,7 +98,7 @@ class Collector:
         self.skipped: dict[str, int] = {}
         self._searched_again = frozenset(searched_again)
         self._rows_of_last_file = 0  # rows read so far of the last file
-        self._hits_file = hits_file
+        self.hits_file = hits_file
         self._pairs: list[list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = [[] for _ in finders]
         # For later passes, per shard: examples before it, its examples, and the known spans of each rule.
         self._known: list[tuple[int, int, dict[int, NDArray[np.int64]]]] = []
@@ -130,10 +139,28 @@ class Collector:
         self._writer.close()
         self._sink.close()
 
+    def with_examples(
+        self, columns: dict[str, list[Any]], hits_file: Path, batches: Iterable[pa.RecordBatch]
+    ) -> "Collector":
+        """A closed collector of the same secrets in other examples. batches: all hits, in the form of the file."""
+        other = Collector((), hits_file)
+        other.numberings, other._plausible = self.numberings, self._plausible
+        other.files, other.skipped = self.files, self.skipped
+        other.num_examples, other._columns = len(columns["row"][0]), columns
+        other._pairs = [[] for _ in self.numberings]
+        with closing(other):
+            for batch in batches:
+                rule_H = batch.column("rule").to_numpy()
+                pairs = np.stack([batch.column(name).to_numpy() for name in ("example", "number")])
+                for rule in np.unique(rule_H).tolist():
+                    other._pairs[rule].append(tuple(np.unique(pairs[:, rule_H == rule], axis=1)))
+                other._writer.write_batch(batch)
+        return other
+
     def hits(self) -> Iterator[pa.RecordBatch]:
         """All hits, read from the file: by example, rule and span; those of later passes last."""
         options = pa.ipc.IpcReadOptions(use_threads=False)  # see arrow_file
-        with arrow_file(self._hits_file) as file, pa.ipc.open_stream(file, options=options) as stream:
+        with arrow_file(self.hits_file) as file, pa.ipc.open_stream(file, options=options) as stream:
             yield from stream
 
     def offsets(self) -> NDArray[np.int64]:
@@ -143,6 +170,11 @@ class Collector:
     def is_plausible(self, rule: int) -> NDArray[np.bool_]:
         """Which secrets of a rule, by their provisional numbers, have a hit without doubt or are declared."""
         return self._plausible[rule]
+
+    def are_secrets(self) -> NDArray[np.bool_]:
+        """The same for the secrets of all rules together."""
+        plausible = (self.is_plausible(rule) for rule in range(len(self.numberings)))
+        return np.concatenate([np.empty(0, np.bool_), *plausible])
 
     def keys_without_hit(self, rule: int) -> list[str]:
         """The keys of a rule's declared secrets that no example contains so far. Private: they may be texts."""
@@ -163,7 +195,10 @@ class Collector:
         return example_P, secret_P
 
     def column(self, name: str) -> Any:
-        """file, row, text_hash, characters, fingerprint or signatures of every example; None if no shard gave it."""
+        """file, row, chunk, text_hash, characters, fingerprint or signatures of every example; None if not known.
+
+        chunk: its number in its document, from 1; 0 if it is a whole document.
+        """
         arrays = self._columns[name]
         return np.concatenate(arrays) if arrays else None
 

@@ -4,7 +4,7 @@ public/incidence.parquet, secrets.parquet   the graph and the protections, input
 public/slots.parquet                        where secrets stand, if rules hide spans
 public/summary.json                         counts of what is in them, and their SHA-256
 owner/reasons.parquet, examples.parquet, set_aside.parquet, counts.json, texts.parquet; spans.parquet if there are
-slots; data.parquet if the examples are not the rows of the input (rows were skipped, or files were cut into chunks);
+slots; data.parquet if the examples are not the rows of the input (rows were skipped, or files or texts were cut);
 readable by the owner alone
 
 Guarantee: apart from the keyed fingerprints, the public side is a function of the graph, the slots, the protections and

@@ -36,10 +36,11 @@ from hush.scan.rules.schema import (
 if TYPE_CHECKING:
     from hush.scan.code.repository import Repository
     from hush.scan.code.settings import Chunks, CodeSettings, Contributors
+    from hush.scan.long_texts import LongTexts, ModelTokens
     from hush.scan.near_copies import Copies
     from hush.scan.result import Scan
 
-__all__ = ["FINDERS", "Preparation", "chunks_of_rules", "code_settings", "prepare", "scan"]
+__all__ = ["FINDERS", "Preparation", "chunks_of_rules", "code_settings", "long_texts_of_rules", "prepare", "scan"]
 
 
 MAX_FILES_IN_NOTICE = 3
@@ -57,6 +58,7 @@ def scan(
     id_column: str | None = None,
     key: DataKey | str | os.PathLike[str] | None = None,
     skip_bad: bool = False,
+    model_tokens: "ModelTokens | None" = None,
     engine: Engine | None = None,
     workers: int = 1,
     progress: Progress | None = None,
@@ -64,11 +66,12 @@ def scan(
 ) -> "Scan":
     """Which examples contain which secrets, by these rules, and why.
 
-    source: a file, a folder, the name of a data set, or a Corpus; if a rule is about code or the rules state chunks, a
-    folder of code. rules: a YAML file, a dictionary of the same form, or Rules. column and unit: as in ``read_corpus``.
-    id_column: a column with your own ids. key: for keyed fingerprints of the examples; the key of a path is created on
-    first use. skip_bad: count and skip rows that cannot be read. workers: processes on this machine; alternatively,
-    engine: where to run. progress: called with the numbers of finished and of all shard tasks. notice: called with
+    source: a file, a folder, the name of a data set, or a Corpus; if a rule is about code, or chunks of a folder are
+    stated in lines or tokens, a folder of code. rules: a YAML file, a dictionary of the same form, or Rules. column and
+    unit: as in ``read_corpus``. id_column: a column with your own ids. key: for keyed fingerprints of the examples; the
+    key of a path is created on first use. skip_bad: count and skip rows that cannot be read. model_tokens: what the
+    model reads at once, for chunks with ``tokens: auto``. workers: processes on this machine; alternatively, engine:
+    where to run. progress: called with the numbers of finished and of all shard tasks. notice: called with
     sentences for the owner: files that are not examples, entries of rules that match nothing.
 
     Guarantee: every pair of the incidence has a reason, and neither engine nor workers change the result. Secrets that
@@ -83,7 +86,8 @@ def scan(
     rules = _rules(rules)
     from hush.scan.assemble import run_scan
 
-    if rules.about_code:
+    about_code = rules.have_code_rule if isinstance(source, Corpus) else rules.about_code(source)
+    if about_code:
         for name, value in (("column", column), ("unit", unit), ("id_column", id_column)):
             if value is not None:
                 raise InvalidInput(
@@ -92,9 +96,9 @@ def scan(
                     setting=name,
                 )
     if not isinstance(key, DataKey | None) and not isinstance(source, Corpus):
-        read_as_data = rules.about_code or kind_of(Path(key)) is not None  # a scan of code reads files of any name
+        read_as_data = about_code or kind_of(Path(key)) is not None  # a scan of code reads files of any name
         check_key_apart(Path(key), os.fspath(source), read_as_data=read_as_data)
-    if rules.about_code:
+    if about_code:
         _refuse_moving_cuts(rules)
         from hush.scan.code.chunks import code_corpus
         from hush.scan.code.spread import CodeSecrets
@@ -131,6 +135,7 @@ def scan(
             copies=preparation.copies,
             keep_texts=repository is not None,
             in_chunks=repository is not None,
+            long_texts=None if repository is not None else long_texts_of_rules(rules, model_tokens),
             progress=progress,
         )
 
@@ -354,7 +359,37 @@ def chunks_of_rules(rules: Rules) -> "Chunks | None":
     from hush.scan.code.settings import Chunks
 
     chunks = rules.file.chunks
-    return None if chunks is None else Chunks(lines=chunks.lines, tokens=chunks.tokens, overlap=chunks.overlap)
+    if chunks is None:
+        return None
+    tokens = chunks.tokens if isinstance(chunks.tokens, int) else None  # "auto" is not for code
+    return Chunks(lines=chunks.lines, tokens=tokens, overlap=chunks.overlap)
+
+
+# Rules for texts
+
+
+def long_texts_of_rules(rules: Rules, model_tokens: "ModelTokens | None" = None) -> "LongTexts | None":
+    """How long texts are cut into examples; None if the rules do not say."""
+    from hush.scan.long_texts import Characters, Lines, LongTexts, Words
+
+    chunks = rules.file.chunks
+    if chunks is None:
+        return None
+    if chunks.tokens == "auto":
+        if model_tokens is None:
+            raise InvalidInput(
+                "chunks with tokens: auto are as long as the model reads, and no model is named; state their size in "
+                "characters, or name it with ",
+                Setting("model"),
+                setting="model",
+            )
+        return LongTexts(unit=model_tokens, size=model_tokens.size, overlap=chunks.overlap)
+    unit, size = next(
+        (unit, size)
+        for unit, size in ((Lines(), chunks.lines), (Words(), chunks.tokens), (Characters(), chunks.characters))
+        if size is not None
+    )
+    return LongTexts(unit=unit, size=size, overlap=chunks.overlap)
 
 
 def code_settings(rule: CodeRule, rules: Rules) -> "CodeSettings":

@@ -28,6 +28,7 @@ from hush.keys import DataKey, refuse_other_key
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.plan.plan import fingerprint
+from hush.scan.unread import Unread, read_by_encodings
 from hush.slots import Spans
 from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabelled, release_cautions
 from hush.train.distributed import Ranks
@@ -76,15 +77,26 @@ Stop = Callable[[], bool]
 
 
 def tokenised(
-    corpus: Corpus, pretrained: Pretrained, key: DataKey | None, reading: Progress | None = None
+    corpus: Corpus,
+    pretrained: Pretrained,
+    key: DataKey | None,
+    reading: Progress | None = None,
+    *,
+    holds_N: NDArray[np.bool_] | None = None,
 ) -> tuple[TokenizedTexts, str | None]:
-    """Every example as tokens, and the fingerprint of the texts they were made from: the data is read once."""
+    """Every example as tokens, and the fingerprint of the texts they were made from: the data is read once.
+
+    holds_N: which examples contain a secret, to count those that are truncated.
+    """
     tokens: list[NDArray[np.int32]] = []
+    lengths, reads = list[int](), list[int]()
 
     def texts_read() -> Iterator[str]:
         for texts in _chunks(corpus.texts()):
-            rows = pretrained.tokenizer(texts, truncation=True, max_length=pretrained.max_length)["input_ids"]
-            tokens.extend(np.asarray(row, dtype=np.int32) for row in rows)
+            made = pretrained.tokenizer(texts, truncation=True, max_length=pretrained.max_length)
+            tokens.extend(np.asarray(row, dtype=np.int32) for row in made["input_ids"])
+            lengths.extend(map(len, texts))
+            reads.extend(read_by_encodings(texts, made).tolist())
             if reading is not None:
                 reading(len(tokens), len(corpus))
             yield from texts
@@ -95,7 +107,9 @@ def tokenised(
     else:
         for _ in texts_read():
             pass
-    return TokenizedTexts(tokens), fingerprint  # pyright: ignore[reportArgumentType]
+    rows = TokenizedTexts(tokens)  # pyright: ignore[reportArgumentType]
+    rows.unread = Unread.of(lengths, reads, holds_N=False if holds_N is None else holds_N)
+    return rows, fingerprint
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
@@ -329,7 +343,8 @@ def fit(
     rules = () if spans is None else spans.slots.rules
     pretrained = load_for_training(recipe, runtime, device, rules)
     if spans is None or plan.slots is None:
-        tokens, fingerprint = tokenised(corpus, pretrained, key, reading)
+        holds_N = plan.incidence.secrets_per_example > 0
+        tokens, fingerprint = tokenised(corpus, pretrained, key, reading, holds_N=holds_N)
     else:
         tokens = tokenise_slots(
             corpus.texts(),
@@ -410,12 +425,14 @@ def fit(
         ranks.run_on_first(lambda: store_recipe(folder, recipe))
         if frozen:
             ranks.run_on_first(lambda: store_down_projections(frozen, folder))
-        cut = tokens.cut if isinstance(tokens, SlotTexts) else int((tokens.lengths == pretrained.max_length).sum())
+        cut = 0 if tokens.unread is None else tokens.unread.cut
         ranks.run_on_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
         resumed_after = training.round
         if notice is not None:
             for caution in cautions_before(plan, training.num_trained):
                 notice(caution)
+            if tokens.unread is not None and cut:
+                notice(tokens.unread.sentence(pretrained.max_length))
         evaluate = Evaluation(
             training,
             pretrained.loss,

@@ -26,6 +26,7 @@ from torch.nn import functional
 from hush.data.parts import shown_name
 from hush.errors import InvalidInput
 from hush.keys import DataKey
+from hush.scan.unread import Unread, read_by_encodings
 from hush.train.preconditions import refuse_batch
 
 __all__ = [
@@ -186,7 +187,8 @@ _TEXTS_PER_CALL = 1024  # that a tokenizer gets at once
 class TokenizedTexts:
     """The tokens of every example, in one flat array: row i is example i of the plan, truncated already.
 
-    fingerprint is the keyed one of the texts, if :func:`tokenise` made the tokens and had the owner's key.
+    fingerprint is the keyed one of the texts, if :func:`tokenise` made the tokens and had the owner's key. unread says
+    what was truncated, if that is known.
 
     In 0.1.0 this class was called ``hush.train.Corpus``; that name still works.
     """
@@ -197,6 +199,7 @@ class TokenizedTexts:
         self._tokens = _joined(tokens)
         self._labels = None if labels is None else _joined(labels)
         self.fingerprint: str | None = None
+        self.unread: Unread | None = None
         if labels is not None and [len(row) for row in labels] != self.lengths.tolist():
             raise InvalidInput("labels and tokens differ in length; give each token a label, -100 if it is not learnt")
 
@@ -234,8 +237,9 @@ def tokenise(
 
     ``source`` is a list or a ``datasets.Dataset`` of texts, of rows with a ``column`` of text, or of rows that are
     tokenised already (``input_ids``, and ``labels`` if only some tokens are to be learnt). What is beyond max_length is
-    not trained on, secrets included. With the owner's data key the texts are fingerprinted in the same pass, so that
-    ``HushTrainer`` can tell whether they are the plan's; rows that are tokenised already must then hold the column.
+    not trained on, secrets included; ``unread`` of the result says how much that is. With the owner's data key the
+    texts are fingerprinted in the same pass, so that ``HushTrainer`` can tell whether they are the plan's; rows that
+    are tokenised already must then hold the column.
     """
     if max_length < 1:
         raise InvalidInput("no token would be left; pass at least 1", setting="max_length", value=max_length)
@@ -254,6 +258,7 @@ def tokenise(
     tokens: list[Tokens] = []
     labels: list[Tokens] = []
     leaves: list[bytes] = []
+    lengths, reads = list[int](), list[int]()
     for start in range(0, len(source), _TEXTS_PER_CALL):
         rows = rows_of(source, range(start, min(start + _TEXTS_PER_CALL, len(source))))
         if key is not None:
@@ -263,9 +268,13 @@ def tokenise(
             labels += [_integers(row["labels"][:max_length]) for row in rows if labelled]
         else:
             texts = [_text_of(row, column) for row in rows]
-            encoded = encode(texts, truncation=True, max_length=max_length)["input_ids"]
-            tokens += [_integers(row) for row in encoded]  # as lists they would take ten times the memory
-    return _fingerprinted(TokenizedTexts(tokens, labels if labelled else None), key, leaves)
+            encoded = encode(texts, truncation=True, max_length=max_length)
+            tokens += [_integers(row) for row in encoded["input_ids"]]  # as lists they would take ten times the memory
+            lengths += map(len, texts)
+            reads += read_by_encodings(texts, encoded).tolist()
+    made = TokenizedTexts(tokens, labels if labelled else None)
+    made.unread = None if tokenised else Unread.of(lengths, reads)
+    return _fingerprinted(made, key, leaves)
 
 
 def _text_of(row: Any, column: str) -> Any:

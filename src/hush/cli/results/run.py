@@ -126,7 +126,14 @@ def forecast_record(forecast: "DryRun") -> Record:
         for stage in stages
     ]
     known = [stage.seconds for stage in stages if stage.seconds is not None]
-    return {"stages": rows, "estimated_seconds": sum(known), "is_estimate": True, "outlook": forecast.outlook}
+    cautions = [stage.caution for stage in stages if stage.caution]
+    return {
+        "stages": rows,
+        "estimated_seconds": sum(known),
+        "is_estimate": True,
+        "cautions": cautions,
+        "outlook": forecast.outlook,
+    }
 
 
 def show_forecast(record: Record, console: Console) -> None:
@@ -146,6 +153,7 @@ def show_forecast(record: Record, console: Console) -> None:
         "size is not known yet have none.",
         soft_wrap=True,
     )
+    show_cautions(record["cautions"], console)
 
 
 def outcome_record(outcome: "Outcome") -> Record:
@@ -214,7 +222,7 @@ def show_outcome(record: Record, console: Console) -> None:
         lines.append(f"Loss on held-out public examples: {StageLosses(**record['losses'])}.")
     if record["cut_texts"]:
         lines.append(
-            f"Texts are truncated at {counted(record['max_length'], 'token')}, reached by "
+            f"Texts are cut to {counted(record['max_length'], 'token')}, and longer are "
             f"{counted(record['cut_texts'], 'text')}. Change this with training.max_length."
         )
     if record["release"] is not None:

@@ -190,7 +190,7 @@ def show_fitted(record: Record, console: Console, fitted: "Fitted") -> None:
         lines.append(f"Must stay private: {release} (nothing is certified of this model) and {owner}")
     if fitted.cut:
         lines.append(
-            f"Texts are truncated at {counted(record['max_length'], 'token')}, reached by "
+            f"Texts are cut to {counted(record['max_length'], 'token')}, and longer are "
             f"{counted(fitted.cut, 'text')}. Change this with --max-length."
         )
     for line in lines:

@@ -31,7 +31,7 @@ class RulesFile(Model):
 
     version: Literal[1] = Field(default=1, description="1")
     defaults: Promise | None = Field(default=None, description="a mapping with prior and ceiling")
-    chunks: ChunksRule | None = Field(default=None, description="a mapping with lines or tokens")
+    chunks: ChunksRule | None = Field(default=None, description="a mapping with lines, tokens or characters")
     rules: Annotated[tuple[Rule, ...], Field(min_length=1)] = Field(
         description="a list of rules, each with name and find"
     )
@@ -84,9 +84,15 @@ class Rules:
         return self.file.rules
 
     @property
-    def about_code(self) -> bool:
-        """Whether the data is a folder of code: a rule looks at code, or chunks are stated."""
-        return self.file.chunks is not None or any(rule.find == "code" for rule in self.rules)
+    def have_code_rule(self) -> bool:
+        """Whether a rule looks at code, so that the data is the folder of a repository."""
+        return any(rule.find == "code" for rule in self.rules)
+
+    def about_code(self, source: str | os.PathLike[str]) -> bool:
+        """Whether the data is a folder of code: a rule looks at code, or a folder is to be cut in lines or tokens."""
+        chunks = self.file.chunks
+        cut_as_code = chunks is not None and not chunks.is_for_texts
+        return self.have_code_rule or (cut_as_code and Path(source).is_dir())
 
     def protection(self, rule: Rule, promise: Promise | None = None) -> Protection:
         """The protection of a secret of this rule; the secret's own promise, if it has one, takes precedence."""
@@ -122,6 +128,8 @@ class Rules:
                     self.protection(rule, promise)
                 except InvalidInput as error:
                     note(("rules", number, *place), str(error))
+        if self.have_code_rule and self.file.chunks is not None and self.file.chunks.is_for_texts:
+            note(("chunks",), "code is cut at line ends; pass lines, or tokens as a number")
         copies = [number for number, rule in enumerate(self.rules) if isinstance(rule, CopiesRule)]
         for number in copies[1:]:
             note(("rules", number), f"rules[{copies[0]}] looks for copies already; keep the one with less similarity")

@@ -1,7 +1,7 @@
 """The fields of each kind of rule: one model for each value of ``find``, all joined in ``Rule``.
 
 scanner.py turns each of them into a finder. Rules for code have nested models: secret projects, how containment spreads
-along imports and contributors, and how files are cut into chunks.
+along imports and contributors. ``ChunksRule`` says how files and long texts are cut into chunks.
 """
 
 import re
@@ -280,20 +280,33 @@ class CodeRule(Model):
         return self
 
 
+def _tokens(value: object) -> object:
+    if value is None or value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise wrong("it is not a number of tokens; pass a whole number from 1 on, or auto: as many as the model reads")
+
+
 class ChunksRule(Model):
-    """How files of code are cut into examples."""
+    """How long texts, or files of code, are cut into examples."""
 
     lines: Whole | None = Field(default=None, ge=1, description="a whole number from 1 on")
-    tokens: Whole | None = Field(default=None, ge=1, description="a whole number from 1 on")
+    tokens: Annotated[int | Literal["auto"] | None, BeforeValidator(_tokens)] = None
+    characters: Whole | None = Field(default=None, ge=1, description="a whole number from 1 on")
     overlap: Whole = Field(default=0, ge=0, description="a whole number from 0 on, below the size of a chunk")
 
     @model_validator(mode="after")
     def _one_size(self) -> Self:
-        if (self.lines is None) == (self.tokens is None):
-            raise wrong("chunks need either lines or tokens, one of them")
-        if self.overlap >= (self.lines or self.tokens or 0):
+        sizes = [size for size in (self.lines, self.tokens, self.characters) if size is not None]
+        if len(sizes) != 1:
+            raise wrong("chunks need lines, tokens or characters, one of them")
+        if isinstance(sizes[0], int) and self.overlap >= sizes[0]:
             raise wrong(f"an overlap of {self.overlap} is not below the chunk's own size; lower it")
         return self
+
+    @property
+    def is_for_texts(self) -> bool:
+        """Whether code is not cut this way."""
+        return self.characters is not None or self.tokens == "auto"
 
 
 class CopiesRule(Model):

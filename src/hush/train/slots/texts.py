@@ -25,6 +25,7 @@ from hush.arrays import Progress
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.plan import Plan
+from hush.scan.unread import Unread
 from hush.slots import Slots, Spans, placeholder
 from hush.train.language_models import IGNORED
 from hush.train.settings import Part
@@ -125,7 +126,8 @@ class SlotTexts:
     """The private tokens by example number, as ``tokenise_slots`` made them; ``skeletons`` are the public ones.
 
     A row holds tokens, labels and which tokens are in a slot; for part="difference" also the row of its skeleton.
-    fingerprint and ``skeletons.fingerprint`` are keyed fingerprints of texts and skeletons, if there was a key.
+    fingerprint and ``skeletons.fingerprint`` are keyed fingerprints of texts and skeletons, if there was a key. unread:
+    what is beyond max_length, of skeletons and of whole examples.
     """
 
     def __init__(
@@ -135,10 +137,10 @@ class SlotTexts:
         *,
         skeletons: SkeletonTexts,
         fingerprint: str | None,
-        cut: int,
+        unread: Unread,
     ) -> None:
         self._rows, self._paired = rows, paired
-        self.skeletons, self.fingerprint, self.cut = skeletons, fingerprint, cut
+        self.skeletons, self.fingerprint, self.unread = skeletons, fingerprint, unread
         self.lengths = rows.lengths if paired is None else np.maximum(rows.lengths, paired.lengths)
 
     @property
@@ -218,7 +220,7 @@ def tokenise_slots(
             _RaggedRows(public, PUBLIC_COLUMNS), slots=plan.slots, whole_N=whole_N, fingerprint=of_skeletons
         ),
         fingerprint=fingerprint,
-        cut=maker.cut,
+        unread=maker.unread(),
     )
 
 
@@ -252,6 +254,14 @@ class _Encoded:
 
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64]  # [T, 2]
+    is_cut: bool = False
+
+    def read(self, text: str) -> int:
+        """How many characters of the text are not cut off."""
+        if not self.is_cut:
+            return len(text)
+        begin_T, end_T = self.offsets[self.offsets[:, 1] > self.offsets[:, 0]].T
+        return int(end_T.max(initial=0) - begin_T.min(initial=len(text))) if len(end_T) else 0
 
     def overlap(self, ranges: Ranges) -> NDArray[np.bool_]:
         """Which tokens stand for a character of these ranges."""
@@ -276,15 +286,21 @@ class _Encoded:
 
 @final
 class _RowMaker:
-    """Makes rows of tokens from texts and skeletons; ``cut`` counts private texts that did not fit max_length."""
+    """Makes rows of tokens from texts and skeletons, and notes how much of each is read."""
 
     def __init__(self, tokenizer: Any, spans: Spans, *, max_length: int, part: Part) -> None:
         self._tokenizer, self._spans, self._max_length, self._part = tokenizer, spans, max_length, part
-        self.cut = 0
+        self._lengths, self._reads = list[int](), list[int]()
+
+    def unread(self) -> Unread:
+        """What is beyond max_length of the texts so far; a slot there is learnt all the same, in a private part."""
+        return Unread.of(self._lengths, self._reads)
 
     def public(self, first: int, skeletons: list[str]) -> list[Row]:
         """The public rows of these skeletons, of examples from this number on; functions of the skeletons alone."""
         encoded = self._encode(skeletons, truncated=True)
+        self._lengths += map(len, skeletons)
+        self._reads += [made.read(text) for made, text in zip(encoded, skeletons, strict=True)]
         return [_public_row(text, self._placeholders(first + i)) for i, text in enumerate(encoded)]
 
     def private(
@@ -299,9 +315,9 @@ class _RowMaker:
             if i not in encoded:  # no secret: never drawn, but it fills empty places of a micro-batch
                 rows.append(_whole_pair(public[i]["input_ids"]))
                 continue
-            self.cut += len(encoded[i].tokens) > self._max_length
             if whole_B[i]:
                 [alone] = self._encode([text], truncated=True)
+                self._lengths[first + i], self._reads[first + i] = len(text), alone.read(text)
                 rows.append(_whole_pair(alone.tokens))
             else:
                 rows.append(self._with_slots(first + i, text, skeletons[i], encoded[i]))
@@ -356,9 +372,10 @@ class _RowMaker:
             return []
         length = {"truncation": True, "max_length": self._max_length} if truncated else {"truncation": False}
         found = self._tokenizer(texts, return_offsets_mapping=True, verbose=False, **length)
+        cut = [bool(encoding.overflowing) for encoding in found.encodings]
         return [
-            _Encoded(np.asarray(tokens, dtype=np.int32), np.asarray(offsets, dtype=np.int64).reshape(-1, 2))
-            for tokens, offsets in zip(found["input_ids"], found["offset_mapping"], strict=True)
+            _Encoded(np.asarray(tokens, dtype=np.int32), np.asarray(offsets, dtype=np.int64).reshape(-1, 2), is_cut)
+            for tokens, offsets, is_cut in zip(found["input_ids"], found["offset_mapping"], cut, strict=True)
         ]
 
 
