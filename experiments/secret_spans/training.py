@@ -27,6 +27,7 @@ from hush.train.slots.texts import SkeletonTexts, _RaggedRows
 __all__ = ["PARAMETERS", "Bench", "Private", "losses_of", "train_in_slots", "train_openly"]
 
 EVALUATED_AT_ONCE = 256
+STREAM_AT_ONCE = 128  # skeletons: the stream computes the logits of all their pieces
 
 Trained = Literal["all", "head", "bias"]
 PARAMETERS: Mapping[Trained, str] = {  # what the private part trains: parameters whose name begins so
@@ -125,7 +126,7 @@ def train_in_slots(
     # The sum of clipped gradients grows with the clip norm; the public stream's weight does not depend on it.
     stream = PublicStream(
         plan, _skeletons(bench, plan), batch_size=public_batch, weight=settings.weight * settings.clip_norm, seed=seed,
-        micro_batch=bench.micro_batch,
+        micro_batch=STREAM_AT_ONCE,
     )  # fmt: skip
     private = PrivateTraining(
         model, optimizer, plan, loss=masked_lm_loss, micro_batch=bench.micro_batch, scheduler=scheduler,
