@@ -13,7 +13,7 @@ from hush.train.clipping import Loss
 from hush.train.distributed import reshard
 from hush.train.private_training import PrivateTraining
 
-__all__ = ["LOSS", "Evaluation"]
+__all__ = ["LOSS", "Evaluation", "mean_loss"]
 
 EVALUATIONS_PER_RUN = 20  # about as many as a run has, unless evaluate_every is given
 LOSS = "held-out loss"  # the score: the mean over the examples that the plan holds out
@@ -39,26 +39,41 @@ class Evaluation:
         autocast: torch.dtype | None = None,
     ) -> None:
         self._training, self._loss, self._batch_of, self._autocast = training, loss, batch_of, autocast
-        self._parts = [examples[begin : begin + size] for begin in range(0, examples.size, size)]
+        self._examples, self._size = examples, size
         self._every = every or max(1, training.plan.rounds // EVALUATIONS_PER_RUN)
 
     def __call__(self) -> None:
         """Score the model if that is due and not done; after a resume this writes what a crash prevented."""
         round = self._training.round
         due = round % self._every == 0 or round == self._training.plan.rounds
-        if self._parts and due and not self._training.is_scored:
+        if self._examples.size and due and not self._training.is_scored:
             self._training.record_scores({LOSS: self.loss()})
 
     def loss(self) -> float:
         """The held-out loss of the model as it is now. All ranks compute it, since the model may be sharded."""
-        model = self._training.model
-        device = next(model.parameters()).device
-        with (
-            _evaluation_mode(model),
-            torch.autocast(device.type, dtype=self._autocast, enabled=self._autocast is not None),
-        ):
-            losses = [self._loss(model, self._batch_of(part)).double().cpu() for part in self._parts]
-        return float(torch.cat(losses).mean())
+        return mean_loss(
+            self._training.model, self._loss, self._batch_of, self._examples, size=self._size, autocast=self._autocast
+        )
+
+
+def mean_loss(
+    model: nn.Module,
+    loss: Loss,
+    batch_of: Callable[[NDArray[np.int64]], Mapping[str, Tensor]],
+    examples: NDArray[np.int64],
+    *,
+    size: int,
+    autocast: torch.dtype | None = None,
+) -> float:
+    """The mean loss of the model as it is now over these examples, ``size`` of them at once; leaves no trace."""
+    device = next(model.parameters()).device
+    parts = (examples[begin : begin + size] for begin in range(0, examples.size, size))
+    with (
+        _evaluation_mode(model),
+        torch.autocast(device.type, dtype=autocast, enabled=autocast is not None),
+    ):
+        losses = [loss(model, batch_of(part)).double().cpu() for part in parts]
+    return float(torch.cat(losses).mean())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from hush.errors import Setting
 from hush.settings import YES_OR_NO, Count, Positive, Real, Settings, Text, Texts, Whole, wrong
 
-__all__ = ["Learning", "Lora", "Part", "PublicPart", "Recipe", "Runtime", "Task"]
+__all__ = ["Learning", "Lora", "Part", "PublicFirst", "PublicPart", "Recipe", "Runtime", "Task"]
 
 Task = Literal["causal", "masked"]
 Part = Literal["slot", "difference"]
@@ -36,6 +36,31 @@ class PublicPart(Settings):
         description="the factor of the mean gradient of examples without secrets, a number above 0"
     )
     batch: Count = Field(description="the number of examples without secrets per round, a whole number of at least 1")
+
+
+@final
+class PublicFirst(Settings):
+    """Ordinary training on public examples before the private rounds: no clipping, no noise.
+
+    learning_rate: by default the best of a few, by short trials on public examples. It ends when the loss on public
+    examples that it keeps apart has not fallen for ``patience`` evaluations, or after ``epochs`` passes.
+    """
+
+    learning_rate: Positive | None = Field(
+        default=None,
+        le=MAX_LEARNING_RATE,
+        description=f"a number above 0 and up to {MAX_LEARNING_RATE:g}, such as 5e-4",
+    )
+    batch: Count = Field(
+        default=32, description="the number of public examples in a step, a whole number of at least 1"
+    )
+    epochs: Positive = Field(
+        default=20.0, le=1e6, description="the most passes over the public examples, a number above 0 such as 20"
+    )
+    patience: Count = Field(
+        default=5,
+        description="the number of evaluations without a lower loss after which it ends, a whole number of at least 1",
+    )
 
 
 class Learning(Settings):

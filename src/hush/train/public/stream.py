@@ -35,7 +35,7 @@ from hush.train.clipping import Loss
 from hush.train.distributed import Ranks, gradients_of
 from hush.train.slots.batches import SkeletonBatches
 
-__all__ = ["PublicStream", "default_batch"]
+__all__ = ["PublicStream", "check_public", "default_batch", "own_random_state"]
 
 
 # Of the norm of the public gradient: the most that noise has, by default. benchmarks/slot_training.py: at 0.3 the loss
@@ -76,19 +76,7 @@ class PublicStream:
         micro_batch: int | None = None,
         noise_share: float = NOISE_SHARE,
     ) -> None:
-        secrets_N = plan.incidence.secrets_per_example
-        takes_N = secrets_N == 0
-        if isinstance(collate, SkeletonBatches):
-            _refuse_other_skeletons(plan, collate)
-            takes_N = takes_N | collate.texts.slots.has_slots_N
-        public = public_examples(plan)
-        ids = public[takes_N[public]] if examples is None else chosen_indices("examples", examples, secrets_N.size)
-        touched = ids[~takes_N[ids]]
-        if touched.size:
-            raise InvalidInput(
-                f"{touched.size} of the public examples contain a secret, example {touched[0]} first; leave them "
-                "to the private draw, or pass SkeletonBatches as collate if they have slots"
-            )
+        ids = check_public(plan, collate, examples)
         if not 0 < batch_size <= ids.size:
             raise InvalidInput(
                 f"there are {ids.size} public examples; draw from 1 to all of them",
@@ -126,7 +114,7 @@ class PublicStream:
         device = next(iter(trainable.values())).device
         drawn, total = self.round(round), dict[str, Tensor]()
         share = (1.0 if self.weight is None else self.weight) / self.batch_size
-        with _own_random_state(device, int(np.random.default_rng([self.seed, round, 1]).integers(2**63))):
+        with own_random_state(device, int(np.random.default_rng([self.seed, round, 1]).integers(2**63))):
             for begin in range(0, drawn.size, self._micro_batch):
                 batch = self._batch(drawn[begin : begin + self._micro_batch], round)
                 with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
@@ -154,6 +142,27 @@ class PublicStream:
         return f"PublicStream({self.examples.size} examples, batch_size={self.batch_size}, weight={weight})"
 
 
+def check_public(plan: Plan, collate: Collate, examples: ArrayLike | None = None) -> NDArray[np.int64]:
+    """The public examples that may be learnt with this collate, or the chosen ones of them.
+
+    Guarantee: the text of an example with a secret is refused, and so are skeletons of another plan.
+    """
+    secrets_N = plan.incidence.secrets_per_example
+    takes_N = secrets_N == 0
+    if isinstance(collate, SkeletonBatches):
+        _refuse_other_skeletons(plan, collate)
+        takes_N = takes_N | collate.texts.slots.has_slots_N
+    public = public_examples(plan)
+    ids = public[takes_N[public]] if examples is None else chosen_indices("examples", examples, secrets_N.size)
+    touched = ids[~takes_N[ids]]
+    if touched.size:
+        raise InvalidInput(
+            f"{touched.size} of the public examples contain a secret, example {touched[0]} first; leave them "
+            "to the private draw, or pass SkeletonBatches as collate if they have slots"
+        )
+    return ids
+
+
 def default_batch(plan: Plan, public: int) -> int:
     """Public examples per round under a plan with slots: as many as private ones, from 32 to 1,024 if there are."""
     return min(public, max(MIN_BATCH, min(MAX_BATCH, round(plan.batch_size))))
@@ -171,7 +180,7 @@ def _refuse_other_skeletons(plan: Plan, collate: SkeletonBatches) -> None:
 
 
 @contextmanager
-def _own_random_state(device: torch.device, seed: int) -> Iterator[None]:
+def own_random_state(device: torch.device, seed: int) -> Iterator[None]:
     """Seed every generator that a model or a collator may draw from, and restore its state afterwards."""
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
