@@ -91,7 +91,7 @@ class StagePlan:
     redacting: Plan
 
 
-def stage_plan(real: Plan, cast: Cast, scale: Scale) -> StagePlan:
+def stage_plan(real: Plan, cast: Cast, scale: Scale, *, clip_norm: float | None = None) -> StagePlan:
     """The plan of a cast at the noise and rates of a real plan, scaled. It certifies nothing, since nothing is secret.
 
     Rates are in the proportions of the dealt weights. Where they would exceed 1, the batch is what they allow, with the
@@ -116,7 +116,7 @@ def stage_plan(real: Plan, cast: Cast, scale: Scale) -> StagePlan:
         noise_multiplier=real.noise_multiplier,
         rounds=rounds,
         batch_size=float(min(batch, np.count_nonzero(cast.incidence.secrets_per_example))),
-        clip_norm=real.clip_norm,
+        clip_norm=real.clip_norm if clip_norm is None else clip_norm,
         bound=real.bound,
         capacity=real.capacity,
         weights_gap=real.weights_gap,
@@ -139,5 +139,3 @@ def described(scale: Scale) -> str:
         return "the plan's own batch and rounds"
     rounds = "" if scale.rounds == 1 else f" and {rounded_down(100 * scale.rounds, 2)} % of the rounds"
     return f"{rounded_down(100 * scale.batch, 2)} % of the batch{rounds}, at the same signal over noise"
-
-

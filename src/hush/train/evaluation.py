@@ -13,7 +13,7 @@ from hush.train.clipping import Loss
 from hush.train.distributed import reshard
 from hush.train.private_training import PrivateTraining
 
-__all__ = ["LOSS", "Evaluation", "mean_loss"]
+__all__ = ["LOSS", "Evaluation", "example_losses", "mean_loss"]
 
 EVALUATIONS_PER_RUN = 20  # about as many as a run has, unless evaluate_every is given
 LOSS = "held-out loss"  # the score: the mean over the examples that the plan holds out
@@ -66,6 +66,19 @@ def mean_loss(
     autocast: torch.dtype | None = None,
 ) -> float:
     """The mean loss of the model as it is now over these examples, ``size`` of them at once; leaves no trace."""
+    return float(example_losses(model, loss, batch_of, examples, size=size, autocast=autocast).mean())
+
+
+def example_losses(
+    model: nn.Module,
+    loss: Loss,
+    batch_of: Callable[[NDArray[np.int64]], Mapping[str, Tensor]],
+    examples: NDArray[np.int64],
+    *,
+    size: int,
+    autocast: torch.dtype | None = None,
+) -> Tensor:
+    """The loss of each of these examples, in float64; leaves no trace."""
     device = next(model.parameters()).device
     parts = (examples[begin : begin + size] for begin in range(0, examples.size, size))
     with (
@@ -73,7 +86,7 @@ def mean_loss(
         torch.autocast(device.type, dtype=autocast, enabled=autocast is not None),
     ):
         losses = [loss(model, batch_of(part)).double().cpu() for part in parts]
-    return float(torch.cat(losses).mean())
+    return torch.cat(losses)
 
 
 @contextmanager
