@@ -16,6 +16,8 @@ __all__ = [
     "ASSUMPTIONS",
     "DATA_FINGERPRINT",
     "NOT_COVERED",
+    "PUBLIC_ASSUMPTIONS",
+    "PUBLIC_NOT_COVERED",
     "SKELETON_FINGERPRINT",
     "SLOTS_NOT_COVERED",
     "SLOT_ASSUMPTIONS",
@@ -27,8 +29,10 @@ __all__ = [
 DATA_FINGERPRINT = "data (keyed)"
 SKELETON_FINGERPRINT = "skeletons (keyed)"
 
-OF_A_RUN = ("trained_parameters", "sampling_error")  # what the certificate of a plan does not state
+OF_A_RUN = ("trained_parameters", "sampling_error", "public_part")  # what the certificate of a plan does not state
 WITH_SLOTS = ("scope",)  # what the certificate of a plan without slots does not state
+SECRETS_ONLY = ("drawn",)  # what only a plan without slots states that draws no example without a secret
+PUBLIC_PART = ("examples", "skeletons")  # numbers of what a run learnt first, by ordinary training
 
 SCOPE = (
     "slots",
@@ -64,6 +68,19 @@ NOT_COVERED = (
     "A tokenizer, vocabulary or preprocessing fitted on text that contains the secrets.",
 )
 
+# What a plan without slots adds to both lists if it draws only examples with a secret.
+
+PUBLIC_ASSUMPTIONS = (
+    "Only examples with a secret are drawn. The others may be learnt without clipping or noise, before the rounds and "
+    "beside them, with randomness that is independent of the draw, and by steps that do not depend on any example with "
+    "a secret.",
+)
+
+PUBLIC_NOT_COVERED = (
+    "Examples without a secret: they may be learnt without clipping or noise, and may be extracted from the model. A "
+    "secret in one of them that the finders missed is trained on like any other text.",
+)
+
 # What a plan with slots adds to both lists.
 
 SLOT_ASSUMPTIONS = (
@@ -96,7 +113,9 @@ class Certificate:
     num_binding secrets; curve holds, for a few of them, posteriors from other priors. The certificate of a run states
     how many parameters were trained and what computed draws and noise add to any posterior; its numbers include that.
     That of a plan states neither. scope, only with slots, counts the secrets whose promise is about the text in slots,
-    about whole examples, or about both, and the slots and examples that this is about.
+    about whole examples, or about both, and the slots and examples that this is about. drawn, in a plan without slots
+    that draws only examples with a secret, is how many these are. public_part, of a run that began with ordinary
+    training on what is public, counts the examples without a secret and the skeletons that it learnt.
     """
 
     noise_multiplier: float
@@ -121,6 +140,8 @@ class Certificate:
     trained_parameters: int | None = None
     sampling_error: float | None = None
     scope: Mapping[str, int] | None = None
+    drawn: int | None = None
+    public_part: Mapping[str, int] | None = None
     assumptions: tuple[str, ...] = field(default=ASSUMPTIONS)
     not_covered: tuple[str, ...] = field(default=NOT_COVERED)
 
@@ -141,7 +162,7 @@ class Certificate:
         if not isinstance(data, Mapping):
             raise InvalidInput("the certificate is not a JSON object; pass one that hush wrote")
         data = {"num_found": data.get("num_secrets"), **data}  # hush 0.1.0 did not tell the two apart
-        missing = [name for name in known if name not in data and name not in (*OF_A_RUN, *WITH_SLOTS)]
+        missing = [name for name in known if name not in data and name not in (*OF_A_RUN, *WITH_SLOTS, *SECRETS_ONLY)]
         if missing:
             raise InvalidInput(f"the certificate lacks {missing}; pass one that hush wrote")
         values: dict[str, Any] = {name: data[name] for name in known if name in data}
@@ -155,7 +176,7 @@ class Certificate:
 
     def to_markdown(self) -> str:
         """For people to read and sign; every bound is rounded to the safe side."""
-        parts = [self._title(), self._promise(), *self._scope(), self._curves()]
+        parts = [self._title(), self._promise(), *self._scope(), *self._public_part(), self._curves()]
         parts += ["## Under these assumptions\n", *(f"- {line}" for line in self.assumptions), ""]
         parts += ["## What is not covered\n", *(f"- {line}" for line in self.not_covered), ""]
         parts += ["## Provenance\n", f"- created {self.created}"]
@@ -187,8 +208,9 @@ class Certificate:
         more = self.num_binding - len(self.binding)
         names = [_escaped(name) for name in self.binding] + ([f"and {more:,} more"] if more > 0 else [])
         examples = counted(self.num_examples, "example")
-        if self.scope is not None:
-            drawn = self.scope["examples_with_slots"] + self.scope["whole_examples"]
+        if self.scope is not None or self.drawn is not None:
+            scope = self.scope or {}
+            drawn = sum(scope[name] for name in ("examples_with_slots", "whole_examples")) if scope else self.drawn
             examples = "the one example with a secret" if drawn == 1 else f"the {drawn:,} examples with a secret"
         return (
             f"## The promise\n\n{promise}\n\n"
@@ -215,6 +237,23 @@ class Certificate:
             f"- the text in slots only: {counted(count['secrets_in_slots'], 'secret')}",
             f"- whole examples only: {counted(count['secrets_in_whole_examples'], 'secret')}",
             f"- both, in different examples: {counted(count['secrets_in_both'], 'secret')}\n",
+        ]
+
+    def _public_part(self) -> list[str]:
+        """What a run learnt before its private rounds, and what follows from that."""
+        if self.public_part is None:
+            return []
+        examples, skeletons = (self.public_part[name] for name in PUBLIC_PART)
+        kinds = [f"{counted(examples, 'example')} without a secret"] if examples else []
+        kinds += [f"{counted(skeletons, 'skeleton')}"] if skeletons else []
+        return [
+            "## Two parts\n",
+            f"1. Public: {' and '.join(kinds)} were learnt first, by ordinary training, without clipping or noise.",
+            f"2. Private: {counted(self.rounds, 'round')} with the draws, clipping and noise stated above, which start "
+            "from the model of the first part.\n",
+            "The promise is about the model after both parts: the first one reads no text that the promise is about. "
+            "What it reads may be extracted from the model; a secret in it that the finders missed was trained on like "
+            "any other text.\n",
         ]
 
     def _sampling(self) -> str:
@@ -260,6 +299,12 @@ def _is_scope(value: object) -> bool:
     return isinstance(value, dict) and set(value) == set(SCOPE) and all(_is_whole(n) and n >= 0 for n in value.values())
 
 
+def _is_public_part(value: object) -> bool:
+    if not (isinstance(value, dict) and set(value) == set(PUBLIC_PART) and all(map(_is_whole, value.values()))):
+        return False
+    return min(value.values()) >= 0 < max(value.values())
+
+
 def _are_curves(value: object) -> bool:
     """Points of two numbers each, the same number of points for every secret: rows of one table."""
     if not isinstance(value, dict) or not all(isinstance(points, list) for points in value.values()):
@@ -281,6 +326,8 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {  # the check of each field as r
     **dict.fromkeys(("fingerprints", "versions"), _are_named_texts),
     "strictest": _are_extremes,
     "scope": _is_scope,
+    "drawn": lambda value: _is_whole(value) and value > 0,
+    "public_part": _is_public_part,
     "curve": _are_curves,
 }
 

@@ -152,7 +152,6 @@ WRONG: dict[str, tuple[Callable[[hush.Plan], dict[str, Any]], str]] = {
     ),
     "a plain hash": (lambda plan: {"skeleton_fingerprint": "0" * 64}, "skeleton_fingerprint is not a result of"),
     "skeletons without slots": (lambda plan: {"slots": None, "held_out": None}, "parts of plans with slots"),
-    "a list without slots": (lambda plan: {"slots": None, "skeleton_fingerprint": None}, "parts of plans with slots"),
     "too large a batch": (lambda plan: {"batch_size": 90.0}, "examples with a secret, of 100"),
 }  # fmt: skip
 

@@ -50,6 +50,13 @@ class PlanCapacity(StrEnum):
     none = "none"
 
 
+class DrawChoice(StrEnum):
+    """From which examples the rounds draw."""
+
+    all = "all"
+    secrets = "secrets"
+
+
 def plan(
     incidence: IncidenceArgument,
     batch_size: BatchOption,
@@ -90,6 +97,14 @@ def plan(
             rich_help_panel=CHOICE_PANEL,
         ),
     ] = 0.0,
+    draw: Annotated[
+        DrawChoice | None,
+        typer.Option(
+            help="Draw from all examples, or only from those with secrets: hush train learns the others first "
+            "[default: all; with slots: secrets].",
+            rich_help_panel=CHOICE_PANEL,
+        ),
+    ] = None,
     bound: OneBoundOption = OneBound.blowup,
     clip_norm: Annotated[float, typer.Option(help="Norm to which each example's gradient is clipped.")] = 1.0,
     data: Annotated[
@@ -119,7 +134,7 @@ def plan(
     message says what would help.
 
     If the scan hides spans, its slots are part of the plan: the promises are about the text in them, only examples with
-    a secret are drawn, and --batch-size counts these alone.
+    a secret are drawn, and --batch-size counts these alone; --draw secrets does the same where whole examples are hidden.
 
     Example: `hush plan found/public/incidence.parquet --secrets found/public/secrets.parquet --data mail.jsonl
     --key my.key --batch-size 16 --rounds 50 --output my-plan`
@@ -130,7 +145,7 @@ def plan(
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import plan_record, show_plan
     from hush.plan.files import check_folder
-    from hush.plan.make import choose_held_out, make_plan_holding_out
+    from hush.plan.make import choose_held_out, draws_secrets_only, make_plan_holding_out
     from hush.plan.settings import PlanSettings
     from hush.weights.choose import checked_batch_size
 
@@ -143,7 +158,8 @@ def plan(
     held_out = choose_held_out(promises.incidence, settings.hold_out)
     graph = promises.incidence
     slots, _ = read_slots(incidence, graph)
-    bearing = None if slots is None else int((graph.secrets_per_example > 0).sum())
+    only_secrets = draws_secrets_only(settings.draw, slots)
+    bearing = int((graph.secrets_per_example > 0).sum()) if only_secrets else None
     checked_batch_size(settings.batch_size, graph.num_examples, held_out=held_out.size, bearing=bearing)
     with working("Reading the data"):
         fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=graph.num_examples)

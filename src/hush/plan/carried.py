@@ -106,6 +106,9 @@ def unproven(
         if certificate is not None and certificate.trained_parameters is not None:
             trained = certificate.trained_parameters
             lines.append(f"certificate: trained_parameters {trained}, whether the run trained no more")
+        if certificate is not None and certificate.public_part is not None:
+            part = " and ".join(counted(number, name[:-1]) for name, number in certificate.public_part.items())
+            lines.append(f"certificate: public_part, {part}, whether the run learnt no others without noise")
         lines.append("certificate: marks, whether the run left one out")
         lines.append("model/: whether it was trained under this plan")
     return tuple(lines)

@@ -71,7 +71,8 @@ SETTINGS = (
     "created",
 )
 OPTIONAL_SETTINGS = ("data_fingerprint",)  # plans of an older minor version lack them; they count as None
-SLOT_FIELDS = ("slots", "skeleton_fingerprint", "held_out")  # of plans with slots; slots: their fingerprint
+# Of plans with slots; slots: their fingerprint. The last one also of plans without that draw only secrets.
+SLOT_FIELDS = ("slots", "skeleton_fingerprint", "held_out")
 _FIELDS = ("format", *SETTINGS, *OPTIONAL_SETTINGS, *SLOT_FIELDS, "binding", "digests", "digest")  # in order
 TABLES = {
     "examples.parquet": ("weight", "rate"),
@@ -126,8 +127,10 @@ def _write(plan: "Plan", folder: Path) -> None:
 
 
 def _slot_fields(plan: "Plan") -> dict[str, Any]:
-    if plan.slots is None or plan.held_out is None:
+    if plan.held_out is None:
         return {}
+    if plan.slots is None:
+        return {"held_out": plan.held_out.tolist()}
     values = (plan.slots.fingerprint, plan.skeleton_fingerprint, plan.held_out.tolist())
     return dict(zip(SLOT_FIELDS, values, strict=True))
 
@@ -220,7 +223,7 @@ def _are_numbers(value: object) -> bool:
 def additions(folder: Path, record: dict[str, Any]) -> list[str]:
     """Which files of a plan of exactly this format hold fields or columns that hush does not write, and so not read."""
     slots = has_slots(record)
-    known = record.keys() <= set(_FIELDS) - set(() if slots else SLOT_FIELDS)
+    known = record.keys() <= set(_FIELDS) - set(() if slots else SLOT_FIELDS[:2])
     names = [] if known and record["digests"].keys() == set(files_of(slots=slots)) else ["plan.json"]
     for name, columns in tables_of(slots=slots).items():
         with parquet_file(folder / name) as file:
@@ -270,17 +273,18 @@ def read_fields(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
 
 def _read_slots(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """The fields of a plan with slots; none for a plan without, such as those of older formats."""
-    if not has_slots(record):
-        return {name: record.get(name) for name in SLOT_FIELDS}
-    slots = Slots.from_parquet(folder / SLOTS_FILE)
-    if slots.fingerprint != record["slots"]:
-        raise InvalidInput(f"{folder / SLOTS_FILE} holds other slots than plan.json names; make the plan again")
     held_out = record.get("held_out")
-    return {
-        "slots": slots,
+    fields: dict[str, Any] = {
+        "slots": None,
         "skeleton_fingerprint": record.get("skeleton_fingerprint"),
         "held_out": None if held_out is None else np.array(held_out, dtype=np.int64),
     }
+    if not has_slots(record):
+        return fields
+    slots = Slots.from_parquet(folder / SLOTS_FILE)
+    if slots.fingerprint != record["slots"]:
+        raise InvalidInput(f"{folder / SLOTS_FILE} holds other slots than plan.json names; make the plan again")
+    return fields | {"slots": slots}
 
 
 def stored_rates(folder: Path) -> np.ndarray:

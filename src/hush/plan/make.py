@@ -1,8 +1,8 @@
 """From promises to a plan: choose the weights, prove the noise, freeze both; and plans that hold out examples.
 
 With slots the text around the secrets is public, and so are the examples without a secret: both are learnt without
-clipping or noise, beside the private draw. So only examples with a secret are drawn. The plan is that of their graph
-alone, with weight 0 for all others.
+clipping or noise, before the private rounds and beside them. So only examples with a secret are drawn. The plan is that
+of their graph alone, with weight 0 for all others. A plan without slots may do the same (draw="secrets").
 
 Held-out examples are left out of training, to evaluate on: they contain no secret, and their weight is 0. Scores on
 them may be shown. Which examples they are follows from the graph, which is public. They contain no secret, so they are
@@ -28,12 +28,14 @@ from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import checked_number, checked_positive, rounded_up
 from hush.plan.plan import Plan, check_data_fingerprint, check_ids, drawable_examples
+from hush.plan.settings import Draw
 from hush.slots import Slots
 from hush.weights.choose import Capacity, Choice, Chooser, TooLittleNoise, checked_batch_size, make_chooser
 from hush.weights.frontier import KEEP, explained, noise_without
 
 __all__ = [
     "choose_held_out",
+    "draws_secrets_only",
     "graph_of_training",
     "held_out_examples",
     "make_plan",
@@ -70,6 +72,7 @@ def make_plan(
     data_fingerprint: str | None = None,
     slots: Slots | None = None,
     skeleton_fingerprint: str | None = None,
+    draw: Draw | None = None,
     tolerance: float = 1e-4,
     progress: Progress | None = None,
 ) -> Plan:
@@ -84,6 +87,9 @@ def make_plan(
     slots: those of the scan that found the secrets. The promises are then about the text inside the slots, and about
     whole examples where there are none. Examples without a secret are not drawn: they count neither in batch_size nor
     in the share that is kept. skeleton_fingerprint is that of all skeletons, under the owner's key.
+
+    draw="secrets" does the same without slots: only examples with a secret are drawn, as whole examples; the others are
+    for ordinary training, before the rounds and beside them. By default ("all") every example is drawn without slots.
 
     Guarantee: the posteriors of the plan are upper bounds, proven for exactly its rates and noise. None exceeds its
     ceiling, and a thousandth of the way from prior to ceiling is left to what training's computed draws and noise add.
@@ -101,7 +107,7 @@ def make_plan(
     clip_norm, noise_scale = checked_positive("clip_norm", clip_norm), checked_positive("noise_scale", noise_scale)
     strength = None if strength is None else checked_positive("strength", strength)
     check_data_fingerprint(data_fingerprint)
-    drawn_N = None if slots is None else _drawn_with(slots, incidence, batch_size)
+    drawn_N = _drawn_with(slots, incidence, batch_size) if draws_secrets_only(draw, slots) else None
     noise = None if noise_multiplier is None else checked_noise(noise_multiplier)
     drawn_from = incidence if drawn_N is None else incidence.select(examples=drawn_N)
     chooser = make_chooser(drawn_from, prior, ceiling, batch_size, rounds, bound, tolerance)
@@ -147,18 +153,28 @@ def make_plan(
         data_fingerprint=data_fingerprint,
         slots=slots,
         skeleton_fingerprint=skeleton_fingerprint,
-        held_out=None if slots is None else np.empty(0, dtype=np.int64),
+        held_out=None if drawn_N is None else np.empty(0, dtype=np.int64),
     )
 
 
-def _drawn_with(slots: Slots, incidence: Incidence, batch_size: float) -> NDArray[np.bool_]:
-    """Which examples are drawn under these slots: those with a secret. There must be enough of them."""
-    slots.check_against(incidence)
+def draws_secrets_only(draw: Draw | None, slots: Slots | None) -> bool:
+    """Whether a plan draws only examples with a secret: always with slots, otherwise if it is asked for."""
+    if draw is not None:
+        checked_choice("draw", draw, Draw)
+    if slots is not None and draw == "all":
+        raise InvalidInput("with slots only examples with a secret are drawn; drop ", Setting("draw"), setting="draw")
+    return slots is not None or draw == "secrets"
+
+
+def _drawn_with(slots: Slots | None, incidence: Incidence, batch_size: float) -> NDArray[np.bool_]:
+    """Which examples are drawn if only those with a secret are. There must be enough of them."""
+    if slots is not None:
+        slots.check_against(incidence)
     bearing_N = incidence.secrets_per_example > 0
     if not bearing_N.any():
         raise InvalidInput(
-            f"none of the {incidence.num_examples} examples contains a secret, so nothing needs a promise or a plan "
-            "with slots; check the rules, or train without hush"
+            f"none of the {incidence.num_examples} examples contains a secret, so none would ever be drawn: nothing "
+            "needs a promise; check the rules, or train without hush"
         )
     checked_batch_size(batch_size, incidence.num_examples, bearing=int(bearing_N.sum()))
     return bearing_N
@@ -265,12 +281,18 @@ def choose_held_out(incidence: Incidence, share: float | None = None) -> NDArray
 
 
 def make_plan_holding_out(
-    incidence: Incidence, examples: ArrayLike, *, batch_size: float, slots: Slots | None = None, **arguments: Any
+    incidence: Incidence,
+    examples: ArrayLike,
+    *,
+    batch_size: float,
+    slots: Slots | None = None,
+    draw: Draw | None = None,
+    **arguments: Any,
 ) -> Plan:
     """``make_plan`` with these examples left out: their weight is 0. They must contain no secret.
 
-    With slots the private draw has no example without a secret anyway; the plan then lists which are held out from what
-    is learnt in public too.
+    If only examples with a secret are drawn, the plan lists which of the others are held out from what is learnt in
+    public.
 
     Guarantee: that of ``make_plan``. Rates are those of a plan for the other examples, or lower by rounding.
     """
@@ -281,10 +303,9 @@ def make_plan_holding_out(
             f"{bearing.size} of the examples to hold out contain a secret, first example {bearing[0]}; a score on them "
             "would be a release that no plan accounts for: hold out examples without a secret"
         )
-    if slots is not None:
-        return replace(
-            make_plan(incidence, batch_size=batch_size, slots=slots, **arguments), held_out=np.sort(held_out)
-        )
+    if draws_secrets_only(draw, slots):
+        plan = make_plan(incidence, batch_size=batch_size, slots=slots, draw=draw, **arguments)
+        return replace(plan, held_out=np.sort(held_out))
     if not held_out.size:
         return make_plan(incidence, batch_size=batch_size, **arguments)
     checked_batch_size(batch_size, incidence.num_examples, held_out=held_out.size)
@@ -305,14 +326,15 @@ def make_plan_holding_out(
 
 
 def graph_of_training(plan: Plan) -> Incidence:
-    """The graph of the examples that can be drawn: all that are not held out, with slots those with a secret."""
+    """The graph of the examples that can be drawn: all that are not held out, or those with a secret."""
     return plan.incidence.select(examples=drawable_examples(plan))
 
 
 def held_out_examples(plan: Plan) -> NDArray[np.int64]:
     """The examples that a plan holds out, ascending; none contains a secret.
 
-    A plan with slots lists them. Otherwise they are the examples without a secret that have weight 0.
+    A plan that draws only examples with a secret lists them. Otherwise they are the examples without a secret that have
+    weight 0.
     """
     if plan.held_out is not None:
         return plan.held_out

@@ -30,6 +30,8 @@ from hush.certificate import (
     ASSUMPTIONS,
     DATA_FINGERPRINT,
     NOT_COVERED,
+    PUBLIC_ASSUMPTIONS,
+    PUBLIC_NOT_COVERED,
     SKELETON_FINGERPRINT,
     SLOT_ASSUMPTIONS,
     SLOTS_NOT_COVERED,
@@ -79,11 +81,13 @@ class Plan:
     of the data, row by row, under the owner's key (``DataKey.fingerprint_rows``).
 
     slots: where the secrets stand. Without them every secret covers its whole examples. With them the secrets of an
-    example with slots cover the text inside the slots, the text around them (the skeleton) is public, and only examples
-    with a secret are drawn: all others have weight 0, and held_out lists those of them that are held out, ascending.
-    Without slots held_out is None, and the held-out examples are those without a secret that have weight 0
-    (``hush.plan.make.held_out_examples``). skeleton_fingerprint, only with slots, is the keyed fingerprint of all
-    skeletons, row by row; the row of an example without slots is its text, or empty if it contains a secret.
+    example with slots cover the text inside the slots, and the text around them (the skeleton) is public.
+    skeleton_fingerprint, only with slots, is the keyed fingerprint of all skeletons, row by row; the row of an example
+    without slots is its text, or empty if it contains a secret.
+
+    held_out: in a plan that draws only examples with a secret, as every plan with slots does, all others have weight 0,
+    and held_out lists those of them that are held out, ascending. In a plan that draws all examples it is None, and the
+    held-out examples are those without a secret that have weight 0 (``hush.plan.make.held_out_examples``).
     """
 
     incidence: Incidence
@@ -122,15 +126,20 @@ class Plan:
     def rates(self) -> Array:
         """Sampling probability of each example in each round.
 
-        With slots they are computed over the examples with a secret alone, so that the examples without one do not
-        change them, not even by rounding: what was proven for these rates holds for them.
+        If only examples with a secret are drawn, they are computed over these alone, so that the others do not change
+        them, not even by rounding: what was proven for these rates holds for them.
         """
-        if self.slots is None:
+        if not self.draws_secrets_only:
             return rates_of(self.weights, self.batch_size)
         drawable_N = drawable_examples(self)
         rate_N = np.zeros(len(self.weights))
         rate_N[drawable_N] = rates_of(self.weights[drawable_N], self.batch_size)
         return rate_N
+
+    @property
+    def draws_secrets_only(self) -> bool:
+        """Whether examples without a secret are never drawn: they can be learnt without clipping or noise."""
+        return self.held_out is not None
 
     @property
     def training_noise_multiplier(self) -> float:
@@ -139,8 +148,8 @@ class Plan:
 
     @property
     def kept_fraction(self) -> float:
-        """Share of the examples that are ever drawn; with slots of those with a secret, since no other can be."""
-        weights = self.weights if self.slots is None else self.weights[drawable_examples(self)]
+        """Share of the examples that are ever drawn, of those that can be."""
+        weights = self.weights[drawable_examples(self)] if self.draws_secrets_only else self.weights
         return float(np.mean(weights > KEPT_WEIGHT))
 
     @property
@@ -198,16 +207,27 @@ class Plan:
             created=self.created,
             marks=(f"simulation, noise scaled by {self.noise_scale!r}",) if self.noise_scale != 1 else (),
             scope=None if self.slots is None else scope_counts(self.incidence, self.slots),
-            assumptions=ASSUMPTIONS if self.slots is None else (*ASSUMPTIONS, *SLOT_ASSUMPTIONS),
-            not_covered=(*NOT_COVERED, *(() if self.slots is None else SLOTS_NOT_COVERED), *remarks(self)),
+            drawn=self._drawn if self.slots is None and self.draws_secrets_only else None,
+            assumptions=(*ASSUMPTIONS, *self._scope_sentences(SLOT_ASSUMPTIONS, PUBLIC_ASSUMPTIONS)),
+            not_covered=(*NOT_COVERED, *self._scope_sentences(SLOTS_NOT_COVERED, PUBLIC_NOT_COVERED), *remarks(self)),
         )
 
+    @property
+    def _drawn(self) -> int:
+        return int(drawable_examples(self).sum())
+
+    def _scope_sentences(self, slotted: tuple[str, ...], unslotted: tuple[str, ...]) -> tuple[str, ...]:
+        """What a plan with slots adds, or one without that draws only examples with a secret."""
+        if not self.draws_secrets_only:
+            return ()
+        return unslotted if self.slots is None else slotted
+
     def _scope_fingerprints(self) -> dict[str, str]:
-        if self.slots is None or self.held_out is None:
+        if self.held_out is None:
             return {}
+        slots = {} if self.slots is None else {"slots": self.slots.fingerprint}
         skeletons = {} if self.skeleton_fingerprint is None else {SKELETON_FINGERPRINT: self.skeleton_fingerprint}
-        held_out = fingerprint(b"hush held out 1\n", self.held_out)
-        return {"slots": self.slots.fingerprint, "held-out examples": held_out, **skeletons}
+        return {**slots, "held-out examples": fingerprint(b"hush held out 1\n", self.held_out), **skeletons}
 
     def _curve(self, secret: int) -> tuple[tuple[float, float], ...]:
         after = posterior(
@@ -316,26 +336,33 @@ def check_sizes(plan: "Plan") -> None:
 
 
 def check_scope(plan: "Plan") -> None:
-    """With slots: they belong to the graph, only examples with a secret have weight, and held-out ones have none."""
+    """Slots belong to the graph; if only examples with a secret are drawn, no other has weight, none is held out."""
+    held_out = plan.held_out
     if plan.slots is None:
-        if plan.skeleton_fingerprint is not None or plan.held_out is not None:
-            raise InvalidInput("skeleton_fingerprint and held_out are parts of plans with slots; pass slots too")
-        return
-    plan.slots.check_against(plan.incidence)
-    check_data_fingerprint(plan.skeleton_fingerprint, name="skeleton_fingerprint")
-    if plan.data_fingerprint is not None and plan.skeleton_fingerprint is None:
-        # Otherwise training could not tell spans that leave a part of a secret outside its slot.
-        raise InvalidInput("a plan with slots that names its data must name its skeletons; pass skeleton_fingerprint")
-    bearing_N, held_out = drawable_examples(plan), plan.held_out
-    if held_out is None or held_out.ndim != 1 or not np.array_equal(held_out, np.unique(held_out)):
-        raise InvalidInput("a plan with slots must list its held-out examples in held_out, ascending, each once")
+        if plan.skeleton_fingerprint is not None:
+            raise InvalidInput("skeleton_fingerprint is one of the parts of plans with slots; pass slots too")
+        if held_out is None:
+            return
+    else:
+        plan.slots.check_against(plan.incidence)
+        check_data_fingerprint(plan.skeleton_fingerprint, name="skeleton_fingerprint")
+        if plan.data_fingerprint is not None and plan.skeleton_fingerprint is None:
+            # Otherwise training could not tell spans that leave a part of a secret outside its slot.
+            raise InvalidInput(
+                "a plan with slots that names its data must name its skeletons; pass skeleton_fingerprint"
+            )
+        if held_out is None:
+            raise InvalidInput("a plan with slots must list its held-out examples in held_out, ascending, each once")
+    bearing_N = drawable_examples(plan)
+    if held_out.ndim != 1 or not np.array_equal(held_out, np.unique(held_out)):
+        raise InvalidInput("held_out must list examples ascending, each once")
     if held_out.size and not (held_out[0] >= 0 and held_out[-1] < len(bearing_N)):
         raise InvalidInput(f"held_out names examples outside [0, {len(bearing_N)})")
     if bearing_N[held_out].any():
         raise InvalidInput(f"example {held_out[bearing_N[held_out]][0]} is held out but contains a secret")
     drawn = np.flatnonzero(~bearing_N & (plan.weights != 0))  # NaN counts
     if drawn.size:
-        raise InvalidInput(f"example {drawn[0]} contains no secret, but has a weight; with slots it is never drawn")
+        raise InvalidInput(f"example {drawn[0]} contains no secret, but has a weight; here it is never drawn")
     checked_batch_size(plan.batch_size, len(bearing_N), bearing=int(bearing_N.sum()))
 
 
@@ -433,9 +460,9 @@ def unlisted_secrets(incidence: Incidence) -> int:
 
 
 def drawable_examples(plan: "Plan") -> NDArray[np.bool_]:
-    """Which examples the private draw is made from: with slots those with a secret, else all that are not held out."""
+    """Which examples the private draw is made from: those with a secret, or all that are not held out."""
     bearing_N = plan.incidence.secrets_per_example > 0
-    return bearing_N | (plan.weights > 0) if plan.slots is None else bearing_N
+    return bearing_N if plan.draws_secrets_only else bearing_N | (plan.weights > 0)
 
 
 def scope_counts(incidence: Incidence, slots: Slots) -> dict[str, int]:

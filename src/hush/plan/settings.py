@@ -8,14 +8,20 @@ from hush.accounting.arguments import MAX_ROUNDS
 from hush.errors import Setting
 from hush.settings import Count, Positive, Real, Settings, wrong
 
-__all__ = ["PlanSettings"]
+__all__ = ["Draw", "PlanSettings"]
+
+Draw = Literal["all", "secrets"]
 
 MAX_SCALE = 1e9  # of noise multiplier and clip norm: float32 can hold both, and their product
 
 
 @final
 class PlanSettings(Settings):
-    """How often examples are used, how much noise is added, and which examples are held out for evaluation."""
+    """How often examples are used, how much noise is added, and which examples are held out for evaluation.
+
+    draw: from which examples, "all" or "secrets", those with a secret; with slots always the latter. By default all,
+    but in ``hush run`` those with a secret wherever the others are learnt first (``hush.run.stages``).
+    """
 
     batch_size: Positive = Field(description="the expected number of examples in a round, a number above 0")
     rounds: Count = Field(
@@ -33,6 +39,7 @@ class PlanSettings(Settings):
         description="the share of their weight that examples with secrets keep, above 0 and up to 1, such as 0.9",
     )
     strength: Positive | None = Field(default=None, description="the constant c of the paper, a number above 0")
+    draw: Draw | None = None
     hold_out: Real | None = Field(
         default=None,
         ge=0.0,

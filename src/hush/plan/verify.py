@@ -5,7 +5,8 @@ weights and the noise that the folder states (``hush.plan.posteriors``). Searchi
 play no part here. A release (release/ of ``hush train``, share/ of ``hush run``): in addition, its certificate must say
 what the certificate of its plan says, and the files of its model must have the fingerprint that it names. A run adds to
 the certificate the version of PyTorch, the fingerprint of its model, marks, the number of trained parameters, and what
-computed draws and noise add to every posterior, which is recomputed; if training did not check the data, it leaves out
+computed draws and noise add to every posterior, which is recomputed, and how much it learnt first, by ordinary training
+on what is public, which must be no more than the plan leaves public; if training did not check the data, it leaves out
 their fingerprint. Whatever else the folder carries is listed as not checked or not proven (``carried``).
 
 Integrity is not authenticity: consistent files do not say who wrote them; a detached signature does. Nor do they say
@@ -16,7 +17,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,8 @@ def run_differences(plan: Plan, planned: Certificate, stated: Certificate, *, sa
     trained = stated.trained_parameters
     if trained is not None:
         planned = plan.run_certificate(trained, planned=planned)
+    if stated.public_part is not None and _fits_plan(plan, stated.public_part):  # nothing more can be proven of it
+        planned = replace(planned, public_part=stated.public_part)
     actual, expected = stated.to_dict(), planned.to_dict()
     may_differ = () if same_place else ("curve", *WORDS)
     different = _differences(actual, expected, except_for=("versions", "fingerprints", "marks", *may_differ))
@@ -306,6 +309,15 @@ def run_differences(plan: Plan, planned: Certificate, stated: Certificate, *, sa
     if stated.marks[: len(planned.marks)] != planned.marks:
         different.append("marks")
     return different + _other_fingerprints(dict(planned.fingerprints), stated.fingerprints)
+
+
+def _fits_plan(plan: Plan, public_part: Mapping[str, int]) -> bool:
+    """Whether a run under this plan can have learnt so many examples and skeletons first."""
+    free_N = plan.incidence.secrets_per_example == 0
+    held_out = np.count_nonzero(free_N & (plan.weights == 0)) if plan.held_out is None else plan.held_out.size
+    free = np.count_nonzero(free_N) - held_out
+    skeletons = 0 if plan.slots is None else int(plan.slots.has_slots_N.sum())
+    return public_part["examples"] <= free and public_part["skeletons"] <= skeletons
 
 
 def _other_fingerprints(expected: dict[str, str], actual: Mapping[str, str]) -> list[str]:

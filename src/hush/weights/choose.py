@@ -86,7 +86,7 @@ class TooLittleNoise(InfeasiblePlan):
 def checked_batch_size(batch_size: float, num_examples: int, *, held_out: int = 0, bearing: int | None = None) -> float:
     """The expected number of examples in a round: above 0, and at most the examples that can be drawn.
 
-    Those are the examples that are not held out; with slots those with a secret, of which there are ``bearing``.
+    Those are the examples that are not held out; or, if only these are drawn, those with a secret: ``bearing``.
     """
     number = checked_number("batch_size", batch_size)
     if not 0 < number < math.inf:  # NaN fails
@@ -99,7 +99,7 @@ def checked_batch_size(batch_size: float, num_examples: int, *, held_out: int = 
     if number > available:
         of_all = f" that are not held out, of {num_examples:,}" if held_out else ""
         if bearing is not None:
-            of_all = f" with a secret, of {num_examples:,}; with slots only these are drawn"
+            of_all = f" with a secret, of {num_examples:,}; only these are drawn"
         raise BatchTooLarge(
             Setting("batch_size"),
             f"={number:g} is more than the {counted(available, 'example')}{of_all}; lower it to at most {available}",

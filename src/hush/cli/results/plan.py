@@ -50,6 +50,7 @@ def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
         "num_canaries": int(are_canaries(plan).sum()),
         "num_drawable": int(drawable_examples(plan).sum()),
         "num_held_out": held_out_examples(plan).size,
+        "draw": "secrets" if plan.draws_secrets_only else "all",
         "scope": None if plan.certificate.scope is None else dict(plan.certificate.scope),
         "rounds": plan.rounds,
         "batch_size": plan.batch_size,
@@ -76,7 +77,8 @@ def plan_record(plan: Plan, folder: Path, seconds: float) -> Record:
 def show_plan(record: Record, console: Console, *, top: int) -> None:
     """Print the plan as a table, its binding secrets, and the path of the certificate."""
     examples, batch, scope = record["num_examples"], record["batch_size"], record.get("scope")
-    used_of = f"{examples:,}" if scope is None else f"the {record['num_drawable']:,} with a secret"
+    drawable = f"the {record['num_drawable']:,} with a secret"
+    used_of = drawable if record.get("draw") == "secrets" or scope is not None else f"{examples:,}"
     rows = [
         ["noise multiplier", rounded_up(record["noise_multiplier"], 5)],
         ["noise per averaged gradient", rounded_up(record["noise_per_gradient"])],
@@ -89,6 +91,8 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
     secrets = record["num_secrets"]
     if scope is not None:
         rows += _scope_rows(record)
+    elif record.get("draw") == "secrets":
+        rows.append(["learnt without noise", f"{counted(_free(record), 'example')} without a secret"])
     if record["num_unlisted"]:
         rows.append(["secrets in some example", f"{secrets - record['num_unlisted']:,} of {secrets:,}"])
     if record["num_canaries"]:
@@ -124,15 +128,17 @@ def _scope_rows(record: Record) -> list[list[str]]:
         )
     ]
     in_slots = f"{counted(scope['slots'], 'slot')} in {counted(scope['examples_with_slots'], 'example')}"
-    free = record["num_examples"] - record["num_drawable"] - record["num_held_out"]
+    free = counted(_free(record), "example")
     return [
         ["secret text", f"{in_slots}, {counted(scope['whole_examples'], 'whole example')}"],
         ["secrets covered", ", ".join(covered)],
-        [
-            "learnt without noise",
-            f"{counted(scope['examples_with_slots'], 'skeleton')}, {counted(free, 'example')} without a secret",
-        ],
+        ["learnt without noise", f"{counted(scope['examples_with_slots'], 'skeleton')}, {free} without a secret"],
     ]
+
+
+def _free(record: Record) -> int:
+    """The number of examples without a secret that are not held out, if only those with a secret are drawn."""
+    return record["num_examples"] - record["num_drawable"] - record["num_held_out"]
 
 
 def frontier_record(frontiers: Sequence[Frontier], promises: Promises, settings: Sequence[float] = ()) -> Record:
