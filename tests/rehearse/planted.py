@@ -11,13 +11,14 @@ from hush.plan import Plan
 from hush.plan.make import choose_held_out, make_plan_holding_out
 from hush.rehearse import RehearsalSettings, public_content
 from hush.rehearse.content import PublicContent
-from hush.slots import Slots, Spans, slots_of_spans
+from hush.slots import Spans, slots_of_spans
 from hush.train.settings import PublicFirst, Recipe, Runtime
 
 MARKER = "XSECRETX"  # stands in every secret, and nowhere else
 WORDS = "the sea was calm and we went out early for some fish".split()
 SMALL = RehearsalSettings(tries=2, repeats=2, share=1.0, max_examples=400)
 RUNTIME = Runtime(device="cpu", micro_batch=32)
+FIRST = PublicFirst(learning_rate=1e-2, batch=32, epochs=8, patience=3)
 
 
 @dataclass(frozen=True)
@@ -65,17 +66,15 @@ def code(number: int) -> str:
 def planned(data: Corpus, *, slotted: bool, prior: float, ceiling: float, **settings: Any) -> Plan:
     """A plan that draws only examples with a secret."""
     values: dict[str, Any] = {"batch_size": 16, "rounds": 40, "keep": 0.9} | settings
-    slots = data.spans.slots if slotted else Slots.none(data.incidence)
+    scope: dict[str, Any] = {"slots": data.spans.slots} if slotted else {"draw": "secrets"}
     held_out = choose_held_out(data.incidence, 0.1)
-    return make_plan_holding_out(data.incidence, held_out, prior=prior, ceiling=ceiling, slots=slots, **values)
+    return make_plan_holding_out(data.incidence, held_out, prior=prior, ceiling=ceiling, **scope, **values)
 
 
 def content_of(data: Corpus, plan: Plan, **more: Any) -> PublicContent:
-    spans = data.spans if plan.slots is not None and len(plan.slots) else None
+    spans = None if plan.slots is None else data.spans
     return public_content(plan, data.texts, spans=spans, **more)
 
 
 def recipe(model: Path, **changes: Any) -> Recipe:
-    first = PublicFirst(learning_rate=1e-2, batch=32, epochs=8, patience=3)
-    values: dict[str, Any] = {"learning_rate": 1e-2, "public_first": first} | changes
-    return Recipe(model=str(model), **values)
+    return Recipe(model=str(model), **({"learning_rate": 1e-2} | changes))

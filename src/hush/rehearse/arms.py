@@ -65,8 +65,8 @@ def reached(losses: NDArray[np.float64]) -> Reached:
 class Workbench:
     """The model that every training of a rehearsal begins with, loaded once."""
 
-    def __init__(self, recipe: Recipe, runtime: Runtime, rules: tuple[str, ...]) -> None:
-        self.recipe, self.runtime = recipe, runtime
+    def __init__(self, recipe: Recipe, runtime: Runtime, rules: tuple[str, ...], first: PublicFirst) -> None:
+        self.recipe, self.runtime, self.first = recipe, runtime, first
         self.device = choose_device(runtime.device)
         dtype = torch.bfloat16 if recipe.bf16 and recipe.lora else torch.float32
         self._base = load_pretrained(recipe.model, task=recipe.task, max_length=recipe.max_length, dtype=dtype)
@@ -193,7 +193,7 @@ class Stage:
 
     def _stream(self, recipe: Recipe, plan: Plan, batches: Batches) -> PublicStream | None:
         """The public stream of the real training: as the recipe says, or the default where only secrets are drawn."""
-        if recipe.public is None and plan.slots is None:
+        if recipe.public is None and not plan.draws_secrets_only:
             return None
         examples = self._public_examples(self.start)
         part, micro_batch = recipe.public, self._bench.runtime.micro_batch
@@ -215,7 +215,6 @@ class Stage:
         """The model after ordinary training, which is done once for each rank of adapters."""
         bench = self._bench
         model = bench.fresh(recipe, seed=self._seed)
-        settings = recipe.public_first if isinstance(recipe.public_first, PublicFirst) else PublicFirst()
         split: PublicSplit = split_public(self._public_examples(name), seed=self._seed)
         skeletons = bench.batches(self._in_slots.skeletons)
 
@@ -228,7 +227,7 @@ class Stage:
             bench.loss,
             batches,
             split,
-            settings=settings,
+            settings=bench.first,
             seed=self._seed,
             micro_batch=bench.runtime.micro_batch,
             lengths=self._in_slots.skeletons.lengths,

@@ -263,7 +263,7 @@ def _weights(
         weight_N[examples] = np.minimum(weight_N[examples], drawn)
     weight_N[behind:] = 0.0
     players = float(weight_N[ordinary:].sum())
-    if plan.slots is not None:
+    if plan.draws_secrets_only:
         weight_N[:ordinary] = 0.0
         return weight_N
     bearing_N = plan.incidence.secrets_per_example > 0

@@ -99,8 +99,8 @@ def public_content(
     Guarantee: what is kept is a function of the graph, the slots, the seed and public text. The text of an example that
     is secret as a whole, and what stands in a slot, is not kept, whatever it is.
     """
-    has_slots = plan.slots is not None and len(plan.slots) > 0
-    if has_slots if spans is None else len(spans.slots) and spans.slots != plan.slots:
+    none_needed = plan.slots is None and (spans is None or not len(spans.slots))
+    if not none_needed and (spans is None or spans.slots != plan.slots):
         raise InvalidInput(
             "the spans say where in the texts the plan's slots are; pass those of the scan that was planned for"
         )

@@ -117,7 +117,7 @@ def forecast_interval(repeats: Sequence[Reached], *, pooled_variance: float, hel
     judged = float(np.mean([reached.deviation**2 / reached.count for reached in repeats]))
     later = float(np.mean([reached.deviation**2 for reached in repeats])) / max(1, held_out)
     half = _student(number) * math.sqrt(between * (1 + 1 / number) + judged + later)
-    return Interval(expected=expected, low=expected - half, high=expected + half)
+    return Interval(expected=expected, low=max(0.0, expected - half), high=expected + half)  # no loss is below 0
 
 
 def difference(first: Sequence[Reached], second: Sequence[Reached]) -> Interval:
@@ -139,22 +139,27 @@ def decide(
 ) -> tuple[Arm, bool]:
     """Which way has the lowest losses, and whether the private rounds gain on the training that they start from.
 
-    hush gains on another way if the whole interval of the difference on content like the secrets' lies below 0, and on
-    ordinary content it is expected at most 0.5 % above it. It is the choice if it gains on both. Otherwise redacting is,
-    if it is better than dropping on the data's own mixture of both contents; else dropping, which shows the least.
+    hush gains on the training that it starts from if the whole interval of the difference on content like the secrets'
+    lies below 0, and on ordinary content it is expected at most 0.5 % above it. It is the choice if it gains and is
+    expected to be better than the third way, too. Otherwise redacting is, if it is better than dropping on the data's
+    own mixture of both contents. If whole examples are secret and hush gains, it still comes before dropping, which
+    shows the least and is the choice in all other cases.
     """
-    ordinary = {arm: forecast.ordinary.expected for arm, forecast in forecasts.items()}
+    start: Arm = "redacting" if slotted else "dropping"
+    gap = {(row.arm, row.other, row.content): row.difference for row in differences}
+    hush = forecasts["hush"]
+    others = [forecasts["dropping"], forecasts["redacting"]]
 
-    def gains_on(other: Arm) -> bool:
-        gaps = [row.difference for row in differences if (row.arm, row.other, row.content) == ("hush", other, "like")]
-        return gaps[0].high < 0 and ordinary["hush"] <= (1 + ORDINARY_MARGIN) * ordinary[other]
+    def near(other: ArmForecast) -> bool:
+        return hush.ordinary.expected <= (1 + ORDINARY_MARGIN) * other.ordinary.expected
 
-    gains = gains_on("redacting" if slotted else "dropping")
-    if gains_on("dropping") and gains_on("redacting"):
+    gains = gap["hush", start, "like"].high < 0 and near(forecasts[start])
+    if gains and all(near(other) and hush.like.expected < other.like.expected for other in others):
         return "hush", gains
-    redacting = {row.content: row.difference for row in differences if row.arm == "redacting"}
-    mixed = [(1 - like_share, redacting["ordinary"]), (like_share, redacting["like"])]
-    return ("redacting" if sum(share * gap.high for share, gap in mixed) < 0 else "dropping"), gains
+    mixed = [(1 - like_share, "ordinary"), (like_share, "like")]
+    if sum(share * gap["redacting", "dropping", content].high for share, content in mixed) < 0:
+        return "redacting", gains
+    return ("hush" if gains and not slotted else "dropping"), gains
 
 
 def skips_private_rounds(outcome: "Outcome") -> bool:
@@ -205,7 +210,7 @@ class Outcome:
         )
         if self.choice == "hush":
             return f"hush is worth it here: {figures}. Take hush."
-        if self.gains:  # only where whole examples are secret: redacting shows the rest of them
+        if self.gains and not self.slotted:  # redacting shows the rest of whole examples
             return (
                 f"hush is worth it here if whole examples must stay secret: {figures}. If only the hidden words are, take "
                 f"{self.choice}, or let the rules hide spans and rehearse again."

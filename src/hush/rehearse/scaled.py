@@ -20,7 +20,6 @@ from hush.numbers import rounded_down
 from hush.plan import Plan
 from hush.plan.make import held_out_examples, make_plan_holding_out
 from hush.rehearse.cast import Cast
-from hush.slots import Slots
 
 __all__ = ["MIN_BATCH", "MIN_ROUNDS", "Scale", "StagePlan", "described", "replanned", "scale_for", "stage_plan"]
 
@@ -77,6 +76,7 @@ def replanned(plan: Plan, *, batch_size: float, rounds: int, keep: float | None)
         clip_norm=plan.clip_norm,
         secret_ids=plan.secret_ids,
         slots=plan.slots,
+        draw="secrets" if plan.draws_secrets_only else "all",
         **({} if keep is None or plan.capacity == "none" else {"keep": keep}),
     )
 
@@ -125,12 +125,12 @@ def stage_plan(real: Plan, cast: Cast, scale: Scale, *, clip_norm: float | None 
         slots=slots,
         held_out=np.empty(0, dtype=np.int64),
     )
-    if real.slots is not None and len(real.slots):
-        return StagePlan(plan=redacting, redacting=redacting)
     if real.slots is not None:
-        return StagePlan(plan=replace(redacting, slots=Slots.none(cast.incidence)), redacting=redacting)
-    whole = replace(redacting, slots=None, held_out=None, weights=cast.weight_N, batch_size=batch)
-    return StagePlan(plan=whole, redacting=redacting)
+        return StagePlan(plan=redacting, redacting=redacting)
+    if real.draws_secrets_only:
+        return StagePlan(plan=replace(redacting, slots=None), redacting=redacting)
+    everything = replace(redacting, slots=None, held_out=None, weights=cast.weight_N, batch_size=batch)
+    return StagePlan(plan=everything, redacting=redacting)
 
 
 def described(scale: Scale) -> str:
