@@ -1,4 +1,4 @@
-"""Corpora in which one way obviously wins, and what a rehearsal of them needs."""
+"""A corpus in which hush obviously wins at little noise and cannot at much, and what a rehearsal of it needs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +9,18 @@ import numpy as np
 from hush.incidence import Incidence
 from hush.plan import Plan
 from hush.plan.make import choose_held_out, make_plan_holding_out
-from hush.rehearse import RehearsalSettings, public_content
+from hush.rehearse import Outcome, RehearsalSettings, public_content, rehearse
 from hush.rehearse.content import PublicContent
 from hush.slots import Spans, slots_of_spans
 from hush.train.settings import PublicFirst, Recipe, Runtime
 
 MARKER = "XSECRETX"  # stands in every secret, and nowhere else
-WORDS = "the sea was calm and we went out early for some fish".split()
-SMALL = RehearsalSettings(tries=2, repeats=2, share=1.0, max_examples=400)
+WORDS = ["the", "sea", "was", "calm", "and", "we", "went", "out", "early", "for", "some", "fish"]
+SMALL = RehearsalSettings(tries=2, repeats=3, share=5.0, max_examples=400)
 RUNTIME = Runtime(device="cpu", micro_batch=32)
-FIRST = PublicFirst(learning_rate=1e-2, batch=32, epochs=8, patience=3)
+FIRST = PublicFirst(learning_rate=1.5e-2, batch=16, epochs=12, patience=8)
+LITTLE_NOISE = {"prior": 0.1, "ceiling": 0.9999}
+MUCH_NOISE = {"prior": 1e-6, "ceiling": 1.1e-6}
 
 
 @dataclass(frozen=True)
@@ -30,24 +32,21 @@ class Corpus:
     spans: Spans
 
 
-def corpus(*, public: int = 240, secrets: int = 12, per_secret: int = 4, seed: int = 0) -> Corpus:
-    """Public texts, each with a code word that a few of them share; then texts with a secret instead of it."""
+def corpus(*, public: int = 260, secrets: int = 30, per_secret: int = 4, seed: int = 0) -> Corpus:
+    """Public texts, a fifth with a code word that six of them share; then texts with a secret in its place."""
     rng = np.random.default_rng(seed)
-    texts = [f"{sentence(rng)} zq{code(number // 6)}qz" for number in range(public)]
+    coded = public // 5
+    texts = [f"{sentence(rng)} {code(number // 6)}" for number in range(coded)]
+    texts += [f"{sentence(rng)} {rng.choice(WORDS)}" for _ in range(public - coded)]
     rng.shuffle(texts)
     columns: dict[str, list[int]] = {"example": [], "begin": [], "end": [], "secret": []}
     for secret in range(secrets):
         for _ in range(per_secret):
-            before = f"{sentence(rng)} "
-            secret_text = f"{MARKER}{code(secret)}"
-            for name, value in (
-                ("example", len(texts)),
-                ("begin", len(before)),
-                ("end", len(before) + len(secret_text)),
-                ("secret", secret),
-            ):
-                columns[name].append(value)
-            texts.append(before + secret_text)
+            before, hidden = f"{sentence(rng)} ", f"{MARKER}{code(secret)}"
+            ends = len(texts), len(before), len(before) + len(hidden), secret
+            for column, value in zip(columns.values(), ends, strict=True):
+                column.append(value)
+            texts.append(before + hidden)
     incidence = Incidence.from_pairs(
         columns["example"], columns["secret"], num_examples=len(texts), num_secrets=secrets
     )
@@ -60,21 +59,28 @@ def sentence(rng: np.random.Generator) -> str:
 
 
 def code(number: int) -> str:
-    return "".join("qz"[number >> bit & 1] for bit in range(6))
+    return "".join("qz"[number >> bit & 1] for bit in range(8))
 
 
-def planned(data: Corpus, *, slotted: bool, prior: float, ceiling: float, **settings: Any) -> Plan:
+def planned(data: Corpus, *, slotted: bool, **settings: Any) -> Plan:
     """A plan that draws only examples with a secret."""
-    values: dict[str, Any] = {"batch_size": 16, "rounds": 40, "keep": 0.9} | settings
+    values: dict[str, Any] = {"batch_size": 32, "rounds": 30, "keep": 0.9} | settings
     scope: dict[str, Any] = {"slots": data.spans.slots} if slotted else {"draw": "secrets"}
-    held_out = choose_held_out(data.incidence, 0.1)
-    return make_plan_holding_out(data.incidence, held_out, prior=prior, ceiling=ceiling, **scope, **values)
+    return make_plan_holding_out(data.incidence, choose_held_out(data.incidence, 0.1), **scope, **values)
 
 
 def content_of(data: Corpus, plan: Plan, **more: Any) -> PublicContent:
-    spans = None if plan.slots is None else data.spans
-    return public_content(plan, data.texts, spans=spans, **more)
+    return public_content(plan, data.texts, spans=None if plan.slots is None else data.spans, **more)
 
 
-def recipe(model: Path, **changes: Any) -> Recipe:
-    return Recipe(model=str(model), **({"learning_rate": 1e-2} | changes))
+def rehearsed(model: Path, folder: Path, data: Corpus, plan: Plan, **changes: Any) -> Outcome:
+    """A small rehearsal."""
+    arguments: dict[str, Any] = {
+        "content": content_of(data, plan),
+        "recipe": Recipe(model=str(model), learning_rate=2e-2),
+        "settings": SMALL,
+        "keep": 0.9,
+        "runtime": RUNTIME,
+        "first": FIRST,
+    } | changes
+    return rehearse(plan, arguments.pop("content"), arguments.pop("recipe"), folder=folder, **arguments)

@@ -210,10 +210,10 @@ class Outcome:
         )
         if self.choice == "hush":
             return f"hush is worth it here: {figures}. Take hush."
-        if self.gains and not self.slotted:  # redacting shows the rest of whole examples
+        if self.gains and self.choice == "redacting" and not self.slotted:
             return (
-                f"hush is worth it here if whole examples must stay secret: {figures}. If only the hidden words are, take "
-                f"{self.choice}, or let the rules hide spans and rehearse again."
+                f"hush is worth it here if whole examples must stay secret: {figures}. If only the hidden words must, "
+                "take redacting, or let the rules hide spans and rehearse again."
             )
         return f"hush is not worth it here: {figures}. Take {self.choice}."
 

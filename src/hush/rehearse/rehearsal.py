@@ -81,8 +81,8 @@ def rehearse(
     """Rehearse a training on public content: which settings, and what to expect of dropping, redacting and hush.
 
     keep: the share kept that the plan's noise was computed for, if the search may change it; only for plans whose
-    noise was computed. first: how what is public is learnt. progress gets a label, what is done and the total. folder stays with the owner; a rehearsal
-    that was killed resumes there, and a finished one is read.
+    noise was computed. first: how what is public is learnt. progress gets a label, what is done and the total. folder
+    stays with the owner; a rehearsal that was killed resumes there, and a finished one is read.
 
     Guarantee: no promise is spent. The result depends on the plan's graph, slots and promises, on content and seed; the
     same inputs give the same result on the same machine, unless the budget is in minutes.
@@ -383,7 +383,7 @@ class _Rehearsal:
             for arm, other in pairs
             for kind in ("ordinary", "like")
         )
-        by_name = {arm.arm: arm for arm in arms}
+        by_name: dict[Arm, ArmForecast] = {arm.arm: arm for arm in arms}
         taken, gains = decide(by_name, differences, like_share=like_share, slotted=self._slotted)
         return Outcome(
             choice=taken,
