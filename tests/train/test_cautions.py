@@ -17,9 +17,9 @@ from hush.train.cautions import (
     release_cautions,
     signal_over_noise,
 )
-from hush.train.evaluation import LOSS
 from hush.train.language_models import IGNORED, TokenizedTexts
 from hush.train.run_folder import RoundRecord
+from hush.train.scores import LOSS
 
 PLAN = small_plan()
 

@@ -14,10 +14,11 @@ from reference import EXAMPLES, cross_entropy, rows, small_data, small_model, tr
 import hush
 from hush.errors import InvalidInput
 from hush.plan.make import held_out_examples, make_plan_holding_out
-from hush.train.evaluation import LOSS, Evaluation
+from hush.train.evaluation import Evaluation
 from hush.train.private_training import PrivateTraining
 from hush.train.public.stream import PublicStream
 from hush.train.run_keeper import rounded_score
+from hush.train.scores import LOSS
 
 ROUNDS = 6
 DATA = small_data()

@@ -134,7 +134,7 @@ def plan(
     message says what would help.
 
     If the scan hides spans, its slots are part of the plan: the promises are about the text in them, only examples with
-    a secret are drawn, and --batch-size counts these alone; --draw secrets does the same where whole examples are hidden.
+    a secret are drawn, and --batch-size counts these alone; --draw secrets does so where whole examples are secret.
 
     Example: `hush plan found/public/incidence.parquet --secrets found/public/secrets.parquet --data mail.jsonl
     --key my.key --batch-size 16 --rounds 50 --output my-plan`

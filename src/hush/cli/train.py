@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -26,6 +26,9 @@ from hush.cli.options import (
     settings_from,
 )
 from hush.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from hush.train.settings import PublicFirst
 
 __all__ = ["train"]
 
@@ -61,6 +64,7 @@ class ScheduleChoice(StrEnum):
 
 LEARNING_PANEL = "Learning"  # headings of the help
 LORA_PANEL = "LoRA: train small adapters"
+FIRST_PANEL = "Public part: ordinary training on what is public, before the private rounds"
 PUBLIC_PANEL = "Public stream: examples without secrets, and skeletons [default with slots: on]"
 SAFETY_PANEL = "Resuming and checks"
 RUN_PARTS = ("owner", "release")  # folders in the folder of a run
@@ -135,6 +139,34 @@ def train(
             rich_help_panel=LORA_PANEL,
         ),
     ] = None,
+    public_first: Annotated[
+        bool | None,
+        flag(
+            "--public-first/--no-public-first",
+            "Learn examples without secrets, and skeletons, first [default: on, with 100 of them].",
+            panel=FIRST_PANEL,
+        ),
+    ] = None,
+    public_first_learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Its learning rate, of AdamW [default: the best of a few in short trials].",
+            max=1e3,
+            rich_help_panel=FIRST_PANEL,
+        ),
+    ] = None,
+    public_first_batch: Annotated[
+        int, typer.Option(help="Its examples per step.", min=1, rich_help_panel=FIRST_PANEL)
+    ] = 32,
+    public_first_epochs: Annotated[
+        float, typer.Option(help="Its most passes over them, above 0.", max=1e6, rich_help_panel=FIRST_PANEL)
+    ] = 20.0,
+    public_first_patience: Annotated[
+        int,
+        typer.Option(
+            help="It ends after so many evaluations without a lower loss.", min=1, rich_help_panel=FIRST_PANEL
+        ),
+    ] = 5,
     public_weight: Annotated[
         float | None,
         typer.Option(
@@ -200,9 +232,11 @@ def train(
     """Fine-tune a language model under a plan.
 
     Draws examples, clips gradients and adds noise as the plan says, for exactly its rounds, and refuses any other data
-    than the plan's. The folder then has two parts: release/ may be passed on (model, plan, certificate); owner/ must
-    stay private (checkpoints, losses and batch sizes, which would reveal the secret draw). Ctrl-C or SIGTERM stops
-    after the current round. However training was stopped, also by kill or power failure, the same command resumes it.
+    than the plan's. What is public (examples without a secret, skeletons) is learnt first, by ordinary training in a
+    process of its own that never opens the data. The folder then has two parts: release/ may be passed on (model, plan,
+    certificate); owner/ must stay private (checkpoints, losses and batch sizes, which would reveal the secret draw).
+    Ctrl-C or SIGTERM stops after the current round. However training was stopped, also by kill or power failure, the
+    same command resumes it.
 
     Example: `hush train my-plan --model gpt2 --data mail.jsonl --key my.key --output run`
 
@@ -222,14 +256,21 @@ def train(
     from hush.keys import DataKey
     from hush.plan import Plan
     from hush.slots import spans_in
-    from hush.train.settings import Recipe, Runtime
+    from hush.train.settings import PublicFirst, Recipe, Runtime
 
     if not lora and lora_target:
         raise InvalidInput("--lora-target needs --lora; add --lora, or drop --lora-target")
     adapters = {"rank": lora_rank, "alpha": lora_alpha, "dropout": lora_dropout, "targets": lora_target or None}
     stream = {"weight": public_weight, "batch": public_batch}
     public = {name: value for name, value in stream.items() if value is not None}
-    recipe = settings_from(Recipe, options, lora=adapters if lora else None, public=public or None)
+    first = {name.removeprefix("public_first_"): value for name, value in options.items() if "public_first_" in name}
+    recipe = settings_from(
+        Recipe,
+        options,
+        lora=adapters if lora else None,
+        public=public or None,
+        public_first=_public_first(public_first, PublicFirst(**first)),
+    )
     runtime = settings_from(Runtime, options)
     # From here on, since the folder may hold a run that this command continues.
     with message_when_stopped(lambda: stopped_at_once_message(output)), _processes(device) as first:
@@ -263,6 +304,7 @@ def train(
                 unchecked_data=unchecked_data,
                 insecure_seed=insecure_seed,
                 progress=call_both(bar, Milestones(console)),
+                public_progress=bar.public,
                 reading=call_both(bar.reading, partial(Heartbeat(console), "Reading the data")),
                 stop=stop,
                 notice=lambda caution: show_cautions([caution], console),
@@ -277,6 +319,14 @@ def train(
         from hush.train.launch import leave
 
         leave(0)
+
+
+def _public_first(asked: bool | None, settings: "PublicFirst") -> "PublicFirst | bool | None":
+    """The setting that these options state; its default if none of them is given."""
+    stated = settings != type(settings)()
+    if asked is False and stated:
+        raise InvalidInput("--no-public-first leaves the public part out; drop it, or drop the part's other options")
+    return settings if stated else asked
 
 
 def _check_run_folder(folder: Path) -> None:

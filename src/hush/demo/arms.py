@@ -38,9 +38,9 @@ from hush.report.numbers import kept_weight
 from hush.report.report import read_evaluations
 from hush.run.folder import RunPaths
 from hush.scan.engines import available_cores
-from hush.train.evaluation import LOSS
 from hush.train.fit import Stopped, fit
 from hush.train.round import LiveNumbers
+from hush.train.scores import LOSS
 from hush.train.settings import Recipe, Runtime
 from hush.weights.frontier import FrontierRow, frontier
 

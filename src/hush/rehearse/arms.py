@@ -23,7 +23,6 @@ from hush.plan import Plan
 from hush.rehearse.cast import Cast
 from hush.rehearse.content import PublicContent
 from hush.rehearse.outcome import Reached
-from hush.train.evaluation import example_losses
 from hush.train.language_models import DifferenceLoss, Loss, TokenizedTexts, tokenise
 from hush.train.pretrained import Pretrained, choose_device, load_pretrained
 from hush.train.private_training import PrivateTraining
@@ -31,6 +30,7 @@ from hush.train.public.first import PublicSplit, split_public, train_public
 from hush.train.public.stream import PublicStream, default_batch, own_random_state
 from hush.train.recipe import make_optimizer, make_schedule
 from hush.train.settings import PublicFirst, Recipe, Runtime
+from hush.train.side_effect_free import example_losses
 from hush.train.slots.batches import Batches, SkeletonBatches
 from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
 
@@ -65,8 +65,8 @@ def reached(losses: NDArray[np.float64]) -> Reached:
 class Workbench:
     """The model that every training of a rehearsal begins with, loaded once."""
 
-    def __init__(self, recipe: Recipe, runtime: Runtime, rules: tuple[str, ...], first: PublicFirst) -> None:
-        self.recipe, self.runtime, self.first = recipe, runtime, first
+    def __init__(self, recipe: Recipe, runtime: Runtime, rules: tuple[str, ...]) -> None:
+        self.recipe, self.runtime = recipe, runtime
         self.device = choose_device(runtime.device)
         dtype = torch.bfloat16 if recipe.bf16 and recipe.lora else torch.float32
         self._base = load_pretrained(recipe.model, task=recipe.task, max_length=recipe.max_length, dtype=dtype)
@@ -110,8 +110,9 @@ class Workbench:
 class Stage:
     """The tokens of one cast, and the trainings on it.
 
-    slotted: whether the slots are what is secret, as under the plan to rehearse. folder: for what ordinary training
-    keeps, so that it is done once and resumes after a kill.
+    slotted: whether the slots are what is secret, as under the plan to rehearse. learns_first: whether the real private
+    rounds begin after ordinary training on what is public. folder: for what ordinary training keeps, so that it is done
+    once and resumes after a kill.
     """
 
     def __init__(
@@ -122,10 +123,12 @@ class Stage:
         redacting: Plan,
         *,
         slotted: bool,
+        learns_first: bool,
         folder: Path,
         seed: int,
     ) -> None:
         self._bench, self._cast, self._slotted, self._folder, self._seed = bench, cast, slotted, folder, seed
+        self._learns_first = learns_first
         texts = [content.texts[document] for document in cast.document_N.tolist()]
         judged = [content.texts[document] for document in cast.judged.tolist()]
         options: dict[str, Any] = {"max_length": bench.max_length}
@@ -162,7 +165,10 @@ class Stage:
     def private(self, recipe: Recipe, plan: Plan, *, seed: int, on_step: OnStep | None = None) -> ArmLosses:
         """hush: the private rounds of this plan, with the learning rate, schedule and rank of this recipe."""
         bench = self._bench
-        model = self._public_model(self.start, recipe, None)
+        if self._learns_first:
+            model = self._public_model(self.start, recipe, None)
+        else:
+            model = bench.fresh(recipe, seed=self._seed)
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = make_optimizer(recipe, trainable)
         batches = bench.batches(self._private)
@@ -193,7 +199,7 @@ class Stage:
 
     def _stream(self, recipe: Recipe, plan: Plan, batches: Batches) -> PublicStream | None:
         """The public stream of the real training: as the recipe says, or the default where only secrets are drawn."""
-        if recipe.public is None and not plan.draws_secrets_only:
+        if recipe.public is None and not (plan.draws_secrets_only or self._learns_first):
             return None
         examples = self._public_examples(self.start)
         part, micro_batch = recipe.public, self._bench.runtime.micro_batch
@@ -215,6 +221,8 @@ class Stage:
         """The model after ordinary training, which is done once for each rank of adapters."""
         bench = self._bench
         model = bench.fresh(recipe, seed=self._seed)
+        asked = recipe.public_first
+        settings = asked if isinstance(asked, PublicFirst) else PublicFirst()
         split: PublicSplit = split_public(self._public_examples(name), seed=self._seed)
         skeletons = bench.batches(self._in_slots.skeletons)
 
@@ -227,7 +235,7 @@ class Stage:
             bench.loss,
             batches,
             split,
-            settings=bench.first,
+            settings=settings,
             seed=self._seed,
             micro_batch=bench.runtime.micro_batch,
             lengths=self._in_slots.skeletons.lengths,

@@ -63,7 +63,7 @@ class TrainStage:
     def settings(self, job: RunJob) -> Any:
         learning = job.config.training
         # A setting that 0.1.0 did not know counts only if it is stated: a finished run of 0.1.0 stays finished.
-        unstated = {"part"} - learning.model_fields_set
+        unstated = {"part", "public_first"} - learning.model_fields_set
         stated = learning.model_dump(include=set(Learning.model_fields) - unstated)
         return [stated, model_fingerprint(job)]
 
@@ -136,6 +136,7 @@ def _train(job: RunJob, folder: Path) -> None:
             spans=spans_in(job.paths.canaries if job.has_canaries else job.paths.scan),
             runtime=job.config.training.runtime,
             progress=job.watch.live,
+            public_progress=lambda progress: job.watch.work("Public part", progress.step, progress.most_steps),
             reading=lambda done, total: job.watch.work("Reading the data", done, total),
             stop=stop,
             notice=job.watch.notice,

@@ -23,6 +23,7 @@ from hush.keys import DataKey
 from hush.plan import Plan
 from hush.plan.make import graph_of_training
 from hush.plan.plan import promises_fingerprint
+from hush.plan.settings import Draw
 from hush.protection import promise_arrays
 from hush.run.config import BASE_MODEL
 from hush.run.folder import RELEASED_REPORT
@@ -32,6 +33,7 @@ from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
 from hush.slots import Spans, spans_in
 from hush.storage import discard, read_json, whole_folder
+from hush.train.settings import learns_first
 
 if TYPE_CHECKING:
     from hush.audit.folders import AuditedRun
@@ -250,7 +252,10 @@ class PlanStage:
     """``hush plan``."""
 
     def settings(self, job: RunJob) -> Any:
-        return job.config.plan.model_dump()
+        # A setting that 0.1.0 did not know counts only if it is stated: a finished run of 0.1.0 stays finished.
+        plan, learnt_first = job.config.plan, job.config.training.public_first
+        stated = plan.model_dump(exclude=set() if plan.draw is not None else {"draw"})
+        return stated if learnt_first is not False else [stated, "nothing is learnt first"]
 
     def run(self, job: RunJob) -> dict[str, Any]:
         from hush.plan.make import choose_held_out, make_plan_holding_out
@@ -265,7 +270,7 @@ class PlanStage:
             )
         held_out = choose_held_out(incidence, asked.hold_out)
         spans = spans_in(job.paths.canaries if job.has_canaries else job.paths.scan)
-        bearing = None if spans is None else int(np.count_nonzero(incidence.secrets_per_example))
+        draw, bearing = _draw(job, incidence, held_out.size, has_slots=spans is not None)
         checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size, bearing=bearing)
         _check_ceilings(secrets, incidence)
         _check_stated_priors(job)
@@ -275,7 +280,7 @@ class PlanStage:
             prior=secrets.prior,
             ceiling=secrets.ceiling,
             secret_ids=secrets.ids,
-            **asked.arguments,
+            **{**asked.arguments, "draw": draw},
             data_fingerprint=job.outputs("canaries" if job.has_canaries else "scan")["data_fingerprint"],
             slots=None if spans is None else spans.slots,
             skeleton_fingerprint=None if spans is None else _skeleton_fingerprint(job, spans, incidence),
@@ -300,6 +305,25 @@ class PlanStage:
             return Estimate(f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}", None)
         size = f"{counted(scan['examples'], 'example')}, {counted(scan['secrets'], 'secret')}"
         return Estimate(size, 2 + scan["pairs"] / PLANNED_PAIRS_PER_SECOND)
+
+
+def _draw(job: RunJob, incidence: Incidence, held_out: int, *, has_slots: bool) -> tuple[Draw | None, int | None]:
+    """From which examples the rounds draw; if only from those with a secret, also how many these are.
+
+    The config says so, or it is those with a secret where the others are learnt first and there are enough for a batch.
+    """
+    asked, bearing = job.config.plan, int(np.count_nonzero(incidence.secrets_per_example))
+    draw = asked.draw
+    public = incidence.num_examples - bearing - held_out
+    if draw is None and not has_slots and bearing and learns_first(job.config.training.public_first, public):
+        draw = "secrets" if asked.batch_size <= bearing else None
+        if draw is None:
+            job.watch.notice(
+                f"the rounds draw from all examples, since plan.batch_size={asked.batch_size:g} is more than the "
+                f"{counted(bearing, 'example')} with a secret; a batch of at most that draws only from these, and "
+                "leaves the others to ordinary training"
+            )
+    return draw, bearing if has_slots or draw == "secrets" else None
 
 
 def _skeleton_fingerprint(job: RunJob, spans: Spans, incidence: Incidence) -> str:

@@ -301,10 +301,12 @@ class Ledger:
     finished: bool = False
 
     @classmethod
-    def begin(cls, plan: Plan, insecure_seed: int | None, draw_seed: bytes) -> Self:
-        """The ledger of a new run."""
-        run = os.urandom(16).hex()
-        return cls(run=run, plan=_identity(plan), insecure_seed=insecure_seed, draw_seed=draw_seed.hex())
+    def begin(
+        cls, plan: Plan, insecure_seed: int | None, draw_seed: bytes, *, public_part: Mapping[str, int] | None = None
+    ) -> Self:
+        """The ledger of a new run; public_part: what was learnt before its first round."""
+        run, identity = os.urandom(16).hex(), _identity(plan, public_part)
+        return cls(run=run, plan=identity, insecure_seed=insecure_seed, draw_seed=draw_seed.hex())
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -334,10 +336,12 @@ class Ledger:
         released = tuple(sorted({*self.released, round}))
         return replace(self, released=released, finished=self.finished or finished)
 
-    def check(self, path: Path, plan: Plan, insecure_seed: int | None) -> None:
-        """Refuse to resume under another plan, or with other seeding."""
+    def check(
+        self, path: Path, plan: Plan, insecure_seed: int | None, *, public_part: Mapping[str, int] | None = None
+    ) -> None:
+        """Refuse to resume under another plan, with other seeding, or from another public part."""
         remedy = "resume it as it began, or train in a new folder"
-        identity = _identity(plan)
+        identity = _identity(plan, public_part)
         differ = [
             f"{name} {self.plan.get(name)!r} against {identity[name]!r}"
             for name in identity
@@ -352,8 +356,8 @@ class Ledger:
             )
 
 
-def _identity(plan: Plan) -> dict[str, Any]:
-    """The parts of a plan that define the training: settings, incidence, promises, weights, and what is public."""
+def _identity(plan: Plan, public_part: Mapping[str, int] | None) -> dict[str, Any]:
+    """What defines the training: settings, incidence, promises, weights, what is public, and what was learnt first."""
     held_out = None if plan.held_out is None else fingerprint(b"hush held out 1\n", plan.held_out)
     return {
         **{name: getattr(plan, name) for name in _PLAN_SETTINGS},
@@ -363,6 +367,7 @@ def _identity(plan: Plan) -> dict[str, Any]:
         "slots": None if plan.slots is None else plan.slots.fingerprint,
         "skeletons": plan.skeleton_fingerprint,
         "held out": held_out,
+        "public part": None if public_part is None else dict(public_part),
     }
 
 

@@ -13,6 +13,7 @@ therefore saves the memory of parameters and optimizer states, but not that of a
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ class SummedOverRanks:
         sums = {name: value.float() for name, value in self.sums.items()}
         noised_here, replicated = ({name: sums[name] for name in part} for part in (self.noised_here, self.replicated))
         return SummedOverRanks(sums=sums, noised_here=noised_here, replicated=replicated)
+
+
+BEAT_SECONDS = 30.0  # between two messages that the first rank is still working, to ranks that wait for it
 
 
 @final
@@ -135,6 +139,31 @@ class Ranks:
             except Exception as error:
                 result = None, error
         value, error = self.broadcast(result)
+        if error is not None:
+            raise error
+        return value
+
+    def work_on_first(self, action: Callable[[Callable[[], None]], T]) -> T:
+        """Like ``run_on_first``, for long work: it calls its argument now and then, so that no other rank gives up."""
+        if self.world == 1:
+            return action(lambda: None)
+        result: Any = None
+        if self.is_first:
+            last = time.monotonic()
+
+            def still_working() -> None:
+                nonlocal last
+                if time.monotonic() - last > BEAT_SECONDS:
+                    last = time.monotonic()
+                    self.broadcast(None)
+
+            try:
+                result = action(still_working), None
+            except Exception as error:
+                result = None, error
+        while (received := self.broadcast(result)) is None:
+            pass  # the first rank is still working
+        value, error = received
         if error is not None:
             raise error
         return value

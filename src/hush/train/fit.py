@@ -7,7 +7,7 @@ If several processes train together, each runs all of this file, and they check 
 given the same plan, settings and tokens.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -25,22 +25,25 @@ from hush.data import Corpus
 from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey, refuse_other_key
 from hush.plan import Plan
-from hush.plan.make import held_out_examples, public_examples
+from hush.plan.make import held_out_examples
 from hush.plan.plan import fingerprint
 from hush.slots import Spans
 from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabelled, release_cautions
 from hush.train.distributed import Ranks
-from hush.train.evaluation import LOSS, Evaluation
+from hush.train.evaluation import Evaluation
 from hush.train.language_models import DifferenceLoss, TokenizedTexts
-from hush.train.pretrained import Pretrained, choose_device, load_pretrained, unloaded
+from hush.train.pretrained import Pretrained, choose_device, load_for_training, unloaded
 from hush.train.private_training import PrivateTraining
-from hush.train.public.stream import PublicStream, default_batch
+from hush.train.public.first import PublicProgress
+from hush.train.public.parts import learn_first, stream_beside
+from hush.train.public.process import PublicJob
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
 from hush.train.round import LiveNumbers
 from hush.train.run_folder import EVALUATIONS, RoundLines, RunLog
+from hush.train.scores import LOSS, StageLosses
 from hush.train.settings import Recipe, Runtime, Task
 from hush.train.slots.batches import Batches, SkeletonBatches
-from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
+from hush.train.slots.texts import SlotTexts, tokenise_slots
 
 __all__ = [
     "Fitted",
@@ -227,6 +230,8 @@ def is_stopped(stop: Stop | None, ranks: Ranks) -> bool:
 class Fitted:
     """A finished run. cut is how many texts were truncated to max_length tokens: for the owner only.
 
+    losses are those on the examples that the plan holds out, before and after each part; they may be passed on.
+
     cautions are warnings about what was released, and may be passed on with it; owner_cautions are for the owner only.
     """
 
@@ -238,6 +243,7 @@ class Fitted:
     trained_parameters: int
     max_length: int
     cut: int
+    losses: StageLosses | None = None
     cautions: tuple[str, ...] = ()
     owner_cautions: tuple[str, ...] = ()
 
@@ -275,6 +281,7 @@ def fit(
     unchecked_data: bool = False,
     insecure_seed: int | None = None,
     progress: Callable[[LiveNumbers], None] | None = None,
+    public_progress: Callable[[PublicProgress], None] | None = None,
     reading: Progress | None = None,
     stop: Stop | None = None,
     notice: Callable[[str], None] | None = None,
@@ -286,8 +293,12 @@ def fit(
     round, such as that noise will drown all signal. If torch's default process group is
     initialised, all its processes call this together, and only the first one writes. If the plan holds examples out,
     the loss on them is released with the model, as evaluations.jsonl. spans, which stay with the owner, say where the
-    slots of the plan are in the texts; then what is public of the data is learnt beside the private rounds, without
-    clipping or noise.
+    slots of the plan are in the texts.
+
+    What is public is learnt first, without clipping or noise, where the recipe asks for it, by default where there are
+    enough public examples: in another process, which gets public tokens and the name of the model only
+    (:mod:`hush.train.public.process`). public_progress gets its steps. Then the private rounds go on from there, beside
+    a public stream.
 
     Guarantee: the data trained on are, row by row, those whose keyed fingerprint the plan states, and so are their
     skeletons. With unchecked_data, for a plan that states none, the certificate is marked, as it is with an
@@ -309,7 +320,8 @@ def fit(
     device = choose_device(runtime.device)
     if insecure_seed is not None:
         torch.manual_seed(insecure_seed)  # new adapters and heads begin at random
-    pretrained = _load_model(recipe, runtime, device, () if spans is None else spans.slots.rules)
+    rules = () if spans is None else spans.slots.rules
+    pretrained = load_for_training(recipe, runtime, device, rules)
     if spans is None or plan.slots is None:
         tokens, fingerprint = tokenised(corpus, pretrained, key, reading)
     else:
@@ -340,6 +352,20 @@ def fit(
     skeletons = tokens.skeletons if isinstance(tokens, SlotTexts) else None
     shown = batches if skeletons is None else Batches(skeletons, collator, device)
     stream = batches.of if skeletons is None else SkeletonBatches(skeletons, collator, device)
+    first, ended = learn_first(
+        folder,
+        PublicJob(recipe=recipe, runtime=runtime, rules=rules, device=str(device)),
+        plan,
+        pretrained.model,
+        collate=stream,
+        rows=tokens if skeletons is None else skeletons,
+        ranks=ranks,
+        progress=public_progress,
+        stop=stop,
+    )
+    if ended:
+        is_stopped(stop, ranks)
+        return Stopped(folder=folder, round=0, rounds=plan.rounds)
     trainable = [parameter for parameter in pretrained.model.parameters() if parameter.requires_grad]
     optimizer = make_optimizer(recipe, trainable)
     training = PrivateTraining(
@@ -353,7 +379,8 @@ def fit(
         insecure_seed=insecure_seed,
         compile=runtime.compile,
         autocast=torch.bfloat16 if recipe.bf16 else None,
-        public=_public_stream(recipe, plan, stream, micro_batch=runtime.micro_batch),
+        public=stream_beside(recipe, plan, stream, learnt_first=first is not None, micro_batch=runtime.micro_batch),
+        learnt_first=first,
         export=pretrained.export,
         save_every=runtime.save_every,
         data_fingerprint=None if plan.data_fingerprint is None else fingerprint,
@@ -374,6 +401,7 @@ def fit(
             held_out_examples(plan),
             size=min(runtime.micro_batch, MAX_EVALUATION_BATCH),
             every=runtime.evaluate_every,
+            before=None if first is None else first.before,
             autocast=torch.bfloat16 if recipe.bf16 else None,
         )
         evaluate()
@@ -401,45 +429,22 @@ def fit(
         trained_parameters=sum(parameter.numel() for parameter in trainable),
         max_length=pretrained.max_length,
         cut=cut,
+        losses=StageLosses.of(_released_scores(folder)),
         cautions=cautions[0],
         owner_cautions=cautions[1],
     )
 
 
+def _released_scores(folder: Path) -> list[dict[str, Any]]:
+    released = folder / "release" / EVALUATIONS
+    return RoundLines.read(released) if released.is_file() else []
+
+
 def _cautions(folder: Path, clip_norm: float, model: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Warnings about a finished run: those that may be passed on, and those for the owner only."""
-    released, log = folder / "release" / EVALUATIONS, folder / "owner" / "rounds.jsonl"
-    scores = RoundLines.read(released) if released.is_file() else []
+    scores, log = _released_scores(folder), folder / "owner" / "rounds.jsonl"
     local = (shard.to_local() if isinstance(shard, DTensor) else shard for shard in model.parameters())
     return (
         tuple(release_cautions(scores, local, name=LOSS)),
         tuple(owner_cautions(RunLog.read(log), clip_norm=clip_norm)),
     )
-
-
-def _load_model(recipe: Recipe, runtime: Runtime, device: torch.device, rules: Sequence[str]) -> Pretrained:
-    # Frozen weights may be in half precision; trained ones stay float32, as noise and small steps require.
-    dtype = torch.bfloat16 if recipe.bf16 and recipe.lora else torch.float32
-    pretrained = load_pretrained(recipe.model, task=recipe.task, max_length=recipe.max_length, dtype=dtype)
-    if runtime.gradient_checkpointing:
-        model: Any = pretrained.model
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if recipe.lora is not None:  # adapters are released alone: the model that they fit keeps its vocabulary
-        pretrained = pretrained.with_lora(recipe.lora)
-    elif rules:
-        add_placeholder_tokens(pretrained.model, pretrained.tokenizer, rules)
-    if not runtime.shard:  # shards are moved to the device one by one
-        pretrained.model.to(device)
-    return pretrained
-
-
-def _public_stream(recipe: Recipe, plan: Plan, collate: Any, *, micro_batch: int) -> PublicStream | None:
-    """The stream that the recipe asks for; with slots, by default, one over all that is public."""
-    if recipe.public is not None:
-        part = recipe.public
-        return PublicStream(plan, collate, batch_size=part.batch, weight=part.weight, micro_batch=micro_batch)
-    public = 0 if plan.slots is None else public_examples(plan).size
-    if not public:
-        return None
-    batch = default_batch(plan, public)
-    return PublicStream(plan, collate, batch_size=batch, weight=None, micro_batch=micro_batch)

@@ -6,7 +6,7 @@ transformers, which are imported when they are needed.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,8 @@ from torch.distributed.fsdp import fully_shard
 from hush.errors import InvalidInput, Setting
 from hush.train.language_models import CausalCollator, Collator, Loss, MaskedCollator, causal_lm_loss, masked_lm_loss
 from hush.train.preconditions import positions_of
-from hush.train.settings import Lora, Task
+from hush.train.settings import Lora, Recipe, Runtime, Task
+from hush.train.slots.texts import add_placeholder_tokens
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",
@@ -29,6 +30,7 @@ __all__ = [
     "Pretrained",
     "blocks_of",
     "choose_device",
+    "load_for_training",
     "load_pretrained",
     "model_metadata",
     "needed",
@@ -241,6 +243,23 @@ def load_pretrained(
     """
     metadata = model_metadata(name, task=task, max_length=max_length)
     return _with_model(metadata, metadata.load(dtype).train())
+
+
+def load_for_training(recipe: Recipe, runtime: Runtime, device: torch.device, rules: Sequence[str]) -> Pretrained:
+    """The model of a recipe on its device, with its adapters, or with a token for the placeholder of each rule."""
+    # Frozen weights may be in half precision; trained ones stay float32, as noise and small steps require.
+    dtype = torch.bfloat16 if recipe.bf16 and recipe.lora else torch.float32
+    pretrained = load_pretrained(recipe.model, task=recipe.task, max_length=recipe.max_length, dtype=dtype)
+    if runtime.gradient_checkpointing:
+        model: Any = pretrained.model
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if recipe.lora is not None:  # adapters are released alone: the model that they fit keeps its vocabulary
+        pretrained = pretrained.with_lora(recipe.lora)
+    elif rules:
+        add_placeholder_tokens(pretrained.model, pretrained.tokenizer, rules)
+    if not runtime.shard:  # shards are moved to the device one by one
+        pretrained.model.to(device)
+    return pretrained
 
 
 def unloaded(name: str, *, task: Task | None = None, max_length: int | None = None) -> Pretrained:

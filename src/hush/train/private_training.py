@@ -51,6 +51,7 @@ from hush.train.preconditions import (
     refuse_passed_ceilings,
 )
 from hush.train.probes import FirstBatchProbes
+from hush.train.public.first import PublicOutcome
 from hush.train.public.stream import PublicStream
 from hush.train.round import LiveNumbers, RoundMonitor, TrainingRound
 from hush.train.run_folder import Export, tensors_of
@@ -74,7 +75,8 @@ class PrivateTraining:
     Hugging Face model pass model.save_pretrained). insecure_seed fixes draws and noise for tests; nothing is certified
     then. marks are further reasons, stated in the certificate, why it certifies nothing. data_fingerprint is the keyed
     fingerprint (:mod:`hush.keys`) of the data that the caller trains on: it must be the plan's. Without it the
-    certificate of the run does not repeat the plan's fingerprint.
+    certificate of the run does not repeat the plan's fingerprint. learnt_first is what ``learn_public`` returned for
+    this model, if it was called before: the certificate then names both parts.
 
     Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all drawn examples,
     adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done or
@@ -99,6 +101,7 @@ class PrivateTraining:
         export: Export | None = None,
         marks: Sequence[str] = (),
         data_fingerprint: str | None = None,
+        learnt_first: PublicOutcome | None = None,
         save_every: int = 100,
         keep: int = 2,
     ) -> None:
@@ -136,6 +139,7 @@ class PrivateTraining:
         self._monitor = RoundMonitor(plan, self._ranks)
         self._closed = False
         self._certificate: Certificate | None = None
+        self._public_part = None if learnt_first is None else learnt_first.public_part
         self._marks = (*marks, *(() if insecure_seed is None else (FIXED_SEED,)))
         self._buffers = buffers_digest(model)
         self._keeper: RunKeeper | None = None
@@ -153,6 +157,7 @@ class PrivateTraining:
                 insecure_seed=insecure_seed,
                 draw_seed=draw_seed,
                 marks=self._marks,
+                public_part=self._public_part,
                 keep=keep,
             )
             draw_seed, self._rounds_done = self._keeper.draw_seed, self._keeper.round
@@ -348,7 +353,9 @@ class PrivateTraining:
             if not self._data_checked:
                 for name in (DATA_FINGERPRINT, SKELETON_FINGERPRINT):
                     fingerprints.pop(name, None)
-            certificate = replace(certificate, versions=versions, fingerprints=fingerprints)
+            certificate = replace(
+                certificate, versions=versions, fingerprints=fingerprints, public_part=self._public_part
+            )
             if self._keeper is None:
                 refuse_moved_buffers(self.model, self._buffers)
                 self._certificate = replace(certificate, marks=(*certificate.marks, *self._marks))

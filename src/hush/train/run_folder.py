@@ -4,6 +4,7 @@ owner/run.json       which plan, the seed of the draws, the ledger of released r
 owner/checkpoints/   states to resume from
 owner/rounds.jsonl   the run log
 owner/scores.jsonl   scores on data without secrets, until they are released
+owner/public-first/  what was learnt before the first round, if something was
 owner/base_model.txt where the base model of adapters lies, if it has no public name
 owner/lock           held by the process that trains
 release/round-…/     a model released on the way
@@ -53,6 +54,7 @@ from hush.train.checkpoints import Checkpoints, Ledger
 __all__ = [
     "EVALUATIONS",
     "LOCAL_BASE",
+    "PUBLIC_FIRST",
     "SCORES",
     "Export",
     "RoundLines",
@@ -272,6 +274,7 @@ class RunLog:
 
 SCORES, EVALUATIONS = "scores.jsonl", "evaluations.jsonl"  # before their release, and after it
 BASE_MODEL = "base_model.txt"
+PUBLIC_FIRST = "public-first"  # of the public part, which ends before the first round
 
 Export = Callable[[Path], object]
 """Writes the model, as it is now, into a folder."""
@@ -296,8 +299,10 @@ class RunFolder:
         insecure_seed: int | None,
         draw_seed: bytes,
         marks: Iterable[str] = (),
+        public_part: Mapping[str, int] | None = None,
         keep: int = 2,
     ) -> None:
+        self._public_part = public_part
         self.root = Path(folder).resolve()
         self.owner, self.public = self.root / "owner", self.root / "release"
         self.checkpoints = Checkpoints(self.owner / "checkpoints", keep=keep)
@@ -404,13 +409,13 @@ class RunFolder:
         path = self.owner / "run.json"
         if path.exists():
             ledger = Ledger.load(path)
-            ledger.check(path, self._plan, insecure_seed)
+            ledger.check(path, self._plan, insecure_seed, public_part=self._public_part)
             return ledger
         others = [self.public / name for name in _names(self.public)]
-        others += [self.owner / name for name in _names(self.owner) if name != "lock"]
+        others += [self.owner / name for name in _names(self.owner) if name not in ("lock", PUBLIC_FIRST)]
         if others:
             raise InvalidInput(f"{path} is missing, but {others[0]} exists; restore it, or train in a new folder")
-        ledger = Ledger.begin(self._plan, insecure_seed, draw_seed)
+        ledger = Ledger.begin(self._plan, insecure_seed, draw_seed, public_part=self._public_part)
         ledger.store(path)
         flush(self.root)
         flush(self.root.parent)

@@ -56,6 +56,7 @@ class RunKeeper:
         insecure_seed: int | None,
         draw_seed: bytes,
         marks: Iterable[str],
+        public_part: Mapping[str, int] | None,
         keep: int,
     ) -> None:
         self._ranks, self._model, self._trainable = ranks, model, trainable
@@ -71,7 +72,13 @@ class RunKeeper:
 
         def open_folder() -> bytes:
             self._folder = RunFolder(
-                folder, plan, insecure_seed=insecure_seed, draw_seed=draw_seed, marks=marks, keep=keep
+                folder,
+                plan,
+                insecure_seed=insecure_seed,
+                draw_seed=draw_seed,
+                marks=marks,
+                public_part=public_part,
+                keep=keep,
             )
             return self._folder.draw_seed
 

@@ -8,10 +8,10 @@ from typing import Any, Literal, Self, final
 
 from pydantic import Field, model_validator
 
-from hush.errors import Setting
+from hush.errors import InvalidInput, Setting
 from hush.settings import YES_OR_NO, Count, Positive, Real, Settings, Text, Texts, Whole, wrong
 
-__all__ = ["Learning", "Lora", "Part", "PublicFirst", "PublicPart", "Recipe", "Runtime", "Task"]
+__all__ = ["Learning", "Lora", "Part", "PublicFirst", "PublicPart", "Recipe", "Runtime", "Task", "learns_first"]
 
 Task = Literal["causal", "masked"]
 Part = Literal["slot", "difference"]
@@ -63,8 +63,30 @@ class PublicFirst(Settings):
     )
 
 
+MIN_PUBLIC_EXAMPLES = 100  # with fewer nothing is learnt first, unless asked: too few to tell when to stop
+
+
+def learns_first(public_first: "PublicFirst | bool | None", public: int) -> bool:
+    """Whether this setting asks for a public part, where so many public examples are not held out.
+
+    >>> learns_first(None, 100), learns_first(None, 99), learns_first(True, 99), learns_first(False, 1000)
+    (True, False, True, False)
+    """
+    if public_first is None:
+        return public >= MIN_PUBLIC_EXAMPLES
+    if public_first is not False and public < 2:
+        raise InvalidInput(
+            f"it needs public examples to learn, and {public} are left; drop it, or hold out fewer",
+            setting="public_first",
+        )
+    return public_first is not False
+
+
 class Learning(Settings):
     """How the model learns.
+
+    public_first: what is learnt before the private rounds, by ordinary training: true or its settings, or false. By
+    default it is on where there are at least 100 public examples (``learns_first``).
 
     learning_rate: by default 5e-4 for AdamW, 1e-3 with adapters, and 0.1 for SGD. public: by default none, but with
     slots all examples that have a public part. part: what is learnt privately from an example with slots, the loss at
@@ -88,6 +110,9 @@ class Learning(Settings):
     )
     bf16: bool = Field(default=False, description=YES_OR_NO)
     public: PublicPart | None = Field(default=None, description="a mapping with weight and batch")
+    public_first: PublicFirst | bool | None = Field(
+        default=None, description="true, false, or a mapping with learning_rate, batch, epochs or patience"
+    )
     part: Part = "slot"
 
 

@@ -11,12 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hush.errors import InvalidInput
 from hush.train.distributed import reshard
 
-__all__ = ["Batch", "Loss", "SideEffectFreeLoss", "equal", "reseed", "without_side_effects"]
+__all__ = [
+    "Batch",
+    "Loss",
+    "SideEffectFreeLoss",
+    "equal",
+    "example_losses",
+    "mean_loss",
+    "reseed",
+    "without_side_effects",
+]
 
 Loss = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 Batch = dict[str, Tensor]
@@ -92,3 +102,50 @@ def reseed() -> None:
 def equal(left: Tensor, right: Tensor) -> bool:
     """Whether two tensors hold the same values, with NaN equal to NaN."""
     return left.shape == right.shape and bool(((left == right) | ((left != left) & (right != right))).all())
+
+
+def mean_loss(
+    model: nn.Module,
+    loss: Loss,
+    batch_of: Callable[[NDArray[np.int64]], Mapping[str, Tensor]],
+    examples: NDArray[np.int64],
+    *,
+    size: int,
+    autocast: torch.dtype | None = None,
+) -> float:
+    """The mean loss of the model as it is now over these examples, ``size`` of them at once; leaves no trace."""
+    return float(example_losses(model, loss, batch_of, examples, size=size, autocast=autocast).mean())
+
+
+def example_losses(
+    model: nn.Module,
+    loss: Loss,
+    batch_of: Callable[[NDArray[np.int64]], Mapping[str, Tensor]],
+    examples: NDArray[np.int64],
+    *,
+    size: int,
+    autocast: torch.dtype | None = None,
+) -> Tensor:
+    """The loss of each of these examples, in float64; leaves no trace."""
+    device = next(model.parameters()).device
+    parts = (examples[begin : begin + size] for begin in range(0, examples.size, size))
+    with (
+        _evaluation_mode(model),
+        torch.autocast(device.type, dtype=autocast, enabled=autocast is not None),
+    ):
+        losses = [loss(model, batch_of(part)).double().cpu() for part in parts]
+    return torch.cat(losses)
+
+
+@contextlib.contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Without dropout and gradients; afterwards every module has its mode again, and shards are resharded."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        reshard(model)

@@ -14,15 +14,13 @@ from torch.nn import functional
 
 from hush.errors import InvalidInput
 from hush.train.public.first import (
-    MIN_EXAMPLES,
     PublicOutcome,
     PublicSplit,
-    is_worth_it,
     learn_public,
     split_public,
     train_public,
 )
-from hush.train.settings import PublicFirst
+from hush.train.settings import PublicFirst, learns_first
 
 SETTINGS = PublicFirst(learning_rate=0.02, batch=8, epochs=12, patience=3)
 
@@ -216,7 +214,7 @@ def test_only_examples_without_a_secret_are_ever_asked_for() -> None:
     before = weights(model)
     outcome = learn_public(model, cross_entropy, collate, PLAN, settings=SETTINGS)
     assert outcome is not None
-    assert outcome.examples < FREE.size
+    assert (outcome.examples, outcome.skeletons) == (FREE.size, 0)
     assert outcome.best_step == 0 or not torch.equal(weights(model), before)
 
 
@@ -226,14 +224,13 @@ def test_examples_with_a_secret_are_refused() -> None:
 
 
 def test_by_default_it_is_on_where_a_hundred_public_examples_are() -> None:
-    many, few = np.arange(MIN_EXAMPLES), np.arange(MIN_EXAMPLES - 1)
-    assert is_worth_it(PLAN, None, many)
-    assert not is_worth_it(PLAN, None, few)
-    assert not is_worth_it(PLAN, False, many)
-    assert is_worth_it(PLAN, True, few)
-    assert is_worth_it(PLAN, SETTINGS, few)
+    assert learns_first(None, 100)
+    assert not learns_first(None, 99)
+    assert not learns_first(False, 100)
+    assert learns_first(True, 2)
+    assert learns_first(SETTINGS, 2)
     with pytest.raises(InvalidInput) as refused:
-        is_worth_it(PLAN, True, few[:1])
+        learns_first(True, 1)
     assert refused.value.setting == "public_first"
 
 

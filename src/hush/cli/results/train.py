@@ -5,6 +5,7 @@ in the record, which is easily kept and passed on.
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -21,6 +22,7 @@ from hush.plan import Plan
 if TYPE_CHECKING:
     from hush.data import Corpus
     from hush.train.fit import Fitted
+    from hush.train.public.first import PublicProgress
     from hush.train.round import LiveNumbers
 
 __all__ = [
@@ -60,6 +62,11 @@ class TrainingBar:
             self._show("Reading the data", done, total, f"{done:,} of {counted(total, 'text')}")
         else:
             self._show("First round", 0, None, "checking the model")
+
+    def public(self, progress: "PublicProgress") -> None:
+        """Show how far ordinary training on what is public is; it may end early."""
+        left = "stopping" if self._stopping else f"loss {progress.validation:.3f} on examples kept apart"
+        self._show(f"Public part: step {progress.step:,}", progress.step, progress.most_steps, left)
 
     def __call__(self, live: "LiveNumbers") -> None:
         """Show the numbers of the round that has just ended."""
@@ -157,6 +164,7 @@ def fitted_record(fitted: "Fitted") -> Record:
         "noise_multiplier": fitted.certificate.noise_multiplier,
         "certifies": fitted.certificate.is_real,
         "marks": list(fitted.certificate.marks),
+        "losses": None if fitted.losses is None else asdict(fitted.losses),
         "cautions": list(fitted.cautions),
         "fingerprints": dict(fitted.certificate.fingerprints),
         "model": str(fitted.release / "model"),
@@ -172,6 +180,8 @@ def show_fitted(record: Record, console: Console, fitted: "Fitted") -> None:
     trained, rounds = counted(record["trained_parameters"], "parameter"), counted(record["rounds"], "round")
     release, owner = record["release"], f"{record['owner']} (checkpoints, losses, batch sizes)"
     lines = [f"Trained {trained} for {rounds}{earlier}."]
+    if fitted.losses is not None:
+        lines.append(f"Loss on held-out public examples: {fitted.losses}.")
     if record["certifies"]:
         lines += [f"May be passed on:   {release} (model, plan, certificate)", f"Must stay private:  {owner}"]
     else:

@@ -23,29 +23,28 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from hush.errors import InvalidInput, Setting
+from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.storage import read_json
 from hush.train.checkpoints import Checkpoints, durable_file
 from hush.train.clipping import Loss
-from hush.train.evaluation import mean_loss
 from hush.train.public.stream import Collate, check_public, own_random_state
 from hush.train.settings import PublicFirst
+from hush.train.side_effect_free import mean_loss
 from hush.train.slots.batches import SkeletonBatches
 
 __all__ = [
     "PublicOutcome",
     "PublicProgress",
     "PublicSplit",
-    "is_worth_it",
     "learn_public",
+    "split_of_plan",
     "split_public",
     "train_public",
 ]
 
 
-MIN_EXAMPLES = 100  # public ones: with fewer, by default, nothing is learnt first; they could hardly be validated
 VALIDATION_SHARE, MIN_VALIDATION, MAX_VALIDATION = 0.05, 20, 500  # of the public examples; examples
 MIN_INTERVAL, MAX_INTERVAL = 10, 500  # steps between evaluations; between them, once per pass
 MIN_GAIN = 1e-3  # relative: a smaller fall of the validation loss does not count as one
@@ -68,11 +67,15 @@ Batches = Callable[[NDArray[np.int64], int], Mapping[str, Tensor]]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PublicSplit:
-    """Numbers of public examples: to learn, to decide when to stop, and to report on. No two parts share one."""
+    """Numbers of public examples: to learn, to decide when to stop, and to report on. No two parts share one.
+
+    skeletons is how many of the first two kinds are skeletons, of examples with a secret.
+    """
 
     train: NDArray[np.int64]
     validation: NDArray[np.int64]
     held_out: NDArray[np.int64]
+    skeletons: int = 0
 
     def __post_init__(self) -> None:
         if not (self.train.size and self.validation.size):
@@ -91,10 +94,12 @@ class PublicOutcome:
     """What ordinary training on public examples reached. The model has the weights of ``best_step``.
 
     before and after are mean losses on the held-out examples, None if there are none; validation is the lowest loss on
-    the examples that decided when to stop. examples is how many were learnt.
+    the examples that decided when to stop. examples and skeletons count what was learnt or decided, without a secret
+    and with one.
     """
 
     examples: int
+    skeletons: int
     before: float | None
     after: float | None
     validation: float
@@ -112,10 +117,9 @@ class PublicOutcome:
             raise InvalidInput(f"{path} is not the outcome of a public part; remove its folder to repeat it") from error
 
     @property
-    def says(self) -> str:
-        """One sentence for people."""
-        losses = "" if self.before is None else f", held-out loss {self.before:.3f} -> {self.after:.3f}"
-        return f"learnt {self.examples:,} public examples in {self.steps:,} steps, best at {self.best_step:,}{losses}"
+    def public_part(self) -> dict[str, int]:
+        """What the certificate of a run states of it."""
+        return {"examples": self.examples, "skeletons": self.skeletons}
 
 
 @final
@@ -128,20 +132,8 @@ class PublicProgress:
     validation: float
 
 
-def is_worth_it(plan: Plan, settings: PublicFirst | bool | None, public: NDArray[np.int64]) -> bool:
-    """Whether the public part is done: by default where at least 100 public examples can be learnt."""
-    if settings is None:
-        return public.size >= MIN_EXAMPLES
-    if settings is not False and public.size < 2:
-        raise InvalidInput(
-            f"the plan leaves {public.size} public examples to learn; drop ", Setting("public_first"),
-            setting="public_first",
-        )  # fmt: skip
-    return settings is not False
-
-
 def split_public(
-    examples: NDArray[np.int64], held_out: NDArray[np.int64] | None = None, *, seed: int = 0
+    examples: NDArray[np.int64], held_out: NDArray[np.int64] | None = None, *, seed: int = 0, skeletons: int = 0
 ) -> PublicSplit:
     """A random validation part of a twentieth of the examples, from 20 to 500 where there are enough.
 
@@ -155,7 +147,16 @@ def split_public(
         train=examples[~chosen_N],
         validation=examples[chosen_N],
         held_out=np.zeros(0, dtype=np.int64) if held_out is None else held_out,
+        skeletons=skeletons,
     )
+
+
+def split_of_plan(plan: Plan, collate: Collate, examples: ArrayLike | None = None, *, seed: int = 0) -> PublicSplit:
+    """The split of what may be learnt first under a plan with this collate; see ``learn_public``."""
+    held_out = held_out_examples(plan)
+    ids = np.setdiff1d(check_public(plan, collate, examples), held_out)
+    skeletons = int((plan.incidence.secrets_per_example[ids] > 0).sum())
+    return split_public(ids, held_out, seed=seed, skeletons=skeletons)
 
 
 def learn_public(
@@ -177,7 +178,7 @@ def learn_public(
     Guarantee: the promises of the plan hold unchanged for private rounds that start from the result; the text of an
     example with a secret is refused.
     """
-    ids = check_public(plan, batches, examples)
+    split = split_of_plan(plan, batches, examples, seed=int(options.get("seed", 0)))
     if isinstance(batches, SkeletonBatches):
         skeletons = batches  # of this type in the function, too
 
@@ -188,8 +189,6 @@ def learn_public(
         def of(chosen: NDArray[np.int64], step: int) -> Mapping[str, Tensor]:
             return batches(chosen)
 
-    held_out = held_out_examples(plan)
-    split = split_public(np.setdiff1d(ids, held_out), held_out, seed=int(options.get("seed", 0)))
     return train_public(model, loss, of, split, settings=settings, lengths=lengths, **options)
 
 
@@ -367,7 +366,8 @@ class _PublicTraining:
         self._load(self._best_weights)
         state = self.state
         outcome = PublicOutcome(
-            examples=self._split.train.size,
+            examples=self._split.train.size + self._split.validation.size - self._split.skeletons,
+            skeletons=self._split.skeletons,
             before=state.before,
             after=self._held_out_loss(),
             validation=state.best,
