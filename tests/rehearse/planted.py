@@ -77,10 +77,9 @@ def rehearsed(model: Path, folder: Path, data: Corpus, plan: Plan, **changes: An
     """A small rehearsal."""
     arguments: dict[str, Any] = {
         "content": content_of(data, plan),
-        "recipe": Recipe(model=str(model), learning_rate=2e-2),
+        "recipe": Recipe(model=str(model), learning_rate=2e-2, public_first=FIRST),
         "settings": SMALL,
         "keep": 0.9,
         "runtime": RUNTIME,
-        "first": FIRST,
     } | changes
     return rehearse(plan, arguments.pop("content"), arguments.pop("recipe"), folder=folder, **arguments)

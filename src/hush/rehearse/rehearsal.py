@@ -43,7 +43,7 @@ from hush.rehearse.scaled import Scale, described, replanned, scale_for, stage_p
 from hush.rehearse.search import Choice, Losses, Search, stated_choice
 from hush.rehearse.settings import RehearsalSettings
 from hush.storage import clear_leftovers, discard, read_json, whole_file
-from hush.train.settings import PublicFirst, Recipe, Runtime
+from hush.train.settings import Recipe, Runtime, learns_first
 
 if TYPE_CHECKING:
     from hush.rehearse.arms import ArmLosses, Stage, Workbench
@@ -74,14 +74,13 @@ def rehearse(
     settings: RehearsalSettings | None = None,
     keep: float | None = None,
     runtime: Runtime | None = None,
-    first: PublicFirst | None = None,
     seed: int = 0,
     progress: OnWork | None = None,
 ) -> Outcome:
     """Rehearse a training on public content: which settings, and what to expect of dropping, redacting and hush.
 
     keep: the share kept that the plan's noise was computed for, if the search may change it; only for plans whose
-    noise was computed. first: how what is public is learnt. progress gets a label, what is done and the total. folder
+    noise was computed. progress gets a label, what is done and the total. folder
     stays with the owner; a rehearsal that was killed resumes there, and a finished one is read.
 
     Guarantee: no promise is spent. The result depends on the plan's graph, slots and promises, on content and seed; the
@@ -90,7 +89,7 @@ def rehearse(
     settings = settings or RehearsalSettings()
     if keep is not None and plan.capacity != "accounted":
         raise InvalidInput("the share kept is for plans with accounted capacities; leave it out", setting="keep")
-    identity = _identity(plan, content, recipe, settings, keep, first, seed)
+    identity = _identity(plan, content, recipe, settings, keep, seed)
     place = Path(folder) / identity
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     place.chmod(0o700)
@@ -105,7 +104,6 @@ def rehearse(
         settings,
         keep,
         runtime or Runtime(),
-        first or PublicFirst(),
         seed,
         progress or _silent,
     )
@@ -120,7 +118,6 @@ def _identity(
     recipe: Recipe,
     settings: RehearsalSettings,
     keep: float | None,
-    first: PublicFirst | None,
     seed: int,
 ) -> str:
     """What a rehearsal depends on, as a name."""
@@ -128,8 +125,7 @@ def _identity(
     slots = None if plan.slots is None else plan.slots.fingerprint
     graph = [plan.incidence.fingerprint, slots, plan.promises_fingerprint, fingerprint(b"weights", plan.weights)]
     data = [plan.data_fingerprint, plan.skeleton_fingerprint, content.digest]
-    parts = [__version__, numbers, graph, data, recipe.model_dump(), settings.model_dump(), keep]
-    parts += [None if first is None else first.model_dump(), seed]
+    parts = [__version__, numbers, graph, data, recipe.model_dump(), settings.model_dump(), keep, seed]
     return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 
@@ -146,13 +142,11 @@ class _Rehearsal:
         settings: RehearsalSettings,
         keep: float | None,
         runtime: Runtime,
-        first: PublicFirst,
         seed: int,
         progress: OnWork,
     ) -> None:
         self._plan, self._content, self._recipe, self._folder = plan, content, recipe, folder
         self._settings, self._runtime, self._seed, self._progress = settings, runtime, seed, progress
-        self._first = first
         self._split: Split = split_documents(content, seed=seed)
         self._slotted = plan.slots is not None
         self._stated = stated_choice(plan, recipe, keep=keep)
@@ -163,7 +157,7 @@ class _Rehearsal:
         """Search, repeat, conclude."""
         from hush.rehearse.arms import Workbench
 
-        bench = Workbench(self._recipe, self._runtime, self._plan.slots.rules if self._plan.slots else (), self._first)
+        bench = Workbench(self._recipe, self._runtime, self._plan.slots.rules if self._plan.slots else ())
         choice, scale, tried = self._searched(bench)
         repeats = list[Repeat]()
         shares = list[float]()
@@ -325,6 +319,7 @@ class _Rehearsal:
             cast_of_roles,
             redacting,
             slotted=self._slotted,
+            learns_first=learns_first(self._recipe.public_first, self._content.available),
             folder=self._ordinary(number),
             seed=self._seed_of(number),
         )
