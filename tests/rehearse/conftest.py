@@ -24,4 +24,4 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from hush.run.sections import SmallModel
     from hush.run.stage_train import base_model
 
-    return base_model(tmp_path_factory.mktemp("model"), SmallModel(layers=1, width=16, heads=1, length=48))
+    return base_model(tmp_path_factory.mktemp("model"), SmallModel(layers=1, width=16, heads=1, length=24))

@@ -15,11 +15,11 @@ from hush.slots import Spans, slots_of_spans
 from hush.train.settings import PublicFirst, Recipe, Runtime
 
 MARKER = "XSECRETX"  # stands in every secret, and nowhere else
-WORDS = ["the", "sea", "was", "calm", "and", "we", "went", "out", "early", "for", "some", "fish"]
+WORDS = ["sea", "wind", "calm", "fish"]
 SMALL = RehearsalSettings(tries=2, repeats=3, share=5.0, max_examples=400)
 RUNTIME = Runtime(device="cpu", micro_batch=32)
-FIRST = PublicFirst(learning_rate=1.5e-2, batch=16, epochs=12, patience=8)
-LITTLE_NOISE = {"prior": 0.1, "ceiling": 0.9999}
+FIRST = PublicFirst(learning_rate=1.5e-2, batch=16, epochs=10, patience=8)
+LITTLE_NOISE = {"prior": 0.5, "ceiling": 1 - 1e-9}
 MUCH_NOISE = {"prior": 1e-6, "ceiling": 1.1e-6}
 
 
@@ -32,10 +32,10 @@ class Corpus:
     spans: Spans
 
 
-def corpus(*, public: int = 260, secrets: int = 30, per_secret: int = 4, seed: int = 0) -> Corpus:
-    """Public texts, a fifth with a code word that six of them share; then texts with a secret in its place."""
+def corpus(*, public: int = 300, secrets: int = 30, per_secret: int = 4, seed: int = 0) -> Corpus:
+    """Public texts, a quarter with a code word that six of them share; then texts with a secret in its place."""
     rng = np.random.default_rng(seed)
-    coded = public // 5
+    coded = public // 4
     texts = [f"{sentence(rng)} {code(number // 6)}" for number in range(coded)]
     texts += [f"{sentence(rng)} {rng.choice(WORDS)}" for _ in range(public - coded)]
     rng.shuffle(texts)
@@ -55,7 +55,7 @@ def corpus(*, public: int = 260, secrets: int = 30, per_secret: int = 4, seed: i
 
 
 def sentence(rng: np.random.Generator) -> str:
-    return " ".join(rng.choice(WORDS, 3).tolist())
+    return f"the {rng.choice(WORDS)}"
 
 
 def code(number: int) -> str:
@@ -66,7 +66,7 @@ def planned(data: Corpus, *, slotted: bool, **settings: Any) -> Plan:
     """A plan that draws only examples with a secret."""
     values: dict[str, Any] = {"batch_size": 32, "rounds": 30, "keep": 0.9} | settings
     scope: dict[str, Any] = {"slots": data.spans.slots} if slotted else {"draw": "secrets"}
-    return make_plan_holding_out(data.incidence, choose_held_out(data.incidence, 0.1), **scope, **values)
+    return make_plan_holding_out(data.incidence, choose_held_out(data.incidence, 0.1), **(scope | values))
 
 
 def content_of(data: Corpus, plan: Plan, **more: Any) -> PublicContent:

@@ -109,8 +109,9 @@ def choose_cast(
     bearing = int(np.count_nonzero(plan.incidence.secrets_per_example))
     share = min(MAX_PLAYERS_SHARE, bearing / (bearing + content.available))
     number = max(1, round(share * len(train)))
-    topics = {} if roles == "random" and content.group_D is None else _topics(content, train, judged, number)
-    chooser = _GroupChooser(topics, train, rng)
+    topics = {} if roles == "random" and content.group_D is None else _topics(content, train, number)
+    has_siblings = {topic for topic in topics if np.isin(_documents(content)[topic], judged).any()}
+    chooser = _GroupChooser(topics, has_siblings, train, rng)
     groups, players = list[tuple[str | None, Documents]](), set[int]()
     of_secret = list[int]()
     for secret in real.tolist():
@@ -125,27 +126,30 @@ def choose_cast(
     return _assembled(plan, content, train, judged, groups, of_secret, rng)
 
 
-def _topics(content: PublicContent, train: Documents, judged: Documents, number: int) -> dict[str, Documents]:
-    """What documents may have in common: words or labels that occur on both sides, in no more than ``number``."""
-    kind = content.documents_by_word if content.group_D is None else content.documents_by_group
-    trained_D, judged_D = (np.isin(np.arange(len(content)), part) for part in (train, judged))
-    topics = dict[str, Documents]()
-    for topic, documents in kind.items():
-        inside = documents[trained_D[documents]]
-        if 0 < inside.size <= NEAR * number and judged_D[documents].any():
-            topics[topic] = inside
-    return topics
+def _documents(content: PublicContent) -> Mapping[str, Documents]:
+    """The documents of each word, or of each label where labels are known."""
+    return content.documents_by_word if content.group_D is None else content.documents_by_group
+
+
+def _topics(content: PublicContent, train: Documents, number: int) -> dict[str, Documents]:
+    """What documents to train on may have in common: words or labels of at most about ``number`` of them."""
+    trained_D = np.isin(np.arange(len(content)), train)
+    inside = {topic: documents[trained_D[documents]] for topic, documents in _documents(content).items()}
+    return {topic: documents for topic, documents in inside.items() if 0 < documents.size <= NEAR * number}
 
 
 @final
 class _GroupChooser:
-    """Hands out groups of documents by size: each topic once, and any documents where no topic is near."""
+    """Hands out groups of documents by size: each topic once, first those with siblings; without a topic, any."""
 
-    def __init__(self, topics: Mapping[str, Documents], train: Documents, rng: np.random.Generator) -> None:
+    def __init__(
+        self, topics: Mapping[str, Documents], has_siblings: set[str], train: Documents, rng: np.random.Generator
+    ) -> None:
         names = sorted(topics, key=lambda topic: (topics[topic].size, topic))
         self._topics, self._names, self._rng, self._train = topics, names, rng, train
         self._sizes = np.array([topics[name].size for name in names])
         self._is_free = np.ones(len(names), dtype=bool)
+        self._has_siblings = np.array([name in has_siblings for name in names], dtype=bool)
 
     def group(self, size: int) -> tuple[str | None, Documents]:
         """A topic with about this many documents, and they; without one, this many documents."""
@@ -154,6 +158,8 @@ class _GroupChooser:
         near = free[ratio <= NEAR]
         if not near.size and free.size and ratio.min() <= FAR:
             near = free[ratio == ratio.min()]
+        if self._has_siblings[near].any():
+            near = near[self._has_siblings[near]]
         if not near.size:
             return None, np.sort(self._rng.choice(self._train, min(size, self._train.size), replace=False))
         chosen = int(self._rng.choice(near))
@@ -172,7 +178,7 @@ def _assembled(
     rng: np.random.Generator,
 ) -> Cast:
     """The cast of these groups: siblings, graph, spans and weights."""
-    by_topic = content.documents_by_word if content.group_D is None else content.documents_by_group
+    by_topic = _documents(content)
     player_documents = np.unique(np.concatenate([group for _, group in groups]))
     like = [np.intersect1d(by_topic[topic], judged) if topic is not None else judged[:0] for topic, _ in groups]
     sibling_documents = np.unique(np.concatenate(like))

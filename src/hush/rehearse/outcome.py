@@ -1,11 +1,12 @@
 """What a rehearsal found: the loss to expect of each way with its interval, which way to take, and a patch.
 
 **Intervals.** Every repeat has its own players, examples to train on, order, and noise, so the spread of a figure over
-repeats contains all of these. The interval for one training is Student's, from R repeats: mean ± t·√(v·(1 + 1/R) +
-s²/n + s²/h), where v is the variance between repeats (of one way, or the mean over the three if that is larger, since
-few repeats underestimate it), and s²/n and s²/h are what the choice of the n examples judged here, and of the h held
-out in the real training, adds. A difference of two ways is taken within each repeat, where players, examples and start
-are shared; its interval is that of the expected difference, mean ± t·√(v/R).
+repeats contains all of these. The interval for one training is Student's, from R repeats: mean ± t·√(v·(1 + 1/R) + e),
+where v is the variance between repeats: of one way, or the mean over the three if that is larger, since few repeats
+underestimate it. Siblings differ between repeats, so v contains the choice of examples to judge on, and e is 0.
+Ordinary examples to judge on are the same in all repeats, so e = s²/n + s²/h is what the choice of these n adds, and
+that of the h examples that the real training holds out. A difference of two ways is taken within each repeat, where
+players, examples and start are shared; its interval is that of the expected difference, mean ± t·√(v/R).
 """
 
 import json
@@ -104,8 +105,10 @@ class Tried:
     like: float | None
 
 
-def forecast_interval(repeats: Sequence[Reached], *, pooled_variance: float, held_out: int) -> Interval:
+def forecast_interval(repeats: Sequence[Reached], *, pooled_variance: float, held_out: int | None) -> Interval:
     """The interval for one training, from the repeats of a way; see above. Errs on the wide side.
+
+    held_out: how many examples the real training is judged on, if all repeats are judged on the same ones; else None.
 
     >>> same = [Reached(mean=2.0, deviation=0.0, count=100)] * 4
     >>> forecast_interval(same, pooled_variance=0.0, held_out=100)
@@ -114,9 +117,10 @@ def forecast_interval(repeats: Sequence[Reached], *, pooled_variance: float, hel
     means = np.array([reached.mean for reached in repeats])
     number, expected = means.size, float(means.mean())
     between = max(float(means.var(ddof=1)), pooled_variance)
-    judged = float(np.mean([reached.deviation**2 / reached.count for reached in repeats]))
-    later = float(np.mean([reached.deviation**2 for reached in repeats])) / max(1, held_out)
-    half = _student(number) * math.sqrt(between * (1 + 1 / number) + judged + later)
+    judged = 0.0
+    if held_out is not None:
+        judged = float(np.mean([r.deviation**2 * (1 / r.count + 1 / max(1, held_out)) for r in repeats]))
+    half = _student(number) * math.sqrt(between * (1 + 1 / number) + judged)
     return Interval(expected=expected, low=max(0.0, expected - half), high=expected + half)  # no loss is below 0
 
 

@@ -364,9 +364,7 @@ class _Rehearsal:
                 ordinary=forecast_interval(
                     series[arm, "ordinary"], pooled_variance=pooled["ordinary"], held_out=held_out
                 ),
-                like=forecast_interval(
-                    series[arm, "like"], pooled_variance=pooled["like"], held_out=series[arm, "like"][0].count
-                ),
+                like=forecast_interval(series[arm, "like"], pooled_variance=pooled["like"], held_out=None),
             )
             for arm in ARMS
         )
