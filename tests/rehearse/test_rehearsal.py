@@ -143,7 +143,7 @@ def test_what_cannot_be_rehearsed_is_refused(data: Corpus, plan: Plan, model: Pa
         public_content(planned(data, slotted=False, **LITTLE_NOISE), ["" for _ in data.texts])
     with pytest.raises(InvalidInput, match="max_examples=3"):
         RehearsalSettings(max_examples=3)
-    with pytest.raises(InvalidInput, match="keep"):
+    with pytest.raises(InvalidInput, match="share kept is for plans with accounted"):
         rehearsed(model, tmp_path, data, replace(plan, capacity="none"), settings=SMALL)
 
 
