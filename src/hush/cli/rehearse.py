@@ -74,7 +74,10 @@ def rehearse(
     from hush.cli.results.rehearse import rehearsal_record, show_rehearsal
 
     if write is not None:
+        from hush.run.rehearsal import check_beside
+
         check_output(write, config, force=force, option="--write")
+        check_beside(config, write)
     given = {
         "minutes": minutes,
         "share": share,

@@ -24,7 +24,16 @@ from hush.slots import spans_in
 from hush.storage import whole_file
 from hush.weights.frontier import KEEP
 
-__all__ = ["FORECAST", "PATCH", "Rehearsed", "last_rehearsal", "patched", "rehearse_config", "write_patched"]
+__all__ = [
+    "FORECAST",
+    "PATCH",
+    "Rehearsed",
+    "check_beside",
+    "last_rehearsal",
+    "patched",
+    "rehearse_config",
+    "write_patched",
+]
 
 
 PATCH, FORECAST = "patch.yaml", "forecast.svg"
@@ -100,17 +109,22 @@ def patched(content: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def write_patched(config: Path, patch: Mapping[str, Any], path: Path) -> None:
-    """Write a config with the settings of a patch beside the one that was rehearsed; it is checked first.
-
-    Comments of the original are not kept.
-    """
+def check_beside(config: Path, path: Path) -> None:
+    """Refuse a place where the paths of this config would mean something else."""
     if path.resolve().parent != config.resolve().parent:
         raise InvalidInput(
             f"relative paths in a config start at its folder; name a file in {config.resolve().parent}",
             setting="write",
             value=str(path),
         )
+
+
+def write_patched(config: Path, patch: Mapping[str, Any], path: Path) -> None:
+    """Write a config with the settings of a patch beside the one that was rehearsed; it is checked first.
+
+    Comments of the original are not kept.
+    """
+    check_beside(config, path)
     content = patched(yaml.safe_load(config.read_text(encoding="utf-8")), _plain(patch))
     Config.of(content, folder=config.parent)
     names = ", ".join(f"{section}.{name}" for section, values in patch.items() for name in values) or "nothing else"
