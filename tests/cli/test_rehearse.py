@@ -9,8 +9,9 @@ import torch
 import yaml
 
 from command_line import refused, run, run_json
+from hush.rehearse.outcome import last_outcome
 from hush.run.config import load_config
-from hush.run.rehearsal import last_rehearsal, patched
+from hush.run.rehearsal import patched
 
 CODES = [f"QX-{1000 + number}" for number in range(4)]
 
@@ -59,7 +60,7 @@ def test_the_record_says_what_to_expect_and_what_to_take(rehearsed: tuple[Path, 
     assert record["skips_private_rounds"] is not record["gains"]
     assert record["repeats"] == 2  # the option comes before the config
     assert len(record["tried"]) == 2  # of the config
-    outcome = last_rehearsal(folder / "hush-run")
+    outcome = last_outcome(folder / "hush-run" / "owner" / "rehearsal")
     assert outcome is not None
     assert outcome.sentence == record["sentence"]
     assert Path(record["figure"]).read_text().startswith("<?xml")
@@ -103,3 +104,12 @@ def test_what_cannot_be_is_refused_before_anything_runs(rehearsed: tuple[Path, d
     assert "--minutes=0.0; pass a number of minutes" in refused(2, "rehearse", config, "--minutes", 0)
     assert "--write" in refused(2, "rehearse", config, "--write", folder / "better.yaml")
     assert "name a file in" in refused(2, "rehearse", config, "--repeats", 2, "--write", tmp_path / "elsewhere.yaml")
+
+
+def test_a_run_with_the_settings_that_won_is_marked(rehearsed: tuple[Path, dict[str, Any]]) -> None:
+    folder, record = rehearsed
+    assert record["patch"], "the config was already the best; make the fixture worse, so that there is a patch"
+    released = Path(run_json("run", folder / "better.yaml")["release"])
+    assert json.loads((released / "certificate.json").read_text())["rehearsed"] is True
+    other = run_json("run", folder / "hush.yaml", "--output", folder / "other-run")["release"]
+    assert "rehearsed" not in json.loads((Path(other) / "certificate.json").read_text())

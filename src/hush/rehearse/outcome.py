@@ -24,7 +24,7 @@ from hush.storage import read_json, whole_file
 __all__ = [
     "LEVEL",
     "ORDINARY_MARGIN",
-    "REHEARSED",
+    "OUTCOME",
     "Arm",
     "ArmForecast",
     "Difference",
@@ -35,6 +35,7 @@ __all__ = [
     "decide",
     "difference",
     "forecast_interval",
+    "last_outcome",
     "skips_private_rounds",
 ]
 
@@ -44,10 +45,7 @@ ARMS: tuple[Arm, ...] = ("dropping", "redacting", "hush")
 LEVEL = 0.9  # of all intervals
 ORDINARY_MARGIN = 0.005  # hush may be this much worse on ordinary content, relative to the better of the others
 FORMAT = "hush rehearsal 1"
-REHEARSED = (
-    "Settings were chosen by a rehearsal on public content, with public examples in the place of the secrets: a "
-    "function of the graph, public content and its own randomness, so no promise was spent on the choice."
-)
+OUTCOME = "rehearsal.json"
 
 
 @final
@@ -221,6 +219,10 @@ class Outcome:
             )
         return f"hush is not worth it here: {figures}. Take {self.choice}."
 
+    def is_followed_by(self, **sections: Any) -> bool:
+        """Whether these sections of a config, by name, state every setting of the patch."""
+        return all(_states(sections.get(name), settings) for name, settings in self.patch.items())
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         stated = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -250,6 +252,18 @@ class Outcome:
         """Write the file, which appears complete or not at all."""
         with whole_file(path, owner_only=True) as file:
             file.write(json.dumps(self.to_dict(), indent=2, allow_nan=False).encode() + b"\n")
+
+
+def last_outcome(folder: Path) -> Outcome | None:
+    """The outcome of the last rehearsal whose files lie in this folder; None if there was none."""
+    return Outcome.load(folder / OUTCOME) if (folder / OUTCOME).is_file() else None
+
+
+def _states(section: Any, settings: Mapping[str, Any]) -> bool:
+    return section is not None and all(
+        _states(getattr(section, name), value) if isinstance(value, Mapping) else getattr(section, name) == value
+        for name, value in settings.items()
+    )
 
 
 def _shown(interval: Interval) -> str:

@@ -30,6 +30,7 @@ from hush.rehearse.content import PublicContent
 from hush.rehearse.outcome import (
     ARMS,
     ORDINARY_MARGIN,
+    OUTCOME,
     Arm,
     ArmForecast,
     Difference,
@@ -48,10 +49,9 @@ from hush.train.settings import Recipe, Runtime, learns_first
 if TYPE_CHECKING:
     from hush.rehearse.arms import ArmLosses, Stage, Workbench
 
-__all__ = ["OUTCOME", "rehearse"]
+__all__ = ["rehearse"]
 
 
-OUTCOME = "rehearsal.json"
 SEARCH_SHARE = 0.6  # of the minutes, after which no further settings are tried
 MIN_TRIES = 2  # the stated settings and others
 SPARE = 0.8  # of the minutes: what the scale is chosen for; evaluations and planning take the rest

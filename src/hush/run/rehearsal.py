@@ -15,7 +15,7 @@ from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.rehearse import Outcome, RehearsalSettings, public_content, rehearse
 from hush.rehearse.figure import save_forecast
-from hush.rehearse.rehearsal import OUTCOME
+from hush.rehearse.outcome import OUTCOME
 from hush.run.config import Config, load_config
 from hush.run.job import Watch
 from hush.run.pipeline import planned_run
@@ -29,7 +29,6 @@ __all__ = [
     "PATCH",
     "Rehearsed",
     "check_beside",
-    "last_rehearsal",
     "patched",
     "rehearse_config",
     "write_patched",
@@ -85,12 +84,6 @@ def rehearse_config(
             file.write(yaml.safe_dump(_plain(outcome.patch), sort_keys=False).encode())
         save_forecast(outcome, folder / FORECAST)
     return Rehearsed(outcome=outcome, folder=folder)
-
-
-def last_rehearsal(folder: Path) -> Outcome | None:
-    """The outcome of the last rehearsal in a run's folder; None without one."""
-    path = folder / "owner" / "rehearsal" / OUTCOME
-    return Outcome.load(path) if path.is_file() else None
 
 
 def patched(content: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
