@@ -28,6 +28,7 @@ from hush.report.plots import Look
 from hush.report.sections import headline
 from hush.report.settings import ReportSettings
 from hush.storage import read_json, whole_file
+from hush.train.scores import LOSS_BEFORE, StageLosses
 from hush.weights import Frontier
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Report:
         numbers = SecretNumbers.of(plan, certificate)
         rows = packed_rows(plan.secret_ids, numbers, texts) if plan.secret_ids else None
         audit = None if self.audit is None else AuditResult.of(_checked_audit(self.audit, plan, certificate))
-        scores = checked_training(self.training)
+        scores = _without(LOSS_BEFORE, checked_training(self.training))  # one point is no line
         sections: list[Section | None] = [
             *self.sections,
             None if self.frontier is None else parts.frontier_section(frontier_rows(self.frontier), plan),
@@ -123,7 +124,8 @@ class Report:
         ]
         missing = self._missing(has_scores=bool(scores))
         sections.append(parts.missing_section(missing) if missing else None)
-        top = headline(plan, certificate, numbers, self.noise, audit, has_texts=texts is not None)
+        losses = StageLosses.of(self.training)
+        top = headline(plan, certificate, numbers, self.noise, audit, has_texts=texts is not None, losses=losses)
         return page(self.title, top, [section for section in sections if section is not None], rows)
 
     def _summary(self, scan: "Scan") -> dict[str, Any]:
@@ -189,6 +191,10 @@ def _checked_audit(audit: Mapping[str, Any], plan: Plan, certificate: Certificat
                 Setting("audit"),
             )
     return audit
+
+
+def _without(score: str, rows: Rows) -> Rows:
+    return tuple({name: value for name, value in row.items() if name != score} for row in rows)
 
 
 def _num_planted(scan: "Scan", plan: Plan) -> int:

@@ -19,6 +19,7 @@ from hush.report.markup import at_least, at_most, percent_at_least, percent_at_m
 from hush.report.numbers import MethodNoise, PackedRows, SecretCurve, SecretNumbers, binned_counts, kept_weight
 from hush.report.page import Section, figure
 from hush.report.plots import Look, counts_plot, curves_plot, frontier_plot, noise_plot, scatter_plot, training_plots
+from hush.train.scores import StageLosses
 
 __all__ = [
     "audit_section",
@@ -61,8 +62,9 @@ def headline(
     audit: AuditResult | None,
     *,
     has_texts: bool,
+    losses: StageLosses | None = None,
 ) -> str:
-    """Banners, if anything is wrong or private, and three cards: the promise, its cost, the audit."""
+    """Banners, if anything is wrong or private, and the cards: the promise, its cost, what was learnt, the audit."""
     banners = [f"<strong>Not a certificate:</strong> {shown(mark)}" for mark in certificate.marks]
     if has_texts:
         banners.append("<strong>Contains the texts of secrets.</strong> For their owner only: do not pass it on.")
@@ -74,7 +76,8 @@ def headline(
         f"{counted(graph.num_secrets, 'secret')} in {counted(graph.num_examples, 'example')} · planned "
         f"{shown(plan.created[:10])}"
     )
-    cards = [_promise(plan), _cost(plan, methods), _verdict(certificate, numbers, audit)]
+    learnt = [] if losses is None else [_learnt(certificate, losses)]
+    cards = [_promise(plan), *learnt, _cost(plan, methods), _verdict(certificate, numbers, audit)]
     return f'<p class="sizes">{sizes}</p>\n{warnings}<div class="cards">\n{"".join(cards)}</div>\n'
 
 
@@ -97,12 +100,29 @@ def _promise(plan: Plan) -> str:
     return _card("What is promised", big, text)
 
 
+def _learnt(certificate: Certificate, losses: StageLosses) -> str:
+    """The loss before and after each part."""
+    points = [f"{losses.before:.3f}", *([] if losses.public is None else [f"{losses.public:.3f}"])]
+    big = " → ".join(f'<span class="whole">{point}</span>' for point in [*points, f"{losses.private:.3f}"])
+    parts = "before training and after the private rounds"
+    if losses.public is not None:
+        parts = "before training, after the public part and after the private rounds"
+    text = f"Loss on held-out examples without a secret: {parts}."
+    if certificate.public_part is not None:
+        examples, skeletons = certificate.public_part["examples"], certificate.public_part["skeletons"]
+        kinds = [counted(examples, "example") + " without a secret", counted(skeletons, "skeleton")]
+        learnt = " and ".join(kind for kind, number in zip(kinds, (examples, skeletons), strict=True) if number)
+        text += f" The public part is ordinary training, without noise, on {learnt}."
+    return _card("What was learnt", big, text)
+
+
 def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
     noise, needed, scope = plan.training_noise_multiplier, plan.noise_multiplier, plan.certificate.scope
+    used_of = "them" if plan.draws_secrets_only else "all examples"
     lines = [
         f"noise multiplier; {counted(plan.rounds, 'round')} with an expected batch of {plan.batch_size:g}. Examples "
         f"with secrets keep {percent_at_least(kept_weight(plan), 3)} of their weight; "
-        f"{percent_at_least(plan.kept_fraction, 3)} of {'all examples' if scope is None else 'them'} are used.",
+        f"{percent_at_least(plan.kept_fraction, 3)} of {used_of} are used.",
     ]
     if scope is not None:
         lines.append(
@@ -110,6 +130,8 @@ def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
             f"{counted(scope['examples_with_slots'], 'example')} and "
             f"{counted(scope['whole_examples'], 'whole example')}; everything else is public and learnt without noise."
         )
+    elif plan.draws_secrets_only:
+        lines.append("Only examples with secrets are drawn; the others are public and learnt without noise.")
     held_out = held_out_examples(plan).size
     if held_out:
         lines.append(f"{held_out:,} examples without a secret are held out for evaluation.")

@@ -9,6 +9,7 @@ that was trained on the owner's texts would carry their words into the release, 
 """
 
 import os
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, final
@@ -25,7 +26,8 @@ from hush.run.job import Estimate, Known, RunJob, file_rows, files_of
 from hush.run.sections import SmallModel
 from hush.slots import spans_in
 from hush.storage import read_json, whole_folder
-from hush.train.settings import Learning
+from hush.train.scores import StageLosses
+from hush.train.settings import Learning, PublicFirst, learns_first
 
 __all__ = [
     "Interrupted",
@@ -70,16 +72,19 @@ class TrainStage:
 
     def run(self, job: RunJob) -> dict[str, Any]:
         check_libraries()
+        from hush.report.report import read_evaluations
         from hush.train.recipe import read_lengths
 
         folder = training_folder(job)
         if not _is_finished(folder):
             _train(job, folder)
         certificate = Certificate.from_dict(read_json(folder / "release" / "certificate.json"))
+        losses = StageLosses.of(read_evaluations(folder / "release"))
         return {
             "fingerprint": str(certificate.fingerprints["model"]),
             "training": folder.name,
             "certifies": certificate.is_real,
+            "losses": None if losses is None else asdict(losses),
             **read_lengths(folder),
         }
 
@@ -98,7 +103,19 @@ class TrainStage:
         on_gpu = (training.device or "").startswith("cuda")
         speed = GPU_FLOPS if on_gpu else CORE_FLOPS * (os.cpu_count() or 1)
         work = 6 * parameters * tokens * plan.batch_size * left
+        passes, public = _public_part(known)
+        work += 6 * parameters * tokens * passes * public
+        size += f", after at most {passes:g} passes over {counted(public, 'public example')}" if passes else ""
         return Estimate(f"{size}, {parameters / 1e6:,.1f} M parameters", left * ROUND_SECONDS + work / speed)
+
+
+def _public_part(known: Known) -> tuple[float, int]:
+    """The most passes of ordinary training before the rounds, and over how many examples, as far as the scan tells."""
+    scan, asked = known.outputs.get("scan"), known.config.training.public_first
+    public = 0 if scan is None else int(scan.get("public_examples", 0))
+    if known.rounds_done or asked is False or (asked is None and not learns_first(None, public)):
+        return 0, 0
+    return (asked if isinstance(asked, PublicFirst) else PublicFirst()).epochs, public
 
 
 def check_libraries() -> None:

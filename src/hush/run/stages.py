@@ -135,6 +135,7 @@ class ScanStage:
             "data_fingerprint": result.data_fingerprint,
             "places": _positions_fingerprint(result, job.key),
             "examples": result.incidence.num_examples,
+            "public_examples": _num_public(result),
             "secrets": result.incidence.num_secrets,
             "pairs": result.incidence.num_entries,
             "skipped": result.skipped,
@@ -199,6 +200,12 @@ class CanariesStage:
         if asked is None:
             return Estimate("", None)
         return Estimate(f"{asked.count} × {counted(asked.repeats, 'example')}", 1)
+
+
+def _num_public(result: "Scan") -> int:
+    """Examples of which something may be learnt without noise: those without a secret, and those with slots."""
+    public_N = np.asarray(result.incidence.secrets_per_example == 0)
+    return int((public_N if result.slots is None else public_N | result.slots.has_slots_N).sum())
 
 
 def _scan_notices(result: "Scan") -> list[str]:

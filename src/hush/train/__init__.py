@@ -22,7 +22,9 @@ if TYPE_CHECKING:
         tokenise,
     )
     from hush.train.private_training import PrivateTraining
+    from hush.train.public.first import PublicOutcome, learn_public
     from hush.train.public.stream import PublicStream
+    from hush.train.settings import PublicFirst
     from hush.train.slots.batches import Batches, SkeletonBatches
     from hush.train.slots.texts import SlotTexts, add_placeholder_tokens, tokenise_slots
 
@@ -34,6 +36,8 @@ __all__ = [
     "HushTrainer",
     "MaskedCollator",
     "PrivateTraining",
+    "PublicFirst",
+    "PublicOutcome",
     "PublicStream",
     "SkeletonBatches",
     "SlotTexts",
@@ -42,6 +46,7 @@ __all__ = [
     "causal_lm_loss",
     "classification_loss",
     "default_loss",
+    "learn_public",
     "masked_lm_loss",
     "tokenise",
     "tokenise_slots",
@@ -56,6 +61,8 @@ _HOME = {
     "HushTrainer": "hf.trainer",
     "MaskedCollator": "language_models",
     "PrivateTraining": "private_training",
+    "PublicFirst": "settings",
+    "PublicOutcome": "public.first",
     "PublicStream": "public.stream",
     "SkeletonBatches": "slots.batches",
     "SlotTexts": "slots.texts",
@@ -64,6 +71,7 @@ _HOME = {
     "causal_lm_loss": "language_models",
     "classification_loss": "language_models",
     "default_loss": "language_models",
+    "learn_public": "public.first",
     "masked_lm_loss": "language_models",
     "tokenise": "language_models",
     "tokenise_slots": "slots.texts",

@@ -15,11 +15,10 @@ from torch.nn import functional
 from hush.errors import InvalidInput
 from hush.train.public.first import (
     PublicOutcome,
-    PublicSplit,
     learn_public,
-    split_public,
     train_public,
 )
+from hush.train.public.split import PublicSplit, split_public
 from hush.train.settings import PublicFirst, learns_first
 
 SETTINGS = PublicFirst(learning_rate=0.02, batch=8, epochs=12, patience=3)

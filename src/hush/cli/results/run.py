@@ -22,6 +22,7 @@ from hush.plan.plan import kept_weight, unlisted_secrets
 from hush.report.markup import percent_at_least
 from hush.run.job import Watch
 from hush.run.pipeline import STAGES
+from hush.train.scores import StageLosses
 
 if TYPE_CHECKING:
     from hush.run.forecast import Forecast
@@ -154,6 +155,7 @@ def outcome_record(outcome: "Outcome") -> Record:
         "rounds": plan.rounds,
         "max_length": train.get("max_length"),
         "cut_texts": train.get("cut_texts", 0),
+        "losses": train.get("losses"),
         "model": train["fingerprint"],
         "certifies": train["certifies"],
         "verdict": outcome.verdict,
@@ -189,6 +191,8 @@ def show_outcome(record: Record, console: Console) -> None:
         f"noise multiplier {rounded_up(record['noise_multiplier'])}, {counted(record['rounds'], 'round')}.",
         _used(record),
     ]
+    if record["losses"] is not None:
+        lines.append(f"Loss on held-out public examples: {StageLosses(**record['losses'])}.")
     if record["cut_texts"]:
         lines.append(
             f"Texts are truncated at {counted(record['max_length'], 'token')}, reached by "

@@ -56,10 +56,12 @@ from hush.train.hf.collation import Collate, collated_alone, padded_together, pa
 from hush.train.hf.releases import Releases, Scoring, owner_folder
 from hush.train.language_models import CausalCollator, Collator, DifferenceLoss, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
+from hush.train.public.first import PublicOutcome
+from hush.train.public.parts import learn_first_here
 from hush.train.public.stream import PublicStream
 from hush.train.round import LiveNumbers, MicroBatch, TrainingRound
 from hush.train.run_keeper import rounded_score
-from hush.train.settings import Part
+from hush.train.settings import Part, PublicFirst
 from hush.train.slots.texts import SlotTexts
 
 logger = logging.getLogger(__name__)
@@ -142,6 +144,9 @@ class HushTrainer(Trainer):
     ``tokenise_slots`` returns. ``part`` says what is learnt privately of an example with slots. The public stream over
     skeletons and examples without a secret is then on; public replaces it.
 
+    public_first: learn what is public by ordinary training before the first round, in this process, with the batches of
+    the public stream (True, or its settings). The result is ``learnt_first``, and the certificate names both parts.
+
     key, or the path of its file, is the owner's data key: with it the texts in the ``column`` of train_dataset are
     compared with the plan, row by row, as ``hush train`` does. Keep that column when tokenising; TokenizedTexts come
     from ``tokenise(..., key=key)``. data_fingerprint states instead what the caller computed, on the caller's word.
@@ -178,6 +183,7 @@ class HushTrainer(Trainer):
         spans: Spans | None = None,
         part: Part = "slot",
         public: PublicStream | None = None,
+        public_first: PublicFirst | bool = False,
         folder: str | Path | None = None,
         key: DataKey | str | os.PathLike[str] | None = None,
         column: str = "text",
@@ -213,6 +219,8 @@ class HushTrainer(Trainer):
         self.certificate: Certificate | None = None
         self.private: PrivateTraining | None = None
         self._settings, self._public, self._insecure_seed = settings, public, insecure_seed
+        self._public_first = public_first
+        self.learnt_first: PublicOutcome | None = None
         self._loss = default_loss(model) if loss is None else loss
         if isinstance(train_dataset, SlotTexts):
             self._loss = DifferenceLoss(self._loss) if train_dataset.part == "difference" else self._loss
@@ -281,8 +289,13 @@ class HushTrainer(Trainer):
         prepared = super()._prepare_for_training(*args, **options)
         wrapped: Any = self.optimizer
         optimizer = wrapped.optimizer
+        inner: Any = self.model
+        self.learnt_first = learn_first_here(
+            inner, self._loss, self.plan, self._public, self._public_first, folder=self.folder,
+            micro_batch=self.args.per_device_train_batch_size, autocast=self._settings.autocast,
+        )  # fmt: skip
         self.private = PrivateTraining(
-            self.model,  # pyright: ignore[reportArgumentType]
+            inner,
             optimizer,
             self.plan,
             loss=self._loss,
@@ -293,6 +306,7 @@ class HushTrainer(Trainer):
             compile=self._settings.compile,
             autocast=self._settings.autocast,
             public=self._public,
+            learnt_first=self.learnt_first,
             export=self._export,
             data_fingerprint=self._data_fingerprint,
             marks=unchecked_marks(self.plan, fingerprint=self._data_fingerprint),

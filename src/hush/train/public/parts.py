@@ -1,4 +1,4 @@
-"""The two public parts of a training by ``hush train``: what is learnt first, and the stream beside the private rounds.
+"""The two public parts of a training: what is learnt first, and the stream beside the private rounds.
 
 By default both are on where they are of use. Without a stream the private rounds would forget what was learnt first.
 """
@@ -6,18 +6,22 @@ By default both are on where they are of use. Without a stream the private round
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.plan.make import public_examples
+from hush.train.clipping import Loss
 from hush.train.distributed import Ranks
-from hush.train.public.first import PublicOutcome, PublicProgress, split_of_plan
+from hush.train.public.first import PublicOutcome, PublicProgress, learn_public
 from hush.train.public.process import PublicJob, PublicRows, learn_in_process, load_public_weights, was_learnt_first
+from hush.train.public.split import split_of_plan
 from hush.train.public.stream import Collate, PublicStream, default_batch
-from hush.train.settings import Recipe, learns_first
+from hush.train.run_folder import PUBLIC_FIRST
+from hush.train.settings import PublicFirst, Recipe, learns_first
 
-__all__ = ["learn_first", "stream_beside"]
+__all__ = ["learn_first", "learn_first_here", "stream_beside"]
 
 
 def learn_first(
@@ -58,6 +62,40 @@ def learn_first(
     outcome = ranks.work_on_first(work)
     model.to(device)
     return outcome, outcome is None
+
+
+def learn_first_here(
+    model: nn.Module,
+    loss: Loss,
+    plan: Plan,
+    stream: PublicStream | None,
+    asked: PublicFirst | bool,
+    *,
+    folder: Path,
+    micro_batch: int,
+    autocast: torch.dtype | None,
+) -> PublicOutcome | None:
+    """Do it in this process, with the batches of the public stream; all ranks do the same."""
+    if asked is False:
+        return None
+    if stream is None:
+        raise InvalidInput(
+            "public_first needs batches of public examples; pass public=PublicStream(plan, collate, batch_size=...)"
+        )
+    owner = folder / "owner"
+    if Ranks.current().is_first:
+        owner.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return learn_public(
+        model,
+        loss,
+        stream.collate,
+        plan,
+        settings=asked if isinstance(asked, PublicFirst) else None,
+        examples=stream.examples,
+        micro_batch=micro_batch,
+        folder=owner / PUBLIC_FIRST / "training" if Ranks.current().is_first else None,
+        autocast=autocast,
+    )
 
 
 def stream_beside(

@@ -35,7 +35,8 @@ from hush.storage import FolderLock, discard, read_json, whole_folder
 from hush.train.checkpoints import Checkpoints
 from hush.train.language_models import TokenizedTexts
 from hush.train.pretrained import load_for_training
-from hush.train.public.first import PublicOutcome, PublicProgress, PublicSplit, train_public
+from hush.train.public.first import PublicOutcome, PublicProgress, train_public
+from hush.train.public.split import PublicSplit
 from hush.train.run_folder import PUBLIC_FIRST
 from hush.train.settings import PublicFirst, Recipe, Runtime
 from hush.train.slots.batches import Batches

@@ -94,7 +94,7 @@ class PublicStream:
         if seed < 0:
             raise InvalidInput(f"seed={seed}; pass a whole number of at least 0")
         self.examples, self.batch_size, self.weight, self.seed = np.sort(ids), batch_size, weight, seed
-        self._collate, self._micro_batch, self._noise_share = collate, micro_batch or batch_size, noise_share
+        self.collate, self._micro_batch, self._noise_share = collate, micro_batch or batch_size, noise_share
 
     def round(self, index: int) -> NDArray[np.int64]:
         """The public examples of round ``index``, sorted."""
@@ -124,9 +124,9 @@ class PublicStream:
         return total
 
     def _batch(self, examples: NDArray[np.int64], round: int) -> Mapping[str, Tensor]:
-        if isinstance(self._collate, SkeletonBatches):
-            return self._collate(examples, round=round)
-        return self._collate(examples)
+        if isinstance(self.collate, SkeletonBatches):
+            return self.collate(examples, round=round)
+        return self.collate(examples)
 
     def private_scale(self, gradients: Mapping[str, Tensor], noise_norm: float, ranks: Ranks) -> float:
         """The factor of the private part beside these public gradients; noise_norm: that of its noise, expected."""
