@@ -35,14 +35,13 @@ def forecasts(ordinary: Mapping[Arm, float], like: Mapping[Arm, float]) -> dict[
 
 def differences(arms: Mapping[Arm, ArmForecast], half: float) -> list[Difference]:
     pairs: list[tuple[Arm, Arm]] = [("hush", "dropping"), ("hush", "redacting"), ("redacting", "dropping")]
-    return [
-        Difference(arm=arm, other=other, content=kind, difference=at(gap, half))
-        for arm, other in pairs
-        for kind, gap in (
-            ("ordinary", arms[arm].ordinary.expected - arms[other].ordinary.expected),
-            ("like", arms[arm].like.expected - arms[other].like.expected),
-        )
-    ]
+    rows = list[Difference]()
+    for arm, other in pairs:
+        ordinary = arms[arm].ordinary.expected - arms[other].ordinary.expected
+        like = arms[arm].like.expected - arms[other].like.expected
+        rows.append(Difference(arm=arm, other=other, content="ordinary", difference=at(ordinary, half)))
+        rows.append(Difference(arm=arm, other=other, content="like", difference=at(like, half)))
+    return rows
 
 
 def losses(dropping: float, redacting: float, hush: float) -> dict[Arm, float]:
