@@ -42,11 +42,11 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
             "public_first": {"learning_rate": 1e-2, "epochs": 1},
             "learning_rate": 1e-2,
         },
-        "rehearsal": {"tries": 2, "repeats": 3},
+        "rehearsal": {"tries": 2, "seeds": 3},
         "output": "hush-run",
     }
     (folder / "hush.yaml").write_text(yaml.safe_dump(content))
-    record = run_json("rehearse", folder / "hush.yaml", "--repeats", 2, "--write", folder / "better.yaml")
+    record = run_json("rehearse", folder / "hush.yaml", "--seeds", 2, "--write", folder / "better.yaml")
     return folder, record
 
 
@@ -90,7 +90,7 @@ def test_nothing_was_trained_on_the_data_and_no_secret_was_looked_at(rehearsed: 
 
 def test_a_finished_rehearsal_is_shown_again(rehearsed: tuple[Path, dict[str, Any]]) -> None:
     folder, record = rehearsed
-    result = run("rehearse", folder / "hush.yaml", "--repeats", 2)
+    result = run("rehearse", folder / "hush.yaml", "--seeds", 2)
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
     for expected in ("Loss to expect (2 repeats", "before training", record["sentence"], "Note: Public examples play"):
@@ -100,10 +100,10 @@ def test_a_finished_rehearsal_is_shown_again(rehearsed: tuple[Path, dict[str, An
 def test_what_cannot_be_is_refused_before_anything_runs(rehearsed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, _ = rehearsed
     config = folder / "hush.yaml"
-    assert "--repeats=1; pass the number of trainings" in refused(2, "rehearse", config, "--repeats", 1)
+    assert "--seeds=1; pass the number of trainings" in refused(2, "rehearse", config, "--seeds", 1)
     assert "--minutes=0.0; pass a number of minutes" in refused(2, "rehearse", config, "--minutes", 0)
     assert "--write" in refused(2, "rehearse", config, "--write", folder / "better.yaml")
-    assert "name a file in" in refused(2, "rehearse", config, "--repeats", 2, "--write", tmp_path / "elsewhere.yaml")
+    assert "name a file in" in refused(2, "rehearse", config, "--seeds", 2, "--write", tmp_path / "elsewhere.yaml")
 
 
 def test_a_run_with_the_settings_that_won_is_marked(rehearsed: tuple[Path, dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ from hush.train.settings import PublicFirst, Recipe, Runtime
 
 MARKER = "XSECRETX"  # stands in every secret, and nowhere else
 WORDS = ["sea", "wind", "calm", "fish"]
-SMALL = RehearsalSettings(tries=2, repeats=3, share=5.0, max_examples=400)
+SMALL = RehearsalSettings(tries=2, seeds=3, share=5.0, max_examples=400)
 RUNTIME = Runtime(device="cpu", micro_batch=32)
 FIRST = PublicFirst(learning_rate=1.5e-2, batch=16, epochs=10, patience=8)
 LITTLE_NOISE = {"prior": 0.5, "ceiling": 1 - 1e-9}

@@ -43,7 +43,7 @@ def rehearse(
     tries: Annotated[
         int | None, typer.Option(help="How many settings to compare.", rich_help_panel=BUDGET_PANEL)
     ] = None,
-    repeats: Annotated[
+    seeds: Annotated[
         int | None,
         typer.Option(help="How many trainings stand behind each figure.", rich_help_panel=BUDGET_PANEL),
     ] = None,
@@ -82,7 +82,7 @@ def rehearse(
         "minutes": minutes,
         "share": share,
         "tries": tries,
-        "repeats": repeats,
+        "seeds": seeds,
         "max_examples": max_examples,
         "roles": roles,
     }

@@ -161,7 +161,7 @@ class _Rehearsal:
         choice, scale, tried = self._searched(bench)
         repeats = list[Repeat]()
         shares = list[float]()
-        for number in range(1, self._settings.repeats + 1):
+        for number in range(1, self._settings.seeds + 1):
             repeat, share = self._repeat(bench, choice, scale, number)
             repeats.append(repeat)
             shares.append(share)
@@ -248,14 +248,14 @@ class _Rehearsal:
         path = self._folder / "scale.json"
         if path.is_file():
             return Scale(**read_json(path))
-        trainings = self._settings.tries + self._settings.repeats
+        trainings = self._settings.tries + self._settings.seeds
         scale = scale_for(self._plan, self._settings.share / trainings)
         if self._settings.minutes is not None:
             least, begin = scale_for(self._plan, 0.0), time.monotonic()
             spent = begin - self._begin  # on what is public; every repeat spends as much, for two ways
             self._hush(stage, cast, self._stated, least, ON_SEARCH, None)
             speed = least.batch * least.rounds / (time.monotonic() - begin)
-            left = 60 * self._settings.minutes * SPARE - spent * (1 + 2 * self._settings.repeats)
+            left = 60 * self._settings.minutes * SPARE - spent * (1 + 2 * self._settings.seeds)
             scale = scale_for(self._plan, max(0.0, left * speed / trainings))
         with whole_file(path, owner_only=True) as file:
             file.write(json.dumps(asdict(scale)).encode())
@@ -277,7 +277,7 @@ class _Rehearsal:
         cast_of_roles = self._cast(number)
         stage = self._stage(bench, cast_of_roles, number)
         recipe = choice.recipe(self._recipe, rate_factor=1.0, rounds_factor=1.0)
-        total = self._settings.repeats
+        total = self._settings.seeds
         arms: dict[Arm, ArmLosses] = {
             "dropping": stage.ordinary(DROPPING, recipe, self._steps(f"Dropping, {number} of {total}")),
             "redacting": stage.ordinary(REDACTING, recipe, self._steps(f"Redacting, {number} of {total}")),

@@ -17,7 +17,7 @@ class RehearsalSettings(Settings):
 
     share: the work of all private rounds of the rehearsal together, as a share of that of the real training. minutes:
     instead, about how long it may take. tries: how many settings are compared; the first is that of the config.
-    repeats: how often the three ways are trained with the settings that won, each time with other players, examples and
+    seeds: how often the three ways are trained with the settings that won, each time with other players, examples and
     noise. roles: "words", the texts that share a public word play a secret; "random", any texts do.
     """
 
@@ -26,7 +26,7 @@ class RehearsalSettings(Settings):
         default=1.0, description="the work of the rehearsal divided by that of the training, a number above 0"
     )
     tries: Count = Field(default=12, description="the number of settings to compare, a whole number of at least 1")
-    repeats: Whole = Field(
+    seeds: Whole = Field(
         default=4, ge=2, description="the number of trainings behind each figure, a whole number of at least 2"
     )
     max_examples: Whole = Field(
