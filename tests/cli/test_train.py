@@ -95,7 +95,7 @@ def test_the_record_holds_nothing_of_the_draw_and_says_where_everything_is(desk:
     record = json.loads(result.stdout)
     assert record.keys() == {
         "rounds", "task", "trained_parameters", "max_length", "noise_multiplier", "certifies", "marks", "fingerprints",
-        "cautions", "model", "certificate", "release", "owner",
+        "cautions", "losses", "model", "certificate", "release", "owner",
     }  # fmt: skip
     assert (record["rounds"], record["task"], record["certifies"]) == (ROUNDS, "causal", True)
     assert Path(record["model"]).is_dir()
