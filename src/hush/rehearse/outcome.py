@@ -141,8 +141,9 @@ def decide(
 ) -> tuple[Arm, bool]:
     """Which way has the lowest losses, and whether the private rounds gain on the training that they start from.
 
-    hush gains on the training that it starts from if the whole interval of the difference on content like the secrets'
-    lies below 0, and on ordinary content it is expected at most 0.5 % above it. It is the choice if it gains and is
+    hush gains on the training that it starts from if on content like the secrets' the whole interval of the difference
+    lies below 0, and below what it gains on ordinary content, which the public stream beside the rounds gains too where
+    ordinary training ended early; and if on ordinary content it is expected at most 0.5 % above it. It is the choice if it gains and is
     expected to be better than the third way, too. Otherwise redacting is, if it is better than dropping on the data's
     own mixture of both contents. If whole examples are secret and hush gains, it still comes before dropping, which
     shows the least and is the choice in all other cases.
@@ -155,7 +156,8 @@ def decide(
     def near(other: ArmForecast) -> bool:
         return hush.ordinary.expected <= (1 + ORDINARY_MARGIN) * other.ordinary.expected
 
-    gains = gap["hush", start, "like"].high < 0 and near(forecasts[start])
+    by_stream = min(0.0, gap["hush", start, "ordinary"].expected)
+    gains = gap["hush", start, "like"].high < by_stream and near(forecasts[start])
     if gains and all(near(other) and hush.like.expected < other.like.expected for other in others):
         return "hush", gains
     mixed = [(1 - like_share, "ordinary"), (like_share, "like")]

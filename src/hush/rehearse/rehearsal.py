@@ -392,7 +392,7 @@ class _Rehearsal:
             slotted=self._slotted,
             documents=len(self._content),
             available=self._content.available,
-            notes=tuple(self._notes(scale)),
+            notes=(*self._notes(scale), *_unfinished(differences, self._slotted)),
         )
 
     def _notes(self, scale: Scale) -> list[str]:
@@ -413,3 +413,16 @@ class _Rehearsal:
         if scale.rounds < 1:
             notes.append("The private rounds were fewer than planned; a larger budget makes the forecast better.")
         return notes
+
+
+def _unfinished(differences: Sequence[Difference], slotted: bool) -> list[str]:
+    """A note where hush gains on ordinary content: the stream beside its rounds goes on where ordinary training ended."""
+    start = "redacting" if slotted else "dropping"
+    rows = [row for row in differences if (row.arm, row.other, row.content) == ("hush", start, "ordinary")]
+    if not any(row.difference.high < 0 for row in rows):
+        return []
+    return [
+        "hush lowers the loss on ordinary content, too: ordinary training ended before it had learnt what is public. "
+        "Raise the epochs or the patience of public_first, and rehearse again; until then only what hush gains beyond "
+        "that counts for it."
+    ]
