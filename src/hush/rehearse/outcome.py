@@ -141,12 +141,12 @@ def decide(
 ) -> tuple[Arm, bool]:
     """Which way has the lowest losses, and whether the private rounds gain on the training that they start from.
 
-    hush gains on the training that it starts from if on content like the secrets' the whole interval of the difference
-    lies below 0, and below what it gains on ordinary content, which the public stream beside the rounds gains too where
-    ordinary training ended early; and if on ordinary content it is expected at most 0.5 % above it. It is the choice if it gains and is
-    expected to be better than the third way, too. Otherwise redacting is, if it is better than dropping on the data's
-    own mixture of both contents. If whole examples are secret and hush gains, it still comes before dropping, which
-    shows the least and is the choice in all other cases.
+    hush gains on the training that it starts from if on content like the secrets' the whole interval of the
+    difference lies below 0, and below what it gains on ordinary content, which the public stream beside the rounds
+    gains too where ordinary training ended early; and if on ordinary content it is expected at most 0.5 % above it.
+    It is the choice if it gains and is expected to be better than the third way, too. Otherwise redacting is, if it
+    is better than dropping on the data's own mixture of both contents. If whole examples are secret and hush gains,
+    it still comes before dropping, which shows the least and is the choice in all other cases.
     """
     start: Arm = "redacting" if slotted else "dropping"
     gap = {(row.arm, row.other, row.content): row.difference for row in differences}

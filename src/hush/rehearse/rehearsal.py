@@ -416,7 +416,7 @@ class _Rehearsal:
 
 
 def _unfinished(differences: Sequence[Difference], slotted: bool) -> list[str]:
-    """A note where hush gains on ordinary content: the stream beside its rounds goes on where ordinary training ended."""
+    """A note where hush gains on ordinary content: the stream beside its rounds continues ordinary training."""
     start = "redacting" if slotted else "dropping"
     rows = [row for row in differences if (row.arm, row.other, row.content) == ("hush", start, "ordinary")]
     if not any(row.difference.high < 0 for row in rows):
