@@ -34,6 +34,7 @@ ORDER = [
     "train",
     "audit",
     "report",
+    "rehearse",
     "run",
     "demo",
     "cli",

@@ -22,6 +22,7 @@ from hush.cli.options import option_of, settings_from
 from hush.errors import InvalidInput
 from hush.plan import make_plan
 from hush.plan.settings import PlanSettings
+from hush.rehearse.settings import RehearsalSettings
 from hush.report.settings import ReportSettings
 from hush.run.config import Config, config_key
 from hush.run.sections import AuditSection, DataSection, TrainingSection
@@ -37,6 +38,7 @@ DOORS: dict[str, tuple[type[Settings], type[Settings]]] = {
     "audit": (AuditSettings, AuditSection),
     "canaries": (CanarySettings, CanarySettings),
     "report": (ReportSettings, ReportSettings),
+    "rehearse": (RehearsalSettings, RehearsalSettings),
     "scan": (DataSection, DataSection),
 }
 
@@ -84,6 +86,7 @@ NO_SETTING = {
     "audit": {"run", "add", "reference", "held_out"},
     "canaries": {"from_data", "candidates"},  # instead of templates, of alphabet and length
     "report": {"frontier", "audit"},  # files of earlier commands, which a run makes by itself
+    "rehearse": {"config", "write"},  # the file that states the settings, and one to write
     "scan": {
         *("rules", "html", "engine", "ray_address", "show_text"),  # a run scans on this machine
         *("model", "max_length"),  # the sections model and training of a config
@@ -96,6 +99,10 @@ OTHER_DEFAULT = {
     ("report", "frontier"): "the command is given a file",
     ("report", "methods"): "the command decides by the number of secrets",
     ("scan", "workers"): "the command decides by the engine",
+    **{
+        ("rehearse", setting): "an option that is not given leaves what the config says"
+        for setting in RehearsalSettings.model_fields
+    },
     ("report", "title"): "none stated on the command line: settings_from leaves the setting's default",
 }
 
@@ -204,6 +211,7 @@ def test_what_a_training_keeps_and_what_only_changes_its_speed_are_the_section_t
 
 def test_every_setting_of_a_section_has_a_key_of_the_config() -> None:
     sections = {"data": DataSection, "plan": PlanSettings, "training": TrainingSection, "report": ReportSettings}
+    sections["rehearsal"] = RehearsalSettings
     for section, model in sections.items():
         for setting in flat(model):
             assert config_key(setting) == f"{section}.{setting}"

@@ -29,7 +29,8 @@ __all__ = [
 DATA_FINGERPRINT = "data (keyed)"
 SKELETON_FINGERPRINT = "skeletons (keyed)"
 
-OF_A_RUN = ("trained_parameters", "sampling_error", "public_part")  # what the certificate of a plan does not state
+# What the certificate of a plan does not state.
+OF_A_RUN = ("trained_parameters", "sampling_error", "public_part", "rehearsed")
 WITH_SLOTS = ("scope",)  # what the certificate of a plan without slots does not state
 SECRETS_ONLY = ("drawn",)  # what only a plan without slots states that draws no example without a secret
 PUBLIC_PART = ("examples", "skeletons")  # numbers of what a run learnt first, by ordinary training
@@ -43,6 +44,11 @@ SCOPE = (
     "secrets_in_both",
 )
 EXTREMES = ("largest_prior", "smallest_ceiling", "largest_ceiling", "largest_share_of_ceiling")
+
+REHEARSED = (
+    "chosen by a rehearsal on public content, with public examples in the place of the secrets; no promise was spent "
+    "on the choice"
+)
 
 ASSUMPTIONS = (
     "Every round draws every example independently with its own rate, as planned; a draw is never truncated, repeated "
@@ -117,7 +123,8 @@ class Certificate:
     That of a plan states neither. scope, only with slots, counts the secrets whose promise is about the text in slots,
     about whole examples, or about both, and the slots and examples that this is about. drawn, in a plan without slots
     that draws only examples with a secret, is how many these are. public_part, of a run that began with ordinary
-    training on what is public, counts the examples without a secret and the skeletons that it learnt.
+    training on what is public, counts the examples without a secret and the skeletons that it learnt. rehearsed is True
+    if the settings of a run were chosen by a rehearsal on public content.
     """
 
     noise_multiplier: float
@@ -144,6 +151,7 @@ class Certificate:
     scope: Mapping[str, int] | None = None
     drawn: int | None = None
     public_part: Mapping[str, int] | None = None
+    rehearsed: bool | None = None
     assumptions: tuple[str, ...] = field(default=ASSUMPTIONS)
     not_covered: tuple[str, ...] = field(default=NOT_COVERED)
 
@@ -182,6 +190,7 @@ class Certificate:
         parts += ["## Under these assumptions\n", *(f"- {line}" for line in self.assumptions), ""]
         parts += ["## What is not covered\n", *(f"- {line}" for line in self.not_covered), ""]
         parts += ["## Provenance\n", f"- created {self.created}"]
+        parts += [f"- settings: {REHEARSED}"] if self.rehearsed else []
         parts += [f"- {name}: {value}" for name, value in self.versions.items()]
         parts += [f"- fingerprint of the {name}: `{value}`" for name, value in self.fingerprints.items()]
         parts += ["", "Check it with `hush verify FOLDER`, which recomputes every posterior.", ""]
@@ -330,6 +339,7 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {  # the check of each field as r
     "scope": _is_scope,
     "drawn": lambda value: _is_whole(value) and value > 0,
     "public_part": _is_public_part,
+    "rehearsed": lambda value: value is True,
     "curve": _are_curves,
 }
 

@@ -42,6 +42,7 @@ BAD = {
     "plan": "no.parquet --batch-size 1 --rounds 1 --prior 0.1 --ceiling 0.2 --output new",
     "posterior": "--rates no.json --noise-multiplier 1 --rounds 1 --prior 0.1",
     "prior": "no-scan no.jsonl",
+    "rehearse": "no.yaml",
     "report": "no-plan --output new.html",
     "run": "no.yaml",
     "scan": "no.jsonl --rules no.yaml --output new",

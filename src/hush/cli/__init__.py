@@ -16,6 +16,7 @@ from hush.cli.messages import DebugOption, QuietOption, VerboseOption, command, 
 from hush.cli.options import OnceCommand
 from hush.cli.plan import frontier, plan
 from hush.cli.prior import prior
+from hush.cli.rehearse import rehearse
 from hush.cli.run import demo, init, run
 from hush.cli.scan import explain, redact, scan
 from hush.cli.train import train
@@ -61,7 +62,7 @@ def _hush(
 
 
 for _panel, _commands in {  # in the order of the help: what a new user needs comes first
-    "All at once": (demo, init, run),
+    "All at once": (demo, init, rehearse, run),
     "Step by step": (scan, explain, redact, prior, canaries, plan, frontier, train, audit, report),
     "Trust": (verify, sign),
     "Single numbers": (posterior, calibrate),

@@ -1,4 +1,5 @@
-"""The config of a run: one YAML file with data, rules, promises, plan, model, training, audit, report and output.
+"""The config of a run: one YAML file with data, rules, promises, plan, model, training, audit, report, rehearsal
+and output.
 
 A config is checked as a whole, and one error lists all its problems; relative paths start at the folder of the file.
 It is read like a rules file, so messages have the same form: line, key, allowed values, the nearest name. Rules are
@@ -22,6 +23,7 @@ from hush.data.text_readers import means_path
 from hush.errors import HushError, InvalidInput
 from hush.numbers import counted
 from hush.plan.settings import Draw, PlanSettings
+from hush.rehearse.settings import RehearsalSettings
 from hush.report.settings import ReportSettings
 from hush.run.sections import AuditSection, DataSection, ModelSection, TrainingSection
 from hush.scan.rules import Rules, RulesFile, document_error
@@ -61,6 +63,10 @@ class _Sections(Model):
     report: ReportSettings = Field(
         default=ReportSettings(), description="a mapping with title, frontier, methods or show_text"
     )
+    rehearsal: RehearsalSettings = Field(
+        default=RehearsalSettings(),
+        description="a mapping, such as {minutes: 30}, or leave it out for the defaults",
+    )
     output: Annotated[str, Field(min_length=1)] | None = Field(default=None, description="the path of the run's folder")
 
 
@@ -92,6 +98,7 @@ class Config:
     training: TrainingSection
     audit: AuditSection | None
     report: ReportSettings
+    rehearsal: RehearsalSettings
     output: Path | None
     folder: Path
     text: bytes
@@ -194,6 +201,7 @@ def _checked(document: Document, folder: Path, source: str, text: bytes) -> Conf
         training=sections.training,
         audit=sections.audit,
         report=sections.report,
+        rehearsal=sections.rehearsal,
         output=None if sections.output is None else folder / Path(sections.output).expanduser(),
         folder=folder,
         text=text,

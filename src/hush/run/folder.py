@@ -11,6 +11,7 @@ owner/              must not leave: mode 0700
   inputs/           the config and the files it names, as they were for these results
   data.key          the key of fingerprints, unless the config names another
   scan/ canaries/ plan/ audit/ report.html
+  rehearsal/        what hush rehearse found on public content: rehearsal.json, patch.yaml, forecast.svg
   training/ID/      one folder per training: checkpoints, losses, batch sizes, and what it released
 stages.json         which stage is finished, under which inputs, with which results; for the owner
 
@@ -114,6 +115,11 @@ class RunPaths:
     @property
     def audit(self) -> Path:
         return self.owner / "audit"
+
+    @property
+    def rehearsal(self) -> Path:
+        """The last rehearsal, and the folders that rehearsals resume from."""
+        return self.owner / "rehearsal"
 
     @property
     def report(self) -> Path:

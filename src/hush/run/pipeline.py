@@ -5,7 +5,8 @@ asked for it again; a fingerprint of them under the owner's key is recorded. Res
 finds the same in changed files leads to the same plan.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -41,6 +42,7 @@ __all__ = [
     "inputs_of",
     "key_path",
     "may_train",
+    "planned_run",
     "run_folder",
     "run_pipeline",
     "stages_from",
@@ -177,6 +179,21 @@ def run_pipeline(
         elif not is_published(paths, released, report):
             publish(paths, released, report)
         return outcome
+
+
+@contextmanager
+def planned_run(config: Config, *, output: str | Path | None = None, watch: Watch | None = None) -> Iterator[RunJob]:
+    """A run whose stages up to the plan are done, in its folder, which is locked meanwhile; nothing is trained."""
+    with settings_shown_as_keys(), open_run(run_folder(config, output)) as paths:
+        key = load_or_create_key(key_path(config, paths))
+        record = RunRecord.load(paths.stages, key.id)
+        job = RunJob(config=config, paths=paths, key=key, record=record, watch=watch or Watch())
+        preflight(config)
+        for stage in stages_of(config):
+            _run_if_changed(stage, job)
+            if stage.name == "plan":
+                break
+        yield job
 
 
 def _run_if_changed(stage: Stage, job: RunJob) -> bool:

@@ -19,6 +19,7 @@ from hush.console import counted
 from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey
 from hush.plan import Plan
+from hush.rehearse.outcome import last_outcome
 from hush.run.config import Config
 from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of
@@ -156,6 +157,7 @@ def _train(job: RunJob, folder: Path) -> None:
             output=folder,
             spans=spans_in(job.paths.canaries if job.has_canaries else job.paths.scan),
             runtime=job.config.training.runtime,
+            rehearsed=_is_rehearsed(job),
             progress=job.watch.live,
             public_progress=lambda progress: job.watch.work("Public part", progress.step, progress.most_steps),
             reading=lambda done, total: job.watch.work("Reading the data", done, total),
@@ -175,6 +177,12 @@ def _recipe(job: RunJob) -> Recipe:
         return recipe
     located = recipe.metric.model_copy(update={"corpus": job.config.located(recipe.metric.corpus)})
     return recipe.model_copy(update={"metric": located})
+
+
+def _is_rehearsed(job: RunJob) -> bool:
+    """Whether the last rehearsal in the folder of the run chose the settings of the config."""
+    outcome = last_outcome(job.paths.rehearsal)
+    return outcome is not None and outcome.is_followed_by(plan=job.config.plan, training=job.config.training)
 
 
 # --- one training of the same data, unless the owner asks for another

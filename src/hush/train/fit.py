@@ -300,6 +300,7 @@ def fit(
     resume: bool = True,
     unchecked_data: bool = False,
     insecure_seed: int | None = None,
+    rehearsed: bool = False,
     progress: Callable[[LiveNumbers], None] | None = None,
     public_progress: Callable[[PublicProgress], None] | None = None,
     reading: Progress | None = None,
@@ -313,7 +314,8 @@ def fit(
     round, such as that noise will drown all signal. If torch's default process group is
     initialised, all its processes call this together, and only the first one writes. If the plan holds examples out,
     the loss on them is released with the model, as evaluations.jsonl. spans, which stay with the owner, say where the
-    slots of the plan are in the texts.
+    slots of the plan are in the texts. rehearsed: whether settings were chosen by a rehearsal on public content, which
+    the certificate then says.
 
     What is public is learnt first, without clipping or noise, where the recipe asks for it, by default where there are
     enough public examples: in another process, which gets public tokens and the name of the model only
@@ -416,6 +418,7 @@ def fit(
         learnt_first=first,
         metric=metric,
         average=recipe.average,
+        rehearsed=rehearsed,
         export=pretrained.export,
         save_every=runtime.save_every,
         data_fingerprint=None if plan.data_fingerprint is None else fingerprint,

@@ -79,10 +79,11 @@ class PrivateTraining:
     then. marks are further reasons, stated in the certificate, why it certifies nothing. data_fingerprint is the keyed
     fingerprint (:mod:`hush.keys`) of the data that the caller trains on: it must be the plan's. Without it the
     certificate of the run does not repeat the plan's fingerprint. learnt_first is what ``learn_public`` returned for
-    this model, if it was called before: the certificate then names both parts. In a metric, measured from what is
-    public, gradients are clipped and receive noise; the updates are those of the gradients themselves, with less noise
-    where they are small. average is the share of the rounds, the last ones, over whose models the released one is the
-    mean; without it the last model is released.
+    this model, if it was called before: the certificate then names both parts. rehearsed: whether settings were chosen
+    by a rehearsal on public content (:mod:`hush.rehearse`), which the certificate then says. In a metric, measured from
+    what is public, gradients are clipped and receive noise; the updates are those of the gradients themselves, with
+    less noise where they are small. average is the share of the rounds, the last ones, over whose models the released
+    one is the mean; without it the last model is released.
 
     Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all drawn examples,
     adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done or
@@ -110,6 +111,7 @@ class PrivateTraining:
         average: float | None = None,
         data_fingerprint: str | None = None,
         learnt_first: PublicOutcome | None = None,
+        rehearsed: bool = False,
         save_every: int = 100,
         keep: int = 2,
     ) -> None:
@@ -151,6 +153,7 @@ class PrivateTraining:
         self._monitor = RoundMonitor(plan, self._ranks)
         self._closed = False
         self._certificate: Certificate | None = None
+        self._rehearsed = rehearsed or None
         self._public_part = None if learnt_first is None else learnt_first.public_part
         self._marks = (*marks, *(() if insecure_seed is None else (FIXED_SEED,)))
         self._buffers = buffers_digest(model)
@@ -415,7 +418,11 @@ class PrivateTraining:
                 for name in (DATA_FINGERPRINT, SKELETON_FINGERPRINT):
                     fingerprints.pop(name, None)
             certificate = replace(
-                certificate, versions=versions, fingerprints=fingerprints, public_part=self._public_part
+                certificate,
+                versions=versions,
+                fingerprints=fingerprints,
+                public_part=self._public_part,
+                rehearsed=self._rehearsed,
             )
             if self._keeper is None:
                 refuse_moved_buffers(self.model, self._buffers)

@@ -17,7 +17,16 @@ from torch import Tensor, nn
 from hush.errors import InvalidInput
 from hush.train.distributed import reshard
 
-__all__ = ["Batch", "Loss", "SideEffectFreeLoss", "equal", "mean_loss", "reseed", "without_side_effects"]
+__all__ = [
+    "Batch",
+    "Loss",
+    "SideEffectFreeLoss",
+    "equal",
+    "example_losses",
+    "mean_loss",
+    "reseed",
+    "without_side_effects",
+]
 
 Loss = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 Batch = dict[str, Tensor]
@@ -105,6 +114,19 @@ def mean_loss(
     autocast: torch.dtype | None = None,
 ) -> float:
     """The mean loss of the model as it is now over these examples, ``size`` of them at once; leaves no trace."""
+    return float(example_losses(model, loss, batch_of, examples, size=size, autocast=autocast).mean())
+
+
+def example_losses(
+    model: nn.Module,
+    loss: Loss,
+    batch_of: Callable[[NDArray[np.int64]], Mapping[str, Tensor]],
+    examples: NDArray[np.int64],
+    *,
+    size: int,
+    autocast: torch.dtype | None = None,
+) -> Tensor:
+    """The loss of each of these examples, in float64; leaves no trace."""
     device = next(model.parameters()).device
     parts = (examples[begin : begin + size] for begin in range(0, examples.size, size))
     with (
@@ -112,7 +134,7 @@ def mean_loss(
         torch.autocast(device.type, dtype=autocast, enabled=autocast is not None),
     ):
         losses = [loss(model, batch_of(part)).double().cpu() for part in parts]
-    return float(torch.cat(losses).mean())
+    return torch.cat(losses)
 
 
 @contextlib.contextmanager
