@@ -18,7 +18,7 @@ import hush
 from command_line import message, refused, run, run_json
 from hush.cli.interrupt import RESUMABLE_MESSAGE
 from hush.run.job import RunJob
-from hush.run.stages import PlanStage
+from hush.run.stage_plan import PlanStage
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from hush.plan import Plan
 from hush.plan.make import choose_held_out, held_out_examples
 from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import RunJob
-from hush.run.stages import PlanStage, ScanStage
+from hush.run.stage_plan import PlanStage
+from hush.run.stages import ScanStage
 
 
 def scanned(folder: Path, **sections: Any) -> RunJob:

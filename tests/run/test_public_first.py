@@ -104,7 +104,7 @@ def test_only_secrets_are_drawn_where_the_rest_is_learnt_first(
 
 def test_a_plan_changes_with_the_draw_and_not_with_settings_of_the_public_part(tmp_path: Path) -> None:
     from hush.run.job import RunJob
-    from hush.run.stages import PlanStage
+    from hush.run.stage_plan import PlanStage
 
     def settings(**sections: object) -> object:
         config = small_config(tmp_path, **sections)

@@ -36,7 +36,7 @@ class PlanSettings(Settings):
     """How often examples are used, how much noise is added, and which examples are held out for evaluation.
 
     draw: from which examples, "all" or "secrets", those with a secret; with slots always the latter. By default all,
-    but in ``hush run`` those with a secret wherever the others are learnt first (``hush.run.stages``). batch_size,
+    but in ``hush run`` those with a secret wherever the others are learnt first (``hush.run.config``). batch_size,
     rounds and keep may be ``auto``: they are then chosen from the signal budget of the graph.
     """
 

@@ -29,8 +29,9 @@ from hush.run.folder import (
 )
 from hush.run.job import RunJob, StageWork, Watch
 from hush.run.preflight import preflight
+from hush.run.stage_plan import PlanStage
 from hush.run.stage_train import TrainStage, check_further, earlier_trainings, training_folder
-from hush.run.stages import AuditStage, CanariesStage, DataStage, PlanStage, ReportStage, ScanStage
+from hush.run.stages import AuditStage, CanariesStage, DataStage, ReportStage, ScanStage
 from hush.scan.rules.schema import LiteralsRule
 from hush.storage import discard, whole_file, whole_folder
 

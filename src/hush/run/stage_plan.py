@@ -1,0 +1,160 @@
+"""The planning stage: a plan from the scan, and what it can teach. Ceilings and priors that cannot hold are refused."""
+
+from typing import Any, final
+
+import numpy as np
+
+from hush.console import counted
+from hush.errors import InfeasiblePlan, InvalidInput
+from hush.incidence import Incidence
+from hush.plan import Plan
+from hush.plan.settings import Draw
+from hush.protection import promise_arrays
+from hush.run.config import shown_sizes
+from hush.run.job import Estimate, Known, RunJob
+from hush.run.outlook import stored_outlook
+from hush.secret_table import Secrets
+from hush.settings import AUTO
+from hush.slots import Spans, spans_in
+
+__all__ = ["PlanStage"]
+
+
+PLANNED_PAIRS_PER_SECOND = 1e4  # for estimates: what a core does, in orders of magnitude
+
+NAMED_SECRETS = 3  # at most, in a message
+
+
+@final
+class PlanStage:
+    """``hush plan``."""
+
+    def settings(self, job: RunJob) -> Any:
+        # A setting that 0.1.0 did not know counts only if it is stated: a finished run of 0.1.0 stays finished.
+        plan, learnt_first = job.config.plan, job.config.training.public_first
+        stated = plan.model_dump(exclude=set() if plan.draw is not None else {"draw"})
+        return stated if learnt_first is not False else [stated, "nothing is learnt first"]
+
+    def run(self, job: RunJob) -> dict[str, Any]:
+        from hush.plan.make import choose_held_out, make_plan_holding_out
+        from hush.weights.choose import checked_batch_size
+
+        asked = job.config.plan
+        secrets = Secrets.from_parquet(job.public("secrets.parquet"))
+        incidence = Incidence.from_parquet(job.public("incidence.parquet"))
+        if not incidence.num_examples:
+            raise InvalidInput(
+                "it holds no example; pass data with at least one", setting="source", value=job.config.source
+            )
+        held_out = choose_held_out(incidence, asked.hold_out)
+        spans = spans_in(job.paths.canaries if job.has_canaries else job.paths.scan)
+        draw, bearing = _draw(job, incidence, held_out.size, has_slots=spans is not None)
+        if asked.batch_size != AUTO:
+            checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size, bearing=bearing)
+        _check_ceilings(secrets, incidence)
+        _check_stated_priors(job)
+        plan = make_plan_holding_out(
+            incidence,
+            held_out,
+            prior=secrets.prior,
+            ceiling=secrets.ceiling,
+            secret_ids=secrets.ids,
+            **{**asked.arguments, "draw": draw},
+            data_fingerprint=job.outputs("canaries" if job.has_canaries else "scan")["data_fingerprint"],
+            slots=None if spans is None else spans.slots,
+            skeleton_fingerprint=None if spans is None else _skeleton_fingerprint(job, spans, incidence),
+            progress=lambda done, total: job.watch.work("Planning", done, total),
+        )
+        if job.config.training.warmup > plan.rounds:
+            raise InvalidInput(
+                f"it is more than the {counted(plan.rounds, 'round')} of the plan; lower it",
+                setting="warmup",
+                value=job.config.training.warmup,
+            )
+        plan.save(job.paths.plan)
+        return {
+            "outlook": stored_outlook(job, plan, spans),
+            "fingerprint": job.fingerprint(_plan_identity(plan)),
+            "noise_multiplier": plan.noise_multiplier,
+            "kept_fraction": plan.kept_fraction,
+            "rounds": plan.rounds,
+            "batch_size": plan.batch_size,
+            "created": plan.created,
+        }
+
+    def has_results(self, job: RunJob) -> bool:
+        return (job.paths.plan / "plan.json").is_file()
+
+    def estimate(self, known: Known) -> Estimate:
+        plan, scan = known.config.plan, known.outputs.get("scan")
+        if scan is None:
+            return Estimate(shown_sizes(plan.batch_size, plan.rounds), None)
+        size = f"{counted(scan['examples'], 'example')}, {counted(scan['secrets'], 'secret')}"
+        return Estimate(size, 2 + scan["pairs"] / PLANNED_PAIRS_PER_SECOND)
+
+
+def _draw(job: RunJob, incidence: Incidence, held_out: int, *, has_slots: bool) -> tuple[Draw | None, int | None]:
+    """From which examples the rounds draw; if only from those with a secret, also how many these are.
+
+    The config says so, or it is those with a secret where the others are learnt first and there are enough for a batch.
+    """
+    bearing, asked = int(np.count_nonzero(incidence.secrets_per_example)), job.config.plan.draw
+    public = incidence.num_examples - bearing - held_out
+    draw = asked if has_slots else job.config.draw(bearing=bearing, public=public)
+    if draw != asked and draw == "all":
+        job.watch.notice(
+            f"the rounds draw from all examples, since plan.batch_size={job.config.plan.batch_size:g} is more than the "
+            f"{counted(bearing, 'example')} with a secret; a batch of at most that draws only from these, and leaves "
+            "the others to ordinary training"
+        )
+    return draw, bearing if has_slots or draw == "secrets" else None
+
+
+def _skeleton_fingerprint(job: RunJob, spans: Spans, incidence: Incidence) -> str:
+    return job.key.fingerprint_rows(spans.public_rows(incidence, job.corpus().texts()))
+
+
+def _check_stated_priors(job: RunJob) -> None:
+    """Refuse rules that hide spans with a prior below what can be guessed without the model; see ``hush prior``.
+
+    The guessers that need no model, since they take seconds; the base model guesses in ``hush prior --model``.
+    """
+    from hush.audit.prior import check_known_priors, check_priors, measure_priors, stated_priors_of_scan
+    from hush.scan.result import Scan
+
+    if spans_in(job.paths.scan) is None:
+        return
+    scan = Scan.load(job.paths.scan)
+    stated = stated_priors_of_scan(scan, job.config.rules)
+    check_known_priors(stated)
+    measured = measure_priors(
+        scan.spans,
+        scan.incidence,
+        job.scanned().texts(),
+        scan.secrets,
+        stated,
+        progress=lambda done, total: job.watch.work("Guessing slots", done, total),
+    )
+    check_priors(measured)
+
+
+def _check_ceilings(secrets: Secrets, incidence: Incidence) -> None:
+    """Refuse promises that only a training without the secret's examples would keep; names several at once."""
+    prior_SQ, ceiling_SQ = promise_arrays(secrets.prior, secrets.ceiling, len(secrets))
+    without = np.flatnonzero((ceiling_SQ <= prior_SQ).any(axis=1) & (incidence.examples_per_secret > 0)).tolist()
+    if without:
+        named = ", ".join(secrets.ids[secret] for secret in without[:NAMED_SECRETS])
+        more = f" and {len(without) - NAMED_SECRETS} more" if len(without) > NAMED_SECRETS else ""
+        first = without[0]
+        point = int((ceiling_SQ[first] <= prior_SQ[first]).argmax())
+        raise InfeasiblePlan(
+            f"{named}{more}: the ceiling is the prior ({ceiling_SQ[first, point]:g} for the first), so nothing may be "
+            "learned from the examples, whatever the noise; raise the ceiling under promises or in the rule, or take "
+            "these examples out of the data"
+        )
+
+
+def _plan_identity(plan: Plan) -> list[Any]:
+    """What makes two plans the same training: everything but the time they were made."""
+    numbers = [plan.noise_multiplier, plan.noise_scale, plan.rounds, plan.batch_size, plan.clip_norm, plan.bound]
+    return [numbers, sorted(plan.certificate.fingerprints.items())]
