@@ -27,8 +27,8 @@ from transformers import (
 from transformers.data.data_collator import DataCollatorForMultipleChoice
 
 from hush.errors import InvalidInput
-from hush.train.hf.arguments import check_collator
 from hush.train.hf.collation import collated_alone, padded_together, padding_values, refuse_tied
+from hush.train.hf.data import check_collator
 
 VOCABULARY = 40
 SPECIAL = {"pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}

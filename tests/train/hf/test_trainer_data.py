@@ -26,7 +26,7 @@ from transformers import (
 import hush
 from hush.errors import InvalidInput
 from hush.keys import DataKey
-from hush.train.hf.arguments import checked_fingerprint
+from hush.train.hf.data import checked_fingerprint
 from hush.train.hf.trainer import HushTrainer
 from hush.train.language_models import CausalCollator, tokenise
 
