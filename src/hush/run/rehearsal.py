@@ -13,6 +13,7 @@ import yaml
 
 from hush.errors import InvalidInput
 from hush.plan import Plan
+from hush.plan.plan import kept_weight
 from hush.rehearse import Outcome, RehearsalSettings, public_content, rehearse
 from hush.rehearse.figure import save_forecast
 from hush.rehearse.outcome import OUTCOME
@@ -89,10 +90,7 @@ def rehearse_config(
 
 def _share_kept(plan: Plan, asked: float | Auto | None) -> float:
     """The share kept that the plan's noise was computed for; where it was chosen, the plan's weights tell it."""
-    if asked == AUTO:
-        bearing_N = plan.incidence.secrets_per_example > 0
-        return min(1.0, max(0.01, round(float(plan.weights[bearing_N].mean()), 2)))
-    return asked or KEEP
+    return kept_weight(plan) if asked == AUTO else asked or KEEP
 
 
 def patched(content: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
