@@ -56,8 +56,8 @@ ASSUMPTIONS = (
     "Each example's gradient depends on the model, that example and its own randomness alone, is clipped to the clip "
     "norm, and is summed; normal noise of noise multiplier times clip norm is added once to the sum of each round, and "
     "the sum is divided by the constant batch size. A metric in which gradients are clipped and receive noise, if "
-    "there is one, was measured from public text alone: examples without a secret, skeletons, or a corpus that the "
-    "owner states to be public.",
+    "there is one, was measured from public text alone: what no promise covers, or a corpus that the owner states to "
+    "be public.",
     "Draws and noise come from the operating system's entropy through a generator that an adversary cannot tell from "
     "randomness, and stay secret: batch sizes, losses on private examples and random states are not released.",
     "The incidence is complete: every example that contains a secret, or a copy of it, is listed for it.",

@@ -169,7 +169,7 @@ def test_a_run_says_which_rules_found_nothing_and_how_many_rows_it_left_out(
 def outcome(**more: Any) -> str:
     record: dict[str, Any] = {
         "ran": [], "examples": 400, "secrets": 10, "unlisted": 3, "canaries": 4, "noise_multiplier": 2.5,
-        "kept_fraction": 1.0, "kept_weight": 0.0123, "rounds": 9, "max_length": 32, "cut_texts": 0,
+        "kept_fraction": 1.0, "kept_weight": 0.0123, "rounds": 9, "max_length": 32, "losses": None, "cut_texts": 0,
         "release": "run/release", "owner": "run/owner", "report": "run/owner/report.html", "verdict": None,
         "audit": None, "notices": [], "cautions": [],
     }  # fmt: skip

@@ -88,7 +88,15 @@ def test_a_page_about_one_secret_speaks_of_one() -> None:
 
 def test_a_run_of_one_secret_speaks_of_one() -> None:
     record = {"ran": [], "secrets": 1, "canaries": 1, "examples": 1, "rounds": 1, "noise_multiplier": 1.0}
-    record |= {"unlisted": 0, "cut_texts": 1, "max_length": 1, "audit": None, "notices": [], "cautions": []}
+    record |= {
+        "unlisted": 0,
+        "losses": None,
+        "cut_texts": 1,
+        "max_length": 1,
+        "audit": None,
+        "notices": [],
+        "cautions": [],
+    }
     places = {"release": "s", "owner": "o", "report": "r", "kept_fraction": 1.0, "kept_weight": 1.0, "verdict": None}
     console = Console(width=200)
     with console.capture() as captured:

@@ -87,7 +87,7 @@ def test_an_impossible_promise_ends_with_1_and_bad_input_with_2(config: Path) ->
     config.write_text(yaml.safe_dump(content | {"rules": [impossible]}))
     assert refused(1, "run", config, "--quiet").startswith("Error: access-codes-000000")
     config.write_text(yaml.safe_dump(content | {"plan": {"batch_size": 5000, "rounds": 3}}))
-    assert "plan.batch_size=5000 is more than the 24 examples with a secret, of 24; with slots" in refused(
+    assert "plan.batch_size=5000 is more than the 24 examples with a secret, of 24; only these are drawn" in refused(
         2, "run", config, "--quiet"
     )
     config.write_text(yaml.safe_dump(content | {"plan": {"batch_size": 4, "round": 3}}))

@@ -77,7 +77,7 @@ sentences = st.lists(st.sampled_from([*WORDS, "end. ", "\n\n", "x" * 30]), max_s
 @settings(max_examples=40)
 @given(
     documents=st.lists(st.tuples(sentences, sentences), min_size=1, max_size=4),
-    secret=st.from_regex("[A-Z]{6,40}", fullmatch=True),
+    secret=st.from_regex("[JQZ]{6,40}", fullmatch=True),  # no letter of the words, with which it could overlap
     hides=st.sampled_from(["example", "span"]),
     size=st.integers(5, 80),
     overlap=st.integers(0, 60),

@@ -162,7 +162,7 @@ def budget_of(
     private = float(weight_N[incidence.secrets_per_example > 0].sum())
     weight_before = np.concatenate([[0.0], np.cumsum(weight_N[incidence.example_of_entry])])
     weight_S = np.maximum(np.diff(weight_before[incidence.offset_S]), 0.0)
-    drawn_S = weight_S > 1e-12 * max(total, 1.0)  # differences of sums leave rounding errors where all weights are 0
+    drawn_S = weight_S > 1e-12 * max(total, 1.0)  # tightness only: rounding
     least = float((shift_S[drawn_S] / weight_S[drawn_S]).min(initial=math.inf))
     noise = noise_multiplier
     if noise is None:

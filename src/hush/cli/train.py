@@ -190,21 +190,28 @@ def train(
     public_first_learning_rate: Annotated[
         float | None,
         typer.Option(
+            "--first-learning-rate",
             help="Its learning rate, of AdamW [default: the best of a few in short trials].",
             max=1e3,
             rich_help_panel=FIRST_PANEL,
         ),
     ] = None,
     public_first_batch: Annotated[
-        int, typer.Option(help="Its examples per step.", min=1, rich_help_panel=FIRST_PANEL)
+        int, typer.Option("--first-batch", help="Its examples per step.", min=1, rich_help_panel=FIRST_PANEL)
     ] = 32,
     public_first_epochs: Annotated[
-        float, typer.Option(help="Its most passes over them, above 0.", max=1e6, rich_help_panel=FIRST_PANEL)
+        float,
+        typer.Option(
+            "--first-epochs", help="Its most passes over them, above 0.", max=1e6, rich_help_panel=FIRST_PANEL
+        ),
     ] = 20.0,
     public_first_patience: Annotated[
         int,
         typer.Option(
-            help="It ends after so many evaluations without a lower loss.", min=1, rich_help_panel=FIRST_PANEL
+            "--first-patience",
+            help="It ends after so many evaluations without a lower loss.",
+            min=1,
+            rich_help_panel=FIRST_PANEL,
         ),
     ] = 5,
     public_weight: Annotated[

@@ -140,6 +140,7 @@ def config_of(size: Size) -> dict[str, Any]:
         "plan": {"batch_size": size.batch_size, "rounds": size.rounds, "keep": KEPT_WEIGHT, "hold_out": size.hold_out},
         "model": {"small": size.model},
         "training": {
+            "public_first": False,  # the four trainings begin alike
             "learning_rate": size.learning_rate,
             "warmup": size.warmup,
             "max_length": CONTEXT_BYTES,
