@@ -182,7 +182,7 @@ def train(
     public_first: Annotated[
         bool | None,
         flag(
-            "--public-first/--no-public-first",
+            "--public-first/--no-first",
             "Learn examples without secrets, and skeletons, first [default: on, with 100 of them].",
             panel=FIRST_PANEL,
         ),
@@ -190,7 +190,7 @@ def train(
     public_first_learning_rate: Annotated[
         float | None,
         typer.Option(
-            "--first-learning-rate",
+            "--first-rate",
             help="Its learning rate, of AdamW [default: the best of a few in short trials].",
             max=1e3,
             rich_help_panel=FIRST_PANEL,
@@ -415,7 +415,7 @@ def _public_first(asked: bool | None, settings: "PublicFirst") -> "PublicFirst |
     """The setting that these options state; its default if none of them is given."""
     stated = settings != type(settings)()
     if asked is False and stated:
-        raise InvalidInput("--no-public-first leaves the public part out; drop it, or drop the part's other options")
+        raise InvalidInput("--no-first leaves the public part out; drop it, or drop the part's other options")
     return settings if stated else asked
 
 

@@ -219,7 +219,11 @@ def train_arm(task: Task, on_round: OnRound) -> Result:
         on_round(live.round)
 
     recipe = Recipe(
-        model=str(task.base), learning_rate=size.learning_rate, warmup=size.warmup, max_length=CONTEXT_BYTES
+        model=str(task.base),
+        learning_rate=size.learning_rate,
+        warmup=size.warmup,
+        max_length=CONTEXT_BYTES,
+        public_first=False,
     )
     ended = fit(
         plan,

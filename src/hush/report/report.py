@@ -112,7 +112,6 @@ class Report:
         rows = packed_rows(plan.secret_ids, numbers, texts) if plan.secret_ids else None
         audit = None if self.audit is None else AuditResult.of(_checked_audit(self.audit, plan, certificate))
         scores = _without(LOSS_BEFORE, checked_training(self.training))  # one point is no line
-        scores = checked_training(self.training)
         outlook = self.outlook or Outlook.of_plan(plan, parameters=certificate.trained_parameters)
         sections: list[Section | None] = [
             *self.sections,
