@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from hush.train.public.metric import PublicMetric
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,6 +26,7 @@ from experiments.runs import RunLog
 from experiments.secret_words.data import PARTS, Prepared
 from experiments.secret_words.training import Task, _optimizer, mean_loss_of, new_model, train_ordinarily
 from hush.train import PrivateTraining, masked_lm_loss
+from hush.train.public.metric import PublicMetric
 
 HERE = Path(__file__).parent.parent
 EXAMPLES, EVERY = 512, 100  # public examples of a measurement, and rounds between two

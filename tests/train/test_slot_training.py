@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from models import tiny
-from slotted import filled, made_tokenizer, slot_plan
 from trainers import arguments
 
 from hush.certificate import SKELETON_FINGERPRINT
@@ -31,6 +30,7 @@ from hush.train.distributed import Ranks
 from hush.train.fit import Fitted, fit
 from hush.train.hf.trainer import HushTrainer
 from hush.train.settings import Lora, MetricSettings, PublicPart, Recipe, Runtime
+from slotted import filled, made_tokenizer, slot_plan
 
 KEY = DataKey(bytes(32))
 PIECES = [[f"item {n} was sold to ", " for much"] if n % 2 else [f"item {n} was not sold"] for n in range(12)]
