@@ -64,7 +64,7 @@ def tab() -> Iterator[Tab]:
 def test_every_plot_is_drawn_nothing_is_fetched_and_the_console_stays_empty(tab: Tab, pages: Path) -> None:
     tab.open(pages / "full.html")
     plots = tab.run("return [...document.querySelectorAll('[data-plot]')].map(each => each.dataset.plot)")
-    assert plots == ["frontier", "noise", "curves", "counts", "scatter", "training-0",
+    assert plots == ["signal", "frontier", "noise", "curves", "counts", "scatter", "training-0",
                      "training-1", "audit"]  # fmt: skip
     marks = tab.run(
         "return [...document.querySelectorAll('[data-plot]')]"

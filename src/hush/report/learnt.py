@@ -38,7 +38,7 @@ def learnt_section(outlook: Outlook) -> Section | None:
         *((row.method, "0", "", _left(row)) for row in outlook.remaining),
     ]
     numbers = table(
-        ["", "noise", "signal (forecast)", "what is learnt from"],
+        ["way", "noise", "signal (forecast)", "what is learnt from"],
         rows,
         caption="What can be learnt, and what is left without a promise",
     )
@@ -54,7 +54,7 @@ def learnt_section(outlook: Outlook) -> Section | None:
         name="learnt",
         link="Learnt",
         title="What can be learnt",
-        html=banner + text + words + numbers + figure(plot),
+        html=banner + text + figure(plot) + words + numbers,
         plots=(plot,),
     )
 
@@ -86,7 +86,7 @@ def _prediction(outlook: Outlook) -> str:
             ("expected signal over noise", shown_signal(prediction.expected)),
         ]
     rows.append(("in words", VERDICTS[prediction.verdict]))
-    return table(["for this model", ""], rows, caption="The prediction for this model")
+    return table(["for this model", "forecast"], rows, caption="The prediction for this model")
 
 
 def _signal_plot(outlook: Outlook) -> Plot:
