@@ -10,6 +10,7 @@ from planted import LITTLE_NOISE, MARKER, MUCH_NOISE, SMALL, Corpus, content_of,
 from hush.errors import InvalidInput
 from hush.plan import Plan
 from hush.rehearse import Outcome, RehearsalSettings, public_content, skips_private_rounds
+from hush.scan.engines import LocalEngine
 from hush.slots import slots_of_spans
 
 
@@ -91,6 +92,13 @@ def test_other_secrets_lead_to_the_same_content(data: Corpus) -> None:
         assert before.digest == after.digest
 
 
+def test_in_other_processes_the_result_is_the_same(
+    model: Path, tmp_path: Path, data: Corpus, plan: Plan, outcome: Outcome
+) -> None:
+    """Each try and each repeat is then a task of its own, which any engine of a scan can make."""
+    assert rehearsed(model, tmp_path, data, plan, engine=LocalEngine(workers=2)) == outcome
+
+
 class Killed(Exception):
     pass
 
@@ -141,6 +149,8 @@ def test_what_cannot_be_rehearsed_is_refused(data: Corpus, plan: Plan, model: Pa
         public_content(plan, data.texts[:3], spans=data.spans)
     with pytest.raises(InvalidInput, match="needs at least 60"):
         public_content(planned(data, slotted=False, **LITTLE_NOISE), ["" for _ in data.texts])
+    with pytest.raises(InvalidInput, match="at_once=0"):
+        rehearsed(model, tmp_path, data, plan, at_once=0)
     with pytest.raises(InvalidInput, match="max_examples=3"):
         RehearsalSettings(max_examples=3)
     with pytest.raises(InvalidInput, match="share kept is for plans with accounted"):

@@ -138,7 +138,7 @@ def test_a_scan_finds_the_same_on_the_cluster(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.usefixtures("cluster")
 def test_a_shard_that_kills_its_process_is_named_after_a_few_tries() -> None:
-    with pytest.raises(HushError, match="the process of shard 0 of the scan died 3 times"):
+    with pytest.raises(HushError, match="the process of task 0 died 3 times"):
         list(RayEngine(workers=1).map(os._exit, [1]))
 
 

@@ -59,7 +59,7 @@ def test_the_first_error_in_order_comes_through_unchanged(workers: int) -> None:
 
 
 def test_a_process_that_dies_is_a_clear_error() -> None:
-    with pytest.raises(hush.HushError, match=r"one of the 2 processes of the scan died.*set workers to 1"):
+    with pytest.raises(hush.HushError, match=r"one of the 2 processes died.*set workers to 1"):
         list(LocalEngine(workers=2).map(killed_on_text, shards("a", "kill", "b", "c")))
     assert not children()
 

@@ -169,6 +169,7 @@ def missing_library_explained(what: str) -> Iterator[None]:
 
 def quiet_libraries(*, silent: bool) -> None:
     """Turn off the progress bars of other libraries, and, if silent, their warnings: another process shows the same."""
+    os.environ["TQDM_DISABLE"] = "1"  # also in processes that this one starts
     try:
         from transformers.utils import logging
     except ImportError:

@@ -13,6 +13,7 @@ from hush.cli.options import ForceOption, JsonOption, settings_from
 
 if TYPE_CHECKING:
     from hush.run.rehearsal import Rehearsed
+    from hush.scan.engines import Engine
 
 __all__ = ["rehearse"]
 
@@ -25,6 +26,7 @@ class RolesChoice(StrEnum):
 
 
 BUDGET_PANEL = "Budget (by default as the config says)"
+CLUSTER_PANEL = "Several processes"
 
 
 def rehearse(
@@ -53,6 +55,15 @@ def rehearse(
     roles: Annotated[
         RolesChoice | None,
         typer.Option(help="Who plays a secret: texts that share a public word, or any texts."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="How many trainings to make at a time.", rich_help_panel=CLUSTER_PANEL)
+    ] = 1,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            help='Make them on a Ray cluster: "auto", HOST:PORT or ray://HOST:PORT.', rich_help_panel=CLUSTER_PANEL
+        ),
     ] = None,
     write: Annotated[
         Path | None, typer.Option(help="Also write the config with the settings that won, beside CONFIG.")
@@ -87,7 +98,8 @@ def rehearse(
         "roles": roles,
     }
     with message_when_stopped(RESUMABLE_MESSAGE):
-        rehearsed = _rehearsed(config, output=output, given=given)
+        engine = _engine(workers, ray_address)
+        rehearsed = _rehearsed(config, output=output, given=given, engine=engine, at_once=workers)
     if write is not None:
         from hush.run.rehearsal import write_patched
 
@@ -96,7 +108,21 @@ def rehearse(
     print_json(record) if json else show_rehearsal(rehearsed, Console(), written=write)
 
 
-def _rehearsed(config: Path, *, output: Path | None, given: dict[str, Any]) -> "Rehearsed":
+def _engine(workers: int, ray_address: str | None) -> "Engine | None":
+    if ray_address is not None:
+        from hush.scan.engine_ray import RayEngine
+
+        return RayEngine(address=ray_address, workers=workers, uses_gpu=True)
+    if workers == 1:
+        return None
+    from hush.scan.engines import LocalEngine
+
+    return LocalEngine(workers=workers)
+
+
+def _rehearsed(
+    config: Path, *, output: Path | None, given: dict[str, Any], engine: "Engine | None", at_once: int
+) -> "Rehearsed":
     from hush.cli.checks import quiet_libraries
     from hush.cli.results.run import Screen
     from hush.rehearse.settings import RehearsalSettings
@@ -113,4 +139,4 @@ def _rehearsed(config: Path, *, output: Path | None, given: dict[str, Any]) -> "
     screen = Screen(console, folder=run_folder(loaded, output), verbose=is_verbose())
     with screen:
         watch = log_progress(screen.watch(stoppable=Watch().stoppable), console)
-        return rehearse_config(loaded, output=output, settings=settings, watch=watch)
+        return rehearse_config(loaded, output=output, settings=settings, engine=engine, at_once=at_once, watch=watch)

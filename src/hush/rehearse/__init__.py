@@ -6,6 +6,7 @@ scaled    the plan's rates and noise on a smaller stage
 arms      the three ways, trained: dropping, redacting, hush
 search    settings by Optuna
 outcome   losses to expect with intervals, the choice, and the patch for the config
+conclusion what the repeats say
 rehearsal all of it, resumable in a folder
 """
 

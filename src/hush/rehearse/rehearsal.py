@@ -7,42 +7,38 @@ neither trains nor judges on.
 
 A folder of the owner keeps everything needed to resume: the study of the search, the ordinary trainings while they are
 needed, and each finished repeat. Different inputs get a folder of their own below it.
+
+Tries and repeats are independent of each other, so an engine of a scan can spread them (:mod:`hush.scan.engines`): each
+is then one task, made elsewhere from the same inputs.
 """
 
 import json
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from hush import __version__
 from hush.errors import InfeasiblePlan, InvalidInput
+from hush.numbers import checked_size
 from hush.plan import Plan
-from hush.plan.make import held_out_examples
 from hush.plan.plan import fingerprint
 from hush.rehearse.cast import Cast, Split, choose_cast, split_documents
+from hush.rehearse.conclusion import concluded
 from hush.rehearse.content import PublicContent
-from hush.rehearse.outcome import (
-    ARMS,
-    ORDINARY_MARGIN,
-    OUTCOME,
-    Arm,
-    ArmForecast,
-    Difference,
-    Outcome,
-    Reached,
-    decide,
-    difference,
-    forecast_interval,
-)
-from hush.rehearse.scaled import Scale, described, replanned, scale_for, stage_plan
-from hush.rehearse.search import Choice, Losses, Search, stated_choice
+from hush.rehearse.outcome import ORDINARY_MARGIN, OUTCOME, Arm, Outcome, Reached
+from hush.rehearse.scaled import Scale, replanned, scale_for, stage_plan
+from hush.rehearse.search import Choice, Evaluated, Search, stated_choice
 from hush.rehearse.settings import RehearsalSettings
+from hush.scan.engines import Engine
 from hush.storage import clear_leftovers, discard, read_json, whole_file
 from hush.train.settings import Recipe, Runtime, learns_first
 
@@ -58,7 +54,6 @@ SPARE = 0.8  # of the minutes: what the scale is chosen for; evaluations and pla
 ON_SEARCH = 0  # which repeat is that of the search, in seeds
 
 OnWork = Callable[[str, int, int], None]
-Repeat = Mapping[Arm, "ArmLosses"]
 
 
 def _silent(label: str, done: int, total: int) -> None:
@@ -75,106 +70,119 @@ def rehearse(
     keep: float | None = None,
     runtime: Runtime | None = None,
     seed: int = 0,
+    engine: Engine | None = None,
+    at_once: int = 1,
     progress: OnWork | None = None,
 ) -> Outcome:
     """Rehearse a training on public content: which settings, and what to expect of dropping, redacting and hush.
 
     keep: the share kept that the plan's noise was computed for, if the search may change it; only for plans whose
     noise was computed. progress gets a label, what is done and the total. folder
-    stays with the owner; a rehearsal that was killed resumes there, and a finished one is read.
+    stays with the owner; a rehearsal that was killed resumes there, and a finished one is read. engine: where tries and
+    repeats are made, by default in this process; at_once: how many settings the search chooses together.
 
-    Guarantee: no promise is spent. The result depends on the plan's graph, slots and promises, on content and seed; the
-    same inputs give the same result on the same machine, unless the budget is in minutes.
+    Guarantee: no promise is spent. The result depends on the plan's graph, slots and promises, on content, seed and
+    at_once; the same inputs give the same result on the same machine, unless the budget is in minutes.
     """
     settings = settings or RehearsalSettings()
     if keep is not None and plan.capacity != "accounted":
         raise InvalidInput("the share kept is for plans with accounted capacities; leave it out", setting="keep")
-    identity = _identity(plan, content, recipe, settings, keep, seed)
-    place = Path(folder) / identity
+    if checked_size("at_once", at_once) < 1:
+        raise InvalidInput("pass a whole number of at least 1", setting="at_once", value=at_once)
+    inputs = _Inputs(
+        plan=plan,
+        content=content,
+        recipe=recipe,
+        settings=settings,
+        keep=keep,
+        runtime=runtime or Runtime(),
+        seed=seed,
+        at_once=at_once,
+    )
+    place = Path(folder) / inputs.identity
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     place.chmod(0o700)
     if (place / OUTCOME).is_file():
         return Outcome.load(place / OUTCOME)
     clear_leftovers(place, recursive=True)
-    rehearsal = _Rehearsal(
-        plan,
-        content,
-        recipe,
-        place,
-        settings,
-        keep,
-        runtime or Runtime(),
-        seed,
-        progress or _silent,
-    )
+    rehearsal = _Rehearsal(inputs, place, engine, progress or _silent)
     outcome = rehearsal.run()
     outcome.store(place / OUTCOME)
     return outcome
 
 
-def _identity(
-    plan: Plan,
-    content: PublicContent,
-    recipe: Recipe,
-    settings: RehearsalSettings,
-    keep: float | None,
-    seed: int,
-) -> str:
-    """What a rehearsal depends on, as a name."""
-    numbers = [plan.rounds, plan.batch_size, plan.clip_norm, plan.noise_multiplier, plan.bound, plan.capacity]
-    slots = None if plan.slots is None else plan.slots.fingerprint
-    graph = [plan.incidence.fingerprint, slots, plan.promises_fingerprint, fingerprint(b"weights", plan.weights)]
-    data = [plan.data_fingerprint, plan.skeleton_fingerprint, content.digest]
-    parts = [__version__, numbers, graph, data, recipe.model_dump(), settings.model_dump(), keep, seed]
-    return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Inputs:
+    """What a rehearsal depends on. It can be pickled, for tasks of an engine."""
+
+    plan: Plan
+    content: PublicContent
+    recipe: Recipe
+    settings: RehearsalSettings
+    keep: float | None
+    runtime: Runtime
+    seed: int
+    at_once: int
+
+    @property
+    def identity(self) -> str:
+        """All of it as a name; the runtime does not count."""
+        plan, content = self.plan, self.content
+        numbers = [plan.rounds, plan.batch_size, plan.clip_norm, plan.noise_multiplier, plan.bound, plan.capacity]
+        slots = None if plan.slots is None else plan.slots.fingerprint
+        graph = [plan.incidence.fingerprint, slots, plan.promises_fingerprint, fingerprint(b"weights", plan.weights)]
+        data = [plan.data_fingerprint, plan.skeleton_fingerprint, content.digest]
+        settings = [self.recipe.model_dump(), self.settings.model_dump(), self.keep, self.seed, self.at_once]
+        parts = [__version__, numbers, graph, data, *settings]
+        return blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
 
 @final
 class _Rehearsal:
     """One rehearsal in progress."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        content: PublicContent,
-        recipe: Recipe,
-        folder: Path,
-        settings: RehearsalSettings,
-        keep: float | None,
-        runtime: Runtime,
-        seed: int,
-        progress: OnWork,
-    ) -> None:
-        self._plan, self._content, self._recipe, self._folder = plan, content, recipe, folder
-        self._settings, self._runtime, self._seed, self._progress = settings, runtime, seed, progress
-        self._split: Split = split_documents(content, seed=seed)
-        self._slotted = plan.slots is not None
-        self._stated = stated_choice(plan, recipe, keep=keep)
+    def __init__(self, inputs: _Inputs, folder: Path, engine: Engine | None, progress: OnWork) -> None:
+        self._inputs, self._folder, self._engine, self._progress = inputs, folder, engine, progress
+        self._plan, self._content, self._recipe = inputs.plan, inputs.content, inputs.recipe
+        self._settings, self._seed = inputs.settings, inputs.seed
+        self._split: Split = split_documents(inputs.content, seed=inputs.seed)
+        self._slotted = inputs.plan.slots is not None
+        self._stated = stated_choice(inputs.plan, inputs.recipe, keep=inputs.keep)
         self._plans: dict[tuple[float, int, float | None], Plan | None] = {}
         self._begin = time.monotonic()
 
-    def run(self) -> Outcome:
-        """Search, repeat, conclude."""
+    @cached_property
+    def bench(self) -> "Workbench":
+        """The model, loaded when it is needed."""
         from hush.rehearse.arms import Workbench
 
-        bench = Workbench(self._recipe, self._runtime, self._plan.slots.rules if self._plan.slots else ())
-        choice, scale, tried = self._searched(bench)
-        repeats = list[Repeat]()
-        shares = list[float]()
-        for number in range(1, self._settings.seeds + 1):
-            repeat, share = self._repeat(bench, choice, scale, number)
-            repeats.append(repeat)
-            shares.append(share)
-        before = self._before(bench)
+        slots = self._plan.slots
+        return Workbench(self._recipe, self._inputs.runtime, () if slots is None else slots.rules)
+
+    def run(self) -> Outcome:
+        """Search, repeat, conclude."""
+        choice, scale, tried = self._searched()
+        records = list(self._repeats(choice, scale))
+        before = self._before()
         discard(self._folder / "ordinary")
-        return self._concluded(repeats, float(np.mean(shares)), choice, scale, tried, before)
+        return concluded(
+            self._plan,
+            self._content,
+            [_losses_of(record) for record in records],
+            like_share=float(np.mean([record["like_share"] for record in records])),
+            before=before,
+            patch=choice.patch(self._stated),
+            tried=tried,
+            scale=scale,
+        )
 
     # ---- the search ----
 
-    def _searched(self, bench: "Workbench") -> tuple[Choice, Scale, Any]:
+    def _searched(self) -> tuple[Choice, Scale, Any]:
         """The settings that won, and the scale at which they were compared."""
         cast = self._cast(ON_SEARCH)
-        stage = self._stage(bench, cast, ON_SEARCH)
+        stage = self._stage(cast, ON_SEARCH)
         start = stage.ordinary(stage.start, self._recipe, self._steps("Learning what is public"))
         scale = self._scale(stage, cast)
         search = Search(
@@ -188,18 +196,35 @@ class _Rehearsal:
             while (done := len(search.finished)) < self._settings.tries and not self._search_is_over(search, done):
                 label = "Trying settings"
                 self._progress(label, done, self._settings.tries)
-                search.step(lambda choice: self._try(stage, cast, choice, scale))
+                at_once = min(self._inputs.at_once, self._settings.tries - done)
+                search.step(lambda choices: self._evaluated(stage, cast, choices, scale), at_once=at_once)
             return search.best, scale, search.tried
         finally:
             search.close()
 
     def _search_is_over(self, search: Search, done: int) -> bool:
         minutes = self._settings.minutes
-        return minutes is not None and done >= MIN_TRIES and search.seconds > SEARCH_SHARE * 60 * minutes
+        return (
+            minutes is not None
+            and done >= MIN_TRIES
+            and search.seconds > SEARCH_SHARE * 60 * minutes * self._inputs.at_once
+        )
 
-    def _try(self, stage: "Stage", cast: Cast, choice: Choice, scale: Scale) -> Losses | None:
+    def _evaluated(self, stage: "Stage", cast: Cast, choices: Sequence[Choice], scale: Scale) -> Iterable[Evaluated]:
+        if self._engine is None:
+            return (self._try(stage, cast, choice, scale) for choice in choices)
+        return self._engine.map(_Try(self._inputs, self._folder, scale), choices)
+
+    def try_anew(self, choice: Choice, scale: Scale) -> Evaluated:
+        """One try of the search, in a process that has done nothing else."""
+        cast = self._cast(ON_SEARCH)
+        return self._try(self._stage(cast, ON_SEARCH), cast, choice, scale)
+
+    def _try(self, stage: "Stage", cast: Cast, choice: Choice, scale: Scale) -> Evaluated:
+        begin = time.monotonic()
         losses = self._hush(stage, cast, choice, scale, ON_SEARCH, None)
-        return None if losses is None else (losses.ordinary.mean, losses.like.mean)
+        means = None if losses is None else (losses.ordinary.mean, losses.like.mean)
+        return means, time.monotonic() - begin
 
     def _hush(
         self,
@@ -263,19 +288,30 @@ class _Rehearsal:
 
     # ---- repeats ----
 
-    def _repeat(self, bench: "Workbench", choice: Choice, scale: Scale, number: int) -> tuple[Repeat, float]:
-        """All three ways with players, examples and noise of their own, read from the folder if they are finished."""
+    def _repeats(self, choice: Choice, scale: Scale) -> Iterator[dict[str, Any]]:
+        """What ``repeated`` gives for every repeat; those that are finished are read from the folder."""
+        total = self._settings.seeds
+        numbers = [n for n in range(1, total + 1) if not self._path(n).is_file()]
+        made: Iterable[Mapping[str, Any]]
+        if self._engine is None or not numbers:
+            made = (self.repeated(choice, scale, number) for number in numbers)
+        else:
+            made = self._engine.map(_Repeat(self._inputs, self._folder, scale, choice), numbers)
+        for number, record in zip(numbers, made, strict=True):
+            if self._engine is not None:
+                self._progress("Repeating with other players", number, total)
+            with whole_file(self._path(number), owner_only=True) as file:
+                file.write(json.dumps(record).encode())
+            shutil.rmtree(self._ordinary(number), ignore_errors=True)
+        for number in range(1, total + 1):
+            yield read_json(self._path(number))
+
+    def repeated(self, choice: Choice, scale: Scale, number: int) -> dict[str, Any]:
+        """All three ways with players, examples and noise of their own, as plain data."""
         from hush.rehearse.arms import DROPPING, REDACTING, ArmLosses
 
-        path = self._folder / f"repeat-{number}.json"
-        if path.is_file():
-            record = read_json(path)
-            return {
-                arm: ArmLosses(ordinary=Reached(**losses["ordinary"]), like=Reached(**losses["like"]))
-                for arm, losses in record["arms"].items()
-            }, float(record["like_share"])
         cast_of_roles = self._cast(number)
-        stage = self._stage(bench, cast_of_roles, number)
+        stage = self._stage(cast_of_roles, number)
         recipe = choice.recipe(self._recipe, rate_factor=1.0, rounds_factor=1.0)
         total = self._settings.seeds
         arms: dict[Arm, ArmLosses] = {
@@ -287,15 +323,14 @@ class _Rehearsal:
             raise InfeasiblePlan("no plan keeps the promises with the settings of the config; lower batch_size")
         arms["hush"] = hush
         like_share = stage.slot_share if self._slotted else self._bearing_share
-        with whole_file(path, owner_only=True) as file:
-            stored = {"arms": {arm: asdict(losses) for arm, losses in arms.items()}, "like_share": like_share}
-            file.write(json.dumps(stored).encode())
-        shutil.rmtree(self._ordinary(number), ignore_errors=True)
-        return arms, like_share
+        return {"arms": {arm: asdict(losses) for arm, losses in arms.items()}, "like_share": like_share}
 
-    def _before(self, bench: "Workbench") -> dict[str, float]:
+    def _path(self, number: int) -> Path:
+        return self._folder / f"repeat-{number}.json"
+
+    def _before(self) -> dict[str, float]:
         """The losses of the model to begin with, on the documents of the search."""
-        losses = self._stage(bench, self._cast(ON_SEARCH), ON_SEARCH).before()
+        losses = self._stage(self._cast(ON_SEARCH), ON_SEARCH).before()
         return {"ordinary": losses.ordinary.mean, "like": losses.like.mean}
 
     def _cast(self, number: int) -> Cast:
@@ -308,13 +343,13 @@ class _Rehearsal:
         seed = (self._seed, number)
         return choose_cast(self._plan, self._content, train, judged, roles=self._settings.roles, seed=seed)
 
-    def _stage(self, bench: "Workbench", cast_of_roles: Cast, number: int) -> "Stage":
+    def _stage(self, cast_of_roles: Cast, number: int) -> "Stage":
         from hush.rehearse.arms import Stage
 
         scale = scale_for(self._plan, 1.0)
         redacting = stage_plan(self._plan, cast_of_roles, scale).redacting
         return Stage(
-            bench,
+            self.bench,
             self._content,
             cast_of_roles,
             redacting,
@@ -337,92 +372,52 @@ class _Rehearsal:
     def _steps(self, label: str) -> Callable[[int, int], None]:
         return lambda done, total: self._progress(label, done, total)
 
-    # ---- conclusions ----
 
-    def _concluded(
-        self,
-        repeats: Sequence[Repeat],
-        like_share: float,
-        choice: Choice,
-        scale: Scale,
-        tried: Any,
-        before: Mapping[str, float],
-    ) -> Outcome:
-        held_out = int(held_out_examples(self._plan).size)
-        series = {
-            (arm, kind): [cast("Reached", getattr(repeat[arm], kind)) for repeat in repeats]
-            for arm in ARMS
-            for kind in ("ordinary", "like")
-        }
-        pooled = {
-            kind: float(np.mean([np.var([r.mean for r in series[arm, kind]], ddof=1) for arm in ARMS]))
-            for kind in ("ordinary", "like")
-        }
-        arms = tuple(
-            ArmForecast(
-                arm=arm,
-                ordinary=forecast_interval(
-                    series[arm, "ordinary"], pooled_variance=pooled["ordinary"], held_out=held_out
-                ),
-                like=forecast_interval(series[arm, "like"], pooled_variance=pooled["like"], held_out=None),
-            )
-            for arm in ARMS
-        )
-        pairs: tuple[tuple[Arm, Arm], ...] = (("hush", "dropping"), ("hush", "redacting"), ("redacting", "dropping"))
-        differences = tuple(
-            Difference(
-                arm=arm, other=other, content=kind, difference=difference(series[arm, kind], series[other, kind])
-            )
-            for arm, other in pairs
-            for kind in ("ordinary", "like")
-        )
-        by_name: dict[Arm, ArmForecast] = {arm.arm: arm for arm in arms}
-        taken, gains = decide(by_name, differences, like_share=like_share, slotted=self._slotted)
-        return Outcome(
-            choice=taken,
-            gains=gains,
-            arms=arms,
-            differences=differences,
-            before=dict(before),
-            patch=choice.patch(self._stated),
-            tried=tried,
-            repeats=len(repeats),
-            like_share=like_share,
-            scale=described(scale),
-            slotted=self._slotted,
-            documents=len(self._content),
-            available=self._content.available,
-            notes=(*self._notes(scale), *_unfinished(differences, self._slotted)),
-        )
-
-    def _notes(self, scale: Scale) -> list[str]:
-        notes = [
-            "Public examples play the secrets. How much there is to learn from real ones cannot be known without "
-            "spending a promise; if they differ more from what is public than the players do, hush gains more."
-        ]
-        if len(self._content) < self._content.available:
-            notes.append(
-                f"It saw {len(self._content):,} of {self._content.available:,} public examples: the losses of the real "
-                "training will be lower, for all three ways."
-            )
-        if not self._slotted:
-            notes.append(
-                "Whole examples are secret under this plan. Redacting would show all of an example but its hidden "
-                "words, and no promise would cover what a finder misses."
-            )
-        if scale.rounds < 1:
-            notes.append("The private rounds were fewer than planned; a larger budget makes the forecast better.")
-        return notes
+# ---- tasks of an engine ----
 
 
-def _unfinished(differences: Sequence[Difference], slotted: bool) -> list[str]:
-    """A note where hush gains on ordinary content: the stream beside its rounds continues ordinary training."""
-    start = "redacting" if slotted else "dropping"
-    rows = [row for row in differences if (row.arm, row.other, row.content) == ("hush", start, "ordinary")]
-    if not any(row.difference.high < 0 for row in rows):
-        return []
-    return [
-        "hush lowers the loss on ordinary content, too: ordinary training ended before it had learnt what is public. "
-        "Raise the epochs or the patience of public_first, and rehearse again; until then only what hush gains beyond "
-        "that counts for it."
-    ]
+@contextmanager
+def _elsewhere(inputs: _Inputs, folder: Path) -> Iterator[_Rehearsal]:
+    """The rehearsal in another process. It uses finished ordinary trainings where it can see the folder."""
+    with tempfile.TemporaryDirectory(prefix="hush-rehearsal-") as name:
+        work = Path(name)
+        for outcome in folder.glob("ordinary/*/*/outcome.json"):
+            training = outcome.parent
+            link = work / training.relative_to(folder)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(training.resolve(), target_is_directory=True)
+        yield _Rehearsal(inputs, work, None, _silent)
+
+
+@final
+@dataclass(frozen=True)
+class _Try:
+    inputs: _Inputs
+    folder: Path
+    scale: Scale
+
+    def __call__(self, choice: Choice) -> Evaluated:
+        with _elsewhere(self.inputs, self.folder) as rehearsal:
+            return rehearsal.try_anew(choice, self.scale)
+
+
+@final
+@dataclass(frozen=True)
+class _Repeat:
+    inputs: _Inputs
+    folder: Path
+    scale: Scale
+    choice: Choice
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        with _elsewhere(self.inputs, self.folder) as rehearsal:
+            return rehearsal.repeated(self.choice, self.scale, number)
+
+
+def _losses_of(record: Mapping[str, Any]) -> "dict[Arm, ArmLosses]":
+    from hush.rehearse.arms import ArmLosses
+
+    return {
+        arm: ArmLosses(ordinary=Reached(**losses["ordinary"]), like=Reached(**losses["like"]))
+        for arm, losses in record["arms"].items()
+    }

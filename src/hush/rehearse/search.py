@@ -1,13 +1,13 @@
 """The search for settings by Optuna: learning rate, clip norm, batch against rounds, share kept, rank of adapters.
 
 The first settings tried are those of the config, so the search never ends with worse ones on what it measures. Batch
-and rounds move against each other at equal cost. A try that is killed is made again; the sampler is seeded by how many
-tries are finished, so an interrupted search ends like one that was not.
+and rounds move against each other at equal cost. Several tries may be made at a time; they are then chosen together.
+Tries that are killed are made again; the sampler is seeded by how many tries are finished, so an interrupted search
+ends like one that was not.
 """
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -19,7 +19,7 @@ from hush.plan import Plan
 from hush.rehearse.outcome import Tried
 from hush.train.settings import Recipe
 
-__all__ = ["Choice", "Losses", "Search", "objective", "stated_choice"]
+__all__ = ["Choice", "Evaluated", "Losses", "Search", "objective", "stated_choice"]
 
 
 LEARNING_RATES, CLIP_NORMS = 30.0, 30.0  # how far from the stated value is searched, as a factor
@@ -31,6 +31,7 @@ ORDINARY_PENALTY = 10.0  # nats for each nat by which ordinary content gets wors
 RANDOM_TRIES = 4  # before the sampler makes use of what earlier tries reached
 
 Losses = tuple[float, float]  # on ordinary examples, on examples like the players
+Evaluated = tuple[Losses | None, float]  # None if there is no plan for the settings; seconds that it took
 
 
 @final
@@ -125,8 +126,8 @@ class Search:
         """How long the finished tries took, in all processes that made them."""
         return sum(float(trial.user_attrs.get("seconds", 0.0)) for trial in self.finished)
 
-    def step(self, evaluate: Callable[[Choice], Losses | None]) -> None:
-        """One more try. evaluate gives None if there is no plan for these settings."""
+    def step(self, evaluate: Callable[[Sequence[Choice]], Iterable[Evaluated]], *, at_once: int = 1) -> None:
+        """Make so many more tries. They are recorded when all of them are finished."""
         number = len(self.finished)
         self._study.sampler = self._optuna.samplers.TPESampler(
             seed=int(np.random.default_rng([self._seed, number]).integers(2**31)),
@@ -134,15 +135,15 @@ class Search:
         )
         if not number:
             self._study.enqueue_trial(self._stated_parameters())
-        trial = self._study.ask()
-        choice, begin = self._suggested(trial), time.monotonic()
-        losses = evaluate(choice)
-        trial.set_user_attr("seconds", time.monotonic() - begin)
-        if losses is None:
-            self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
-            return
-        trial.set_user_attr("losses", list(losses))
-        self._study.tell(trial, objective(losses, allowed=self._allowed))
+        trials = [self._study.ask() for _ in range(at_once)]
+        choices = [self._suggested(trial) for trial in trials]
+        for trial, (losses, seconds) in zip(trials, list(evaluate(choices)), strict=True):
+            trial.set_user_attr("seconds", seconds)
+            if losses is None:
+                self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
+                continue
+            trial.set_user_attr("losses", list(losses))
+            self._study.tell(trial, objective(losses, allowed=self._allowed))
 
     @property
     def best(self) -> Choice:

@@ -21,6 +21,7 @@ from hush.run.config import Config, load_config
 from hush.run.job import Watch
 from hush.run.pipeline import planned_run
 from hush.run.stage_train import check_libraries, model_path
+from hush.scan.engines import Engine
 from hush.settings import AUTO, Auto
 from hush.slots import spans_in
 from hush.storage import whole_file
@@ -55,11 +56,13 @@ def rehearse_config(
     *,
     output: str | Path | None = None,
     settings: RehearsalSettings | None = None,
+    engine: Engine | None = None,
+    at_once: int = 1,
     watch: Watch | None = None,
 ) -> Rehearsed:
     """Scan and plan as a config says, as far as that is not done, and rehearse the training. Nothing is released.
 
-    settings: instead of the config's.
+    settings: instead of the config's. engine and at_once: as of :func:`hush.rehearse.rehearse`.
 
     Guarantee: no promise is spent; see :func:`hush.rehearse.rehearse`.
     """
@@ -79,6 +82,8 @@ def rehearse_config(
             settings=settings,
             keep=_share_kept(plan, asked.keep) if computed else None,
             runtime=config.training.runtime,
+            engine=engine,
+            at_once=at_once,
             progress=watch.work,
         )
         outcome.store(folder / OUTCOME)

@@ -38,10 +38,12 @@ class RayEngine:
     on this machine; "HOST:PORT" or "ray://HOST:PORT" name another. By default the address in ``RAY_ADDRESS``, otherwise
     "local". If the program is already connected to a cluster, that one is used and stays connected. If the cluster
     requires a token, Ray reads it from its usual place. workers: shards processed at a time; by default one per core.
+    uses_gpu: whether each shard is given a GPU, where the cluster has any.
     """
 
     address: str | None = None
     workers: int | None = None
+    uses_gpu: bool = False
 
     def __post_init__(self) -> None:
         if self.workers is not None and (type(self.workers) is not int or self.workers < 1):
@@ -94,12 +96,12 @@ class RayEngine:
         with self.connected(), _quiet("ray.data"):
             # Ray Data does not run through a Ray client connection, so a process of the cluster runs it instead.
             run = _outcomes_through_client if ray.util.client.ray.is_connected() else _outcomes
-            with closing(run(payload, len(shards), self.workers)) as outcomes:
+            with closing(run(payload, len(shards), self.workers, self.uses_gpu)) as outcomes:
                 try:
                     yield from _results(outcomes, len(shards))
                 except (ray.exceptions.RayError, ray.data.exceptions.SystemException) as error:
                     raise HushError(
-                        f"the Ray cluster could not finish the scan ({type(error).__name__}); check that it runs, and "
+                        f"the Ray cluster could not finish the work ({type(error).__name__}); check that it runs, and "
                         "that the same version of hush is installed on all its machines"
                     ) from None
 
@@ -116,7 +118,7 @@ def _results(outcomes: Iterator[dict[str, Any]], count: int) -> Iterator[Any]:
         yield value
 
 
-def _outcomes(payload: bytes, count: int, workers: int | None) -> Generator[dict[str, Any], None, None]:
+def _outcomes(payload: bytes, count: int, workers: int | None, uses_gpu: bool) -> Generator[dict[str, Any], None, None]:
     """The number and pickled outcome of each shard, in order, as the cluster finishes them."""
     ray = _import_ray()
     attempts = ray.remote(num_cpus=0)(_AttemptCounter).remote()
@@ -129,15 +131,18 @@ def _outcomes(payload: bytes, count: int, workers: int | None) -> Generator[dict
         batch_size=1,
         fn_args=(ray.put(payload), attempts),
         num_cpus=1,
+        num_gpus=1 if uses_gpu and ray.cluster_resources().get("GPU", 0) >= 1 else None,
         compute=ray.data.TaskPoolStrategy(size=None if workers is None else min(workers, blocks)),
     )
     yield from outcomes.iter_rows()
 
 
-def _outcomes_through_client(payload: bytes, count: int, workers: int | None) -> Generator[dict[str, Any], None, None]:
+def _outcomes_through_client(
+    payload: bytes, count: int, workers: int | None, uses_gpu: bool
+) -> Generator[dict[str, Any], None, None]:
     """The same, run by a process of the cluster that returns the outcomes one by one."""
     ray = _import_ray()
-    driver = ray.remote(num_cpus=0)(_ClusterDriver).remote(payload, count, workers)
+    driver = ray.remote(num_cpus=0)(_ClusterDriver).remote(payload, count, workers, uses_gpu)
     try:
         while (outcome := ray.get(driver.next.remote())) is not None:
             yield outcome
@@ -149,8 +154,8 @@ def _outcomes_through_client(payload: bytes, count: int, workers: int | None) ->
 class _ClusterDriver:
     """Runs Ray Data inside the cluster for a Ray client."""
 
-    def __init__(self, payload: bytes, count: int, workers: int | None) -> None:
-        self.outcomes = _outcomes(payload, count, workers)
+    def __init__(self, payload: bytes, count: int, workers: int | None, uses_gpu: bool) -> None:
+        self.outcomes = _outcomes(payload, count, workers, uses_gpu)
 
     def next(self) -> dict[str, Any] | None:
         with _quiet("ray.data"):
@@ -185,8 +190,7 @@ def _run_shard(batch: Any, payload: Any, attempts: Any) -> Any:
     try:
         if ray.get(attempts.begin.remote(number)) > MAX_ATTEMPTS:
             raise HushError(
-                f"the process of shard {number} of the scan died {MAX_ATTEMPTS} times, perhaps because memory ran out; "
-                "lower ",
+                f"the process of task {number} died {MAX_ATTEMPTS} times, perhaps because memory ran out; lower ",
                 Setting("workers"),
                 ", or use machines with more memory",
             )
@@ -215,7 +219,7 @@ def _import_ray() -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise InvalidInput('scanning on a cluster needs Ray; pip install "hush[ray]"') from error
+        raise InvalidInput('a cluster needs Ray; pip install "hush[ray]"') from error
     return ray
 
 

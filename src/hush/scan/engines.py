@@ -71,8 +71,8 @@ class LocalEngine:
             done = True
         except BrokenProcessPool:
             raise HushError(
-                f"one of the {workers} processes of the scan died, perhaps because memory ran out, or because the "
-                'script that started the scan lacks `if __name__ == "__main__":` around its main part; set ',
+                f"one of the {workers} processes died, perhaps because memory ran out, or because the "
+                'script that started them lacks `if __name__ == "__main__":` around its main part; set ',
                 Setting("workers"),
                 " to 1",
             ) from None
@@ -151,7 +151,5 @@ def _end_with_parent() -> None:
 
 def _run_task(shard: Any) -> Any:
     if _task is None:
-        raise HushError(
-            "a process of the scan did not receive its task; scan again with ", Setting("workers"), " set to 1"
-        )
+        raise HushError("a process did not receive its task; start again with ", Setting("workers"), " set to 1")
     return _task(shard)
