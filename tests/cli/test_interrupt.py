@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from hush.cli.interrupt import stopped_after_message
+
 PROGRAM = """
 import signal
 from hush.cli.interrupt import Interrupt
@@ -47,3 +49,8 @@ def test_before_a_round_is_done_nothing_is_waited_for(number: int) -> None:
     done = ran(begun=False, second=number)
     assert done.stdout == ""
     assert_ended(done, number)
+
+
+def test_the_message_says_how_far_training_got() -> None:
+    assert stopped_after_message(3, 6).startswith("Stopped after round 3 of 6, which is saved.")
+    assert stopped_after_message(0, 6).startswith("Stopped before the first private round. What is learnt is saved;")

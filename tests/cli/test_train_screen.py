@@ -63,7 +63,7 @@ def test_a_terminal_shows_what_goes_on_before_the_first_round_and_after_the_last
     assert shown(numbers(round=10, rounds_left=0))[0].rstrip().endswith("releasing the model")
     asked = shown(numbers(), None)
     assert asked[0].rstrip().endswith("stopping")
-    assert asked[1].startswith("Stopping after this round; press Ctrl-C again to stop at once.")
+    assert asked[1].startswith("Stopping after this step; press Ctrl-C again to stop at once.")
 
 
 @pytest.mark.parametrize("terminal", [True, False])

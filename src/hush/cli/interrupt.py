@@ -71,7 +71,11 @@ def keep_interrupt() -> Iterator[Callable[..., None]]:
 
 
 def stopped_after_message(round: int, rounds: int) -> str:
-    """The message of training that finished its current round before it stopped."""
+    """The message of training that finished its current round, or step of the public part, before it stopped."""
+    if not round:
+        return (
+            "Stopped before the first private round. What is learnt is saved; run the same command again to continue."
+        )
     return f"Stopped after round {round} of {rounds}, which is saved. Run the same command again to continue there."
 
 

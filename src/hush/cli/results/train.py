@@ -38,7 +38,7 @@ __all__ = [
 
 
 TRAIN_ONCE_NOTE = "Train this plan only once: each training is a release, and no certificate covers two together."
-STOPPING_NOTE = "Stopping after this round; press Ctrl-C again to stop at once."
+STOPPING_NOTE = "Stopping after this step; press Ctrl-C again to stop at once."
 
 
 class TrainingBar:
