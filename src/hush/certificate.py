@@ -30,7 +30,7 @@ DATA_FINGERPRINT = "data (keyed)"
 SKELETON_FINGERPRINT = "skeletons (keyed)"
 
 # What the certificate of a plan does not state.
-OF_A_RUN = ("trained_parameters", "sampling_error", "public_part", "rehearsed")
+OF_A_RUN = ("trained_parameters", "sampling_error", "public_part", "private_rounds", "rehearsed")
 WITH_SLOTS = ("scope",)  # what the certificate of a plan without slots does not state
 SECRETS_ONLY = ("drawn",)  # what only a plan without slots states that draws no example without a secret
 PUBLIC_PART = ("examples", "skeletons")  # numbers of what a run learnt first, by ordinary training
@@ -123,8 +123,9 @@ class Certificate:
     That of a plan states neither. scope, only with slots, counts the secrets whose promise is about the text in slots,
     about whole examples, or about both, and the slots and examples that this is about. drawn, in a plan without slots
     that draws only examples with a secret, is how many these are. public_part, of a run that began with ordinary
-    training on what is public, counts the examples without a secret and the skeletons that it learnt. rehearsed is True
-    if the settings of a run were chosen by a rehearsal on public content.
+    training on what is public, counts the examples without a secret and the skeletons that it learnt. private_rounds is
+    0 for a run that trained none of the rounds, otherwise not stated. rehearsed is True if the settings of a run were
+    chosen by a rehearsal on public content.
     """
 
     noise_multiplier: float
@@ -151,6 +152,7 @@ class Certificate:
     scope: Mapping[str, int] | None = None
     drawn: int | None = None
     public_part: Mapping[str, int] | None = None
+    private_rounds: int | None = None
     rehearsed: bool | None = None
     assumptions: tuple[str, ...] = field(default=ASSUMPTIONS)
     not_covered: tuple[str, ...] = field(default=NOT_COVERED)
@@ -186,7 +188,14 @@ class Certificate:
 
     def to_markdown(self) -> str:
         """For people to read and sign; every bound is rounded to the safe side."""
-        parts = [self._title(), self._promise(), *self._scope(), *self._public_part(), self._curves()]
+        parts = [
+            self._title(),
+            self._promise(),
+            *self._scope(),
+            *self._public_part(),
+            *self._no_rounds(),
+            self._curves(),
+        ]
         parts += ["## Under these assumptions\n", *(f"- {line}" for line in self.assumptions), ""]
         parts += ["## What is not covered\n", *(f"- {line}" for line in self.not_covered), ""]
         parts += ["## Provenance\n", f"- created {self.created}"]
@@ -257,14 +266,31 @@ class Certificate:
         examples, skeletons = (self.public_part[name] for name in PUBLIC_PART)
         kinds = [f"{counted(examples, 'example')} without a secret"] if examples else []
         kinds += [f"{counted(skeletons, 'skeleton')}"] if skeletons else []
+        rounds = (
+            f"{counted(self.rounds, 'round')} with the draws, clipping and noise stated above, which start from the "
+            "model of the first part."
+        )
+        if self.private_rounds == 0:
+            rounds = "none of the rounds was trained."
         return [
             "## Two parts\n",
             f"1. Public: {' and '.join(kinds)} were learnt first, by ordinary training, without clipping or noise.",
-            f"2. Private: {counted(self.rounds, 'round')} with the draws, clipping and noise stated above, which start "
-            "from the model of the first part.\n",
+            f"2. Private: {rounds}\n",
             "The promise is about the model after both parts: the first one reads no text that the promise is about. "
             "What it reads may be extracted from the model; a secret in it that the finders missed was trained on like "
             "any other text.\n",
+        ]
+
+    def _no_rounds(self) -> list[str]:
+        """What holds for a run that trained no private round."""
+        if self.private_rounds != 0:
+            return []
+        model = "the model to begin with" if self.public_part is None else "the model of the public part"
+        return [
+            "## No private round\n",
+            f"Of the {counted(self.rounds, 'planned round')} none was trained. What is released is {model}: it depends "
+            "on no text that the promise is about, so nobody can name a secret from it with a higher probability than "
+            "before. The posteriors of the plan hold all the more.\n",
         ]
 
     def _sampling(self) -> str:
@@ -339,6 +365,7 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {  # the check of each field as r
     "scope": _is_scope,
     "drawn": lambda value: _is_whole(value) and value > 0,
     "public_part": _is_public_part,
+    "private_rounds": lambda value: _is_whole(value) and value == 0,
     "rehearsed": lambda value: value is True,
     "curve": _are_curves,
 }

@@ -113,6 +113,8 @@ def unproven(
         if certificate is not None and certificate.public_part is not None:
             part = " and ".join(counted(number, name[:-1]) for name, number in certificate.public_part.items())
             lines.append(f"certificate: public_part, {part}, whether the run learnt no others without noise")
+        if certificate is not None and certificate.private_rounds is not None:
+            lines.append("certificate: private_rounds 0, whether the run trained none")
         if certificate is not None and certificate.rehearsed:
             lines.append("certificate: rehearsed, whether its settings were chosen without the data with secrets")
         lines.append("certificate: marks, whether the run left one out")

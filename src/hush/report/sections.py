@@ -77,7 +77,8 @@ def headline(
         f"{shown(plan.created[:10])}"
     )
     learnt = [] if losses is None else [_learnt(certificate, losses)]
-    cards = [_promise(plan), *learnt, _cost(plan, methods), _verdict(certificate, numbers, audit)]
+    cost = _cost(plan, methods, has_rounds=certificate.private_rounds is None)
+    cards = [_promise(plan), *learnt, cost, _verdict(certificate, numbers, audit)]
     return f'<p class="sizes">{sizes}</p>\n{warnings}<div class="cards">\n{"".join(cards)}</div>\n'
 
 
@@ -102,12 +103,15 @@ def _promise(plan: Plan) -> str:
 
 def _learnt(certificate: Certificate, losses: StageLosses) -> str:
     """The loss before and after each part."""
-    points = [f"{losses.before:.3f}", *([] if losses.public is None else [f"{losses.public:.3f}"])]
-    big = " → ".join(f'<span class="whole">{point}</span>' for point in [*points, f"{losses.private:.3f}"])
-    parts = "before training and after the private rounds"
-    if losses.public is not None:
+    big = " → ".join(f'<span class="whole">{loss:.3f}</span>' for _, loss in losses.steps)
+    parts = "before training"
+    if losses.public is not None and losses.private is not None:
         parts = "before training, after the public part and after the private rounds"
+    elif losses.public is not None or losses.private is not None:
+        parts += " and after the private rounds" if losses.public is None else " and after the public part"
     text = f"Loss on held-out examples without a secret: {parts}."
+    if certificate.private_rounds == 0:
+        text += " No private round was trained, so nothing was learnt of the secrets."
     if certificate.public_part is not None:
         examples, skeletons = certificate.public_part["examples"], certificate.public_part["skeletons"]
         kinds = [counted(examples, "example") + " without a secret", counted(skeletons, "skeleton")]
@@ -116,12 +120,13 @@ def _learnt(certificate: Certificate, losses: StageLosses) -> str:
     return _card("What was learnt", big, text)
 
 
-def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
+def _cost(plan: Plan, methods: Sequence[MethodNoise], *, has_rounds: bool) -> str:
     noise, needed, scope = plan.training_noise_multiplier, plan.noise_multiplier, plan.certificate.scope
     used_of = "them" if plan.draws_secrets_only else "all examples"
+    shown_noise = "" if has_rounds else f" {at_most(noise)}"  # otherwise it is the big number
     lines = [
-        f"noise multiplier; {counted(plan.rounds, 'round')} with an expected batch of {plan.batch_size:g}. Examples "
-        f"with secrets keep {percent_at_least(kept_weight(plan), 3)} of their weight; "
+        f"noise multiplier{shown_noise}; {counted(plan.rounds, 'round')} with an expected batch of "
+        f"{plan.batch_size:g}. Examples with secrets keep {percent_at_least(kept_weight(plan), 3)} of their weight; "
         f"{percent_at_least(plan.kept_fraction, 3)} of {used_of} are used.",
     ]
     if scope is not None:
@@ -143,6 +148,9 @@ def _cost(plan: Plan, methods: Sequence[MethodNoise]) -> str:
     if by_paper and needed > 0 and max(by_paper) > needed:  # both are what is needed, even where training adds less
         times = rounded_down(max(by_paper) / needed, 3)
         lines.append(f"The paper's method would need up to {times} times the noise.")
+    if not has_rounds:
+        lines.insert(0, "No private round was trained. The plan for them, which holds all the more, has this")
+        return _card("What it cost", "no noise", " ".join(lines))
     return _card("What it cost", at_most(noise), " ".join(lines))
 
 

@@ -19,6 +19,7 @@ from hush.run.outlook import proposed_outlook
 from hush.run.pipeline import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_from, stages_of
 from hush.run.preflight import is_local, preflight
 from hush.run.stage_train import earlier_trainings, is_further, training_folder
+from hush.run.stage_train import why_no_rounds as stated_no_rounds
 from hush.settings import AUTO
 
 __all__ = ["DryRun", "Forecast", "dry_run", "forecast"]
@@ -89,6 +90,7 @@ def dry_run(
     known, repeated = _known(config, job), [] if since is None else stages_from(since)
     forecasts: list[Forecast] = []
     outlook: dict[str, Any] | None = None
+    why_no_rounds = ""
     for stage in stages_of(config):
         needed = [other for other in forecasts if other.stage in stage.needs]
         state = _state(stage, job, needed, repeated=stage.name in repeated)
@@ -96,10 +98,11 @@ def dry_run(
             known = replace(known, rounds_done=_rounds_done(training_folder(job)))
         if stage.name == "plan" and job is not None:
             outlook = _outlook(job, state)
-            known = replace(known, config=_with_numbers(config, outlook))
+            why_no_rounds = "" if outlook is None else stated_no_rounds(job, outlook) or ""
+            known = replace(known, config=_with_numbers(config, outlook, has_rounds=not why_no_rounds))
         size, seconds = _estimate(stage, known)
         seconds = None if state == "done" else seconds
-        caution = unread if stage.name == "train" else ""
+        caution = " ".join(filter(None, (unread, why_no_rounds))) if stage.name == "train" else ""
         forecasts.append(Forecast(stage=stage.name, state=state, size=size, seconds=seconds, caution=caution))
     return DryRun(stages=tuple(forecasts), outlook=outlook)
 
@@ -113,12 +116,13 @@ def _outlook(job: RunJob, state: State) -> dict[str, Any] | None:
     return None if proposed is None else proposed.record()
 
 
-def _with_numbers(config: Config, outlook: dict[str, Any] | None) -> Config:
-    """The config with numbers in place of ``auto``, where they are known."""
+def _with_numbers(config: Config, outlook: dict[str, Any] | None, *, has_rounds: bool) -> Config:
+    """The config with numbers in place of ``auto``, where they are known, and without rounds that are not trained."""
     if outlook is None:
         return config
     numbers = {name: outlook[name] for name in ("batch_size", "rounds") if getattr(config.plan, name) == AUTO}
-    return replace(config, plan=config.plan.model_copy(update=numbers))
+    training = config.training.model_copy(update={"private_rounds": has_rounds})
+    return replace(config, plan=config.plan.model_copy(update=numbers), training=training)
 
 
 def _estimate(stage: Stage, known: Known) -> Estimate:

@@ -10,7 +10,7 @@ from typing import Literal, Self, final
 from pydantic import Field, model_validator
 
 from hush.audit.settings import AuditSettings, CanarySettings
-from hush.settings import YES_OR_NO, Count, Settings, Text, Whole, wrong
+from hush.settings import YES_OR_NO, Auto, Count, Settings, Text, Whole, wrong
 from hush.train.settings import Learning, Recipe, Runtime
 
 __all__ = ["AuditSection", "DataSection", "ModelSection", "SmallModel", "TrainingSection"]
@@ -70,7 +70,13 @@ class ModelSection(Settings):
 
 @final
 class TrainingSection(Runtime, Learning):  # fields of the last base come first
-    """The settings of a training except for its model: those of learning, and those of speed and memory."""
+    """The settings of a training except for its model: those of learning, and those of speed and memory.
+
+    private_rounds: whether the rounds of the plan are trained; with auto not where the signal is hopeless, or where a
+    rehearsal of these settings found that they gain nothing. The model is then that of the public part.
+    """
+
+    private_rounds: bool | Auto = Field(default=True, description="true, false or auto")
 
     def recipe(self, model: str) -> Recipe:
         """The settings that a run keeps, for a model by name or folder."""

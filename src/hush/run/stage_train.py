@@ -9,6 +9,7 @@ that was trained on the owner's texts would carry their words into the release, 
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -19,11 +20,12 @@ from hush.console import counted
 from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey
 from hush.plan import Plan
-from hush.rehearse.outcome import last_outcome
+from hush.rehearse.outcome import last_outcome, skips_private_rounds
 from hush.run.config import Config
 from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of
 from hush.run.sections import SmallModel
+from hush.settings import AUTO
 from hush.slots import spans_in
 from hush.storage import read_json, whole_folder
 from hush.train.scores import StageLosses
@@ -46,6 +48,8 @@ __all__ = [
     "model_tokens",
     "named_fingerprint",
     "training_folder",
+    "trains_privately",
+    "why_no_rounds",
 ]
 
 
@@ -72,7 +76,7 @@ class TrainStage:
         # A setting that 0.1.0 did not know counts only if it is stated: a finished run of 0.1.0 stays finished.
         unstated = {"part", "metric", "public_first", "trainable", "average"} - learning.model_fields_set
         stated = learning.model_dump(include=set(Learning.model_fields) - unstated)
-        return [stated, model_fingerprint(job)]
+        return [stated, model_fingerprint(job), *([] if trains_privately(job) else ["no private rounds"])]
 
     def run(self, job: RunJob) -> dict[str, Any]:
         check_libraries()
@@ -89,6 +93,7 @@ class TrainStage:
             "training": folder.name,
             "certifies": certificate.is_real,
             "losses": None if losses is None else asdict(losses),
+            "private_rounds": certificate.rounds if certificate.private_rounds is None else 0,
             **read_lengths(folder),
         }
 
@@ -98,8 +103,9 @@ class TrainStage:
     def estimate(self, known: Known) -> Estimate:
         plan, training = known.config.plan.sizes, known.config.training
         parameters, length = _model_size(known.config)
-        left = plan.rounds - known.rounds_done
-        size = f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}"
+        is_private = training.private_rounds is not False
+        left = plan.rounds - known.rounds_done if is_private else 0
+        size = f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}" if is_private else "no private rounds"
         size += f", {known.rounds_done:,} done" if known.rounds_done else ""
         if parameters is None:
             return Estimate(size, None)
@@ -120,6 +126,36 @@ def _public_part(known: Known) -> tuple[float, int]:
     if known.rounds_done or asked is False or (asked is None and not learns_first(None, public)):
         return 0, 0
     return (asked if isinstance(asked, PublicFirst) else PublicFirst()).epochs, public
+
+
+def why_no_rounds(job: RunJob, outlook: Mapping[str, Any]) -> str | None:
+    """Why this run trains no private rounds, in a sentence; None if it trains them. outlook: the record of the plan's.
+
+    Guarantee: it depends on the config, the graph, the promises and what is public, and on no text with a secret.
+    """
+    asked = job.config.training.private_rounds
+    if asked is False:
+        return "No private rounds are trained, as the config says."
+    if asked != AUTO:
+        return None
+    rehearsal = last_outcome(job.paths.rehearsal)
+    if rehearsal is not None and rehearsal.is_followed_by(plan=job.config.plan, training=job.config.training):
+        if not skips_private_rounds(rehearsal):
+            return None
+        why = "the rehearsal of these settings found that they gain nothing"
+    elif outlook.get("hopeless"):
+        why = "the signal is hopeless, and noise would only harm the model"
+    else:
+        return None
+    return (
+        f"No private rounds are trained: {why}. The model learns what is public, and nothing of the secrets. "
+        "training.private_rounds: true trains them all the same."
+    )
+
+
+def trains_privately(job: RunJob) -> bool:
+    """Whether this run, whose plan exists, trains the private rounds."""
+    return why_no_rounds(job, job.outputs("plan").get("outlook", {})) is None
 
 
 def check_libraries() -> None:
@@ -148,6 +184,9 @@ def _train(job: RunJob, folder: Path) -> None:
             "release/ holds adapters only, and says of the base model only that it is a local folder: a recipient "
             "needs a copy of it"
         )
+    why_not = why_no_rounds(job, job.outputs("plan").get("outlook", {}))
+    if why_not is not None:
+        job.watch.notice(why_not)
     with job.watch.stoppable() as stop:
         ended = fit(
             Plan.load(job.paths.plan),
@@ -158,6 +197,7 @@ def _train(job: RunJob, folder: Path) -> None:
             spans=spans_in(job.paths.canaries if job.has_canaries else job.paths.scan),
             runtime=job.config.training.runtime,
             rehearsed=_is_rehearsed(job),
+            private_rounds=why_not is None,
             progress=job.watch.live,
             public_progress=lambda progress: job.watch.work("Public part", progress.step, progress.most_steps),
             reading=lambda done, total: job.watch.work("Reading the data", done, total),

@@ -301,6 +301,7 @@ def fit(
     unchecked_data: bool = False,
     insecure_seed: int | None = None,
     rehearsed: bool = False,
+    private_rounds: bool = True,
     progress: Callable[[LiveNumbers], None] | None = None,
     public_progress: Callable[[PublicProgress], None] | None = None,
     reading: Progress | None = None,
@@ -315,7 +316,8 @@ def fit(
     initialised, all its processes call this together, and only the first one writes. If the plan holds examples out,
     the loss on them is released with the model, as evaluations.jsonl. spans, which stay with the owner, say where the
     slots of the plan are in the texts. rehearsed: whether settings were chosen by a rehearsal on public content, which
-    the certificate then says.
+    the certificate then says. Without private_rounds nothing is learnt but what is public, and the certificate says so:
+    for plans that can teach nothing more.
 
     What is public is learnt first, without clipping or noise, where the recipe asks for it, by default where there are
     enough public examples: in another process, which gets public tokens and the name of the model only
@@ -419,6 +421,7 @@ def fit(
         metric=metric,
         average=recipe.average,
         rehearsed=rehearsed,
+        private_rounds=private_rounds,
         export=pretrained.export,
         save_every=runtime.save_every,
         data_fingerprint=None if plan.data_fingerprint is None else fingerprint,
@@ -432,7 +435,7 @@ def fit(
         ranks.run_on_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
         resumed_after = training.round
         if notice is not None:
-            for caution in cautions_before(plan, training.num_trained):
+            for caution in cautions_before(plan, training.num_trained) if private_rounds else ():
                 notice(caution)
             if tokens.unread is not None and cut:
                 notice(tokens.unread.sentence(pretrained.max_length))
@@ -466,7 +469,7 @@ def fit(
         certificate=certificate,
         folder=folder,
         task=pretrained.task,
-        rounds=plan.rounds,
+        rounds=training.round,
         resumed_after=resumed_after,
         trained_parameters=sum(parameter.numel() for parameter in trainable),
         max_length=pretrained.max_length,

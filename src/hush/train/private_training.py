@@ -80,10 +80,11 @@ class PrivateTraining:
     fingerprint (:mod:`hush.keys`) of the data that the caller trains on: it must be the plan's. Without it the
     certificate of the run does not repeat the plan's fingerprint. learnt_first is what ``learn_public`` returned for
     this model, if it was called before: the certificate then names both parts. rehearsed: whether settings were chosen
-    by a rehearsal on public content (:mod:`hush.rehearse`), which the certificate then says. In a metric, measured from
-    what is public, gradients are clipped and receive noise; the updates are those of the gradients themselves, with
-    less noise where they are small. average is the share of the rounds, the last ones, over whose models the released
-    one is the mean; without it the last model is released.
+    by a rehearsal on public content (:mod:`hush.rehearse`), which the certificate then says. Without
+    private_rounds none is trained, and the model is released as it is; the certificate says so. In a metric, measured
+    from what is public, gradients are clipped and receive noise; the updates are those of the gradients themselves,
+    with less noise where they are small. average is the share of the rounds, the last ones, over whose models the
+    released one is the mean; without it the last model is released.
 
     Guarantee: each round draws every example with its planned rate, clips and sums the gradients of all drawn examples,
     adds the plan's noise once and divides by the planned batch size; no more rounds than planned are ever done or
@@ -111,6 +112,7 @@ class PrivateTraining:
         average: float | None = None,
         data_fingerprint: str | None = None,
         learnt_first: PublicOutcome | None = None,
+        private_rounds: bool = True,
         rehearsed: bool = False,
         save_every: int = 100,
         keep: int = 2,
@@ -147,7 +149,7 @@ class PrivateTraining:
             metric.refuse_other_plan(plan)
         self._public_metric, self._metric = metric, None
         self._measured_before: int | None = None  # the round before which the metric in use was measured
-        self._rounds_done = 0
+        self._rounds_done, self._rounds = 0, plan.rounds if private_rounds else 0
         self._round: TrainingRound | None = None  # the one that is open
         self._holds_sums = False  # whether something was added to the sums of a round that has not ended
         self._monitor = RoundMonitor(plan, self._ranks)
@@ -192,7 +194,7 @@ class PrivateTraining:
 
         A round that was abandoned is begun again, with the same draw.
         """
-        while self._rounds_done < self.plan.rounds:
+        while self._rounds_done < self._rounds:
             self._begin_round()
             drawn = self._draws.round(self._rounds_done, rank=self._ranks.rank, world=self._ranks.world)
             self._round = TrainingRound(self._rounds_done, drawn, size=self._micro_batch, pad=self._pad_batches)
@@ -407,8 +409,8 @@ class PrivateTraining:
 
         The model then has the parameters that were released.
         """
-        if self._rounds_done < self.plan.rounds:
-            left = self.plan.rounds - self._rounds_done
+        if self._rounds_done < self._rounds:
+            left = self._rounds - self._rounds_done
             raise InvalidInput(f"{left} of {self.plan.rounds} rounds are left; go through private.rounds() to the end")
         if self._certificate is None:
             certificate = self.plan.run_certificate(self._num_trained)
@@ -422,6 +424,7 @@ class PrivateTraining:
                 versions=versions,
                 fingerprints=fingerprints,
                 public_part=self._public_part,
+                private_rounds=None if self._rounds_done else 0,
                 rehearsed=self._rehearsed,
             )
             if self._keeper is None:
@@ -451,7 +454,7 @@ class PrivateTraining:
         return self._keeper
 
     def __repr__(self) -> str:
-        return f"PrivateTraining(round {self._rounds_done} of {self.plan.rounds})"
+        return f"PrivateTraining(round {self._rounds_done} of {self._rounds})"
 
 
 @torch.no_grad()

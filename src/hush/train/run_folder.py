@@ -368,9 +368,9 @@ class RunFolder:
         missing = not (self.public / f"round-{round:06d}").exists()
         return missing and round in self._ledger.released and not self._ledger.finished
 
-    def finish(self, certificate: Certificate, export: Export) -> Certificate:
-        """Release the final model with its certificate; after a crash it can be repeated with the same result."""
-        self._enter_release(self._plan.rounds, finished=True)
+    def finish(self, round: int, certificate: Certificate, export: Export) -> Certificate:
+        """Release the final model, of this round, with its certificate; after a crash this can be repeated."""
+        self._enter_release(round, finished=True)
         self._write(self.public / "model", export)
         certificate = replace(
             certificate,

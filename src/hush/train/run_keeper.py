@@ -118,7 +118,7 @@ class RunKeeper:
         """Release the final model and its certificate."""
         self.save(round)
         with self._released_model():
-            return self._ranks.run_on_first(lambda: self._open.finish(certificate, self._export))
+            return self._ranks.run_on_first(lambda: self._open.finish(round, certificate, self._export))
 
     def log(self, record: RoundRecord) -> None:
         """Add a round to the run log."""

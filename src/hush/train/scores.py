@@ -20,23 +20,28 @@ LOSS_BEFORE = f"{LOSS} before the public part"  # of the model as it was loaded;
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLosses:
-    """Held-out losses before training, after the public part (None without one) and after the private part."""
+    """Held-out losses before training, after the public part (None without one) and after the private part.
+
+    private is None where no private round was trained.
+    """
 
     before: float
     public: float | None
-    private: float
+    private: float | None
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> Self | None:
-        """From the lines of evaluations.jsonl; None if they do not hold the first and the last loss.
+        """From the lines of evaluations.jsonl of a finished training; None if they do not hold the first loss.
 
         >>> StageLosses.of([{"round": 0, LOSS: 3.0, LOSS_BEFORE: 5.5}, {"round": 9, LOSS: 2.9}])
         StageLosses(before=5.5, public=3.0, private=2.9)
+        >>> str(StageLosses.of([{"round": 0, LOSS: 3.0, LOSS_BEFORE: 5.5}]))
+        'before 5.500, after the public part 3.000'
         """
         scored = [row for row in rows if "run" not in row and is_number(row.get(LOSS))]
-        if len(scored) < 2 or scored[0]["round"] != 0:
+        if not scored or scored[0]["round"] != 0:
             return None
-        first, last = float(scored[0][LOSS]), float(scored[-1][LOSS])
+        first, last = float(scored[0][LOSS]), float(scored[-1][LOSS]) if scored[-1]["round"] else None
         if LOSS_BEFORE not in scored[0]:
             return cls(before=first, public=None, private=last)
         return cls(before=float(scored[0][LOSS_BEFORE]), public=first, private=last)
@@ -45,7 +50,8 @@ class StageLosses:
     def steps(self) -> tuple[tuple[str, float], ...]:
         """The stages by name, in order."""
         public = () if self.public is None else (("after the public part", self.public),)
-        return (("before", self.before), *public, ("after the private part", self.private))
+        private = () if self.private is None else (("after the private part", self.private),)
+        return (("before", self.before), *public, *private)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {loss:.3f}" for name, loss in self.steps)

@@ -177,6 +177,7 @@ def outcome_record(outcome: "Outcome") -> Record:
         "kept_weight": kept_weight(plan),
         "scope": None if plan.certificate.scope is None else dict(plan.certificate.scope),
         "rounds": plan.rounds,
+        "private_rounds": train.get("private_rounds", plan.rounds),
         "outlook": {
             name: value for name, value in outcome.outputs["plan"].get("outlook", {}).items() if name != "inputs"
         },
@@ -215,8 +216,12 @@ def show_outcome(record: Record, console: Console) -> None:
     lines = [
         f"Stages run: {done}.",
         f"{counted(record['examples'], 'example')}, {counted(record['secrets'], 'secret')}{in_examples}{canaries}; "
-        f"noise multiplier {rounded_up(record['noise_multiplier'])}, {counted(record['rounds'], 'round')}.",
-        _used(record),
+        + (
+            f"noise multiplier {rounded_up(record['noise_multiplier'])}, {counted(record['rounds'], 'round')}."
+            if record["private_rounds"]
+            else "no private round was trained."
+        ),
+        _used(record) if record["private_rounds"] else "The model learnt what is public, and nothing of the secrets.",
     ]
     if record["losses"] is not None:
         lines.append(f"Loss on held-out public examples: {StageLosses(**record['losses'])}.")
