@@ -87,7 +87,10 @@ NO_SETTING = {
     "audit": {"run", "add", "reference", "held_out"},
     "canaries": {"from_data", "candidates"},  # instead of templates, of alphabet and length
     "report": {"frontier", "audit"},  # files of earlier commands, which a run makes by itself
-    "rehearse": {"config", "write"},  # the file that states the settings, and one to write
+    "rehearse": {
+        *("config", "write"),  # the file that states the settings, and one to write
+        *("workers", "ray_address"),  # of the machines that rehearse, not of the training
+    },
     "scan": {
         *("rules", "html", "engine", "ray_address", "show_text"),  # a run scans on this machine
         *("model", "max_length"),  # the sections model and training of a config

@@ -57,8 +57,9 @@ def rehearse(
         typer.Option(help="Who plays a secret: texts that share a public word, or any texts."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="How many trainings to make at a time.", rich_help_panel=CLUSTER_PANEL)
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="How many trainings to make at a time [default: 1].", rich_help_panel=CLUSTER_PANEL),
+    ] = None,
     ray_address: Annotated[
         str | None,
         typer.Option(
@@ -98,8 +99,9 @@ def rehearse(
         "roles": roles,
     }
     with message_when_stopped(RESUMABLE_MESSAGE):
-        engine = _engine(workers, ray_address)
-        rehearsed = _rehearsed(config, output=output, given=given, engine=engine, at_once=workers)
+        at_once = workers or 1
+        engine = _engine(at_once, ray_address)
+        rehearsed = _rehearsed(config, output=output, given=given, engine=engine, at_once=at_once)
     if write is not None:
         from hush.run.rehearsal import write_patched
 
