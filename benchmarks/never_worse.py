@@ -8,7 +8,8 @@ defaults: dropping the examples with a secret, redacting them, and no protection
 nothing of them may be shown, so redacting leaves what dropping leaves. Where the run itself learnt first what dropping
 or redacting leaves, that model is taken, so that the difference is what the private rounds changed.
 
-Losses are in nats per byte, on documents that no training reads: on ordinary content, and on content like the secrets'.
+Losses are in nats per byte, mean over documents that no training reads: on ordinary content, and on content like the
+secrets'.
 A finished setting is not repeated; each prints one line.
 """
 
@@ -40,6 +41,7 @@ from hush.train.public.process import load_public_weights, was_learnt_first
 from hush.train.settings import Recipe, Runtime
 
 MARGIN = 0.005  # relative: how much worse hush may be on ordinary content
+MANY = 5  # times as many documents of each subject as a setting needs are read
 FEWEST = 40  # examples, below which ordinary training leaves the model as it is
 SECOND = {"texts": "principles-finance", "code": "physics"}
 
@@ -55,7 +57,7 @@ class Scale(NamedTuple):
 
 SCALES = {
     "smoke": Scale(documents=140, held_out=20, plan={"batch_size": 4, "rounds": 3, "keep": 1.0}, epochs=1.0),
-    "full": Scale(documents=600, held_out=200, plan={}, epochs=None),
+    "full": Scale(documents=400, held_out=150, plan={}, epochs=None),
 }
 
 
@@ -216,7 +218,7 @@ class _Judge:
 
 @torch.no_grad()
 def _loss(model: Pretrained, texts: list[tuple[str, Any]]) -> float:
-    """The mean loss of the bytes in these places of the texts, or of all but the first."""
+    """The mean over texts of the mean loss of the bytes in these places, or of all but the first."""
     model.model.eval()
     found: list[torch.Tensor] = []
     for text, spans in texts:
@@ -228,9 +230,9 @@ def _loss(model: Pretrained, texts: list[tuple[str, Any]]) -> float:
         wanted = np.ones(begins.size, dtype=bool)
         if spans is not None:
             wanted = np.logical_or.reduce([(begins >= begin) & (begins < end) for begin, end in spans])
-        found.append(losses[torch.from_numpy(wanted)])
+        found.append(losses[torch.from_numpy(wanted)].double().mean())
     model.model.train()
-    return float(torch.cat(found).double().mean())
+    return float(torch.stack(found).mean())
 
 
 # ---- all of them ----
@@ -261,9 +263,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    scale = SCALES[asked.scale]
+    most = MANY * (scale.documents + scale.held_out)
     documents = {
-        "texts": text_documents(asked.texts, asked.second_texts),
-        "code": code_documents(asked.code, asked.second_code),
+        "texts": text_documents(asked.texts, asked.second_texts, most=most),
+        "code": code_documents(asked.code, asked.second_code, most=most),
     }
     results: list[dict[str, Any]] = []
     for setting in all_settings():
@@ -271,7 +275,7 @@ def main() -> None:
             continue
         path = asked.work / f"{setting.name}.json"
         if not path.is_file():
-            result = run_setting(setting, documents[setting.corpus], asked.work, SCALES[asked.scale])
+            result = run_setting(setting, documents[setting.corpus], asked.work, scale)
             path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         results.append(json.loads(path.read_text(encoding="utf-8")))
         print(line_of(results[-1]), flush=True)

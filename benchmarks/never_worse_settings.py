@@ -1,7 +1,7 @@
 """Twenty settings for ``never_worse.py``: two corpora, secrets as whole examples and as spans, in 1 % to 100 % of them.
 
-A corpus has two subjects, such as all textbooks but one, and that one. Documents are pieces of its texts of at most
-126 bytes, the length that the small model of ``hush init`` reads.
+A corpus has two subjects, such as all textbooks but one, and that one. Documents are pieces of its texts of at most 90
+bytes, which the small model of ``hush init`` reads as a whole.
 
 whole   the documents of the second subject are secret as a whole, by a column that names their owner. Content like the
         secrets': documents of the second subject that no training reads.
@@ -17,7 +17,7 @@ import gzip
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,7 @@ __all__ = ["SHARES", "Document", "Setting", "all_settings", "code_documents", "m
 
 
 SHARES = (0.01, 0.05, 0.2, 0.5, 1.0)  # of the documents, that hold a secret
-MIN_BYTES, MAX_BYTES = 60, 126
+MIN_BYTES, MAX_BYTES = 40, 90
 WORD = re.compile(r"[A-Za-z_]{6,}")
 PER_SECRET = {"texts": (1, 3), "code": (15, 60)}  # documents that a secret word stands in, fewest and most
 CHUNKS_OF_OWNER = {"texts": 1, "code": 40}  # documents that an owner has
@@ -67,27 +67,36 @@ def all_settings() -> list[Setting]:
 # ---- documents ----
 
 
-def text_documents(source: Path, second: str) -> list[Document]:
-    """Sentences of a file of JSON lines with id and text, or of a folder of Markdown files.
+def text_documents(source: Path, second: str, *, most: int) -> list[Document]:
+    """Pieces of a file of JSON lines with id and text, or of a folder of Markdown files; at most so many of a subject.
 
     second: what the ids, or paths, of the second subject contain.
     """
-    found: list[Document] = []
-    for name, text in _texts_of(source):
-        for line in text.splitlines():
-            found += [
-                Document(text=piece, is_second=second in name) for piece in _pieces(re.split(r"(?<=[.!?]) ", line))
-            ]
-    return found
+    parts = ((name, re.split(r"(?<=[.!?]) ", line)) for name, text in _texts_of(source) for line in text.splitlines())
+    return _documents(parts, " ", second, most)
 
 
-def code_documents(source: Path, second: str) -> list[Document]:
+def code_documents(source: Path, second: str, *, most: int) -> list[Document]:
     """Some lines of the functions of a folder of Python files; second: as for texts, in their paths."""
-    found: list[Document] = []
-    for path in sorted(source.rglob("*.py")):
-        name, text = path.relative_to(source).as_posix(), path.read_text(encoding="utf-8", errors="replace")
-        if "tests" in path.parts:
-            continue
+    return _documents(_functions_of(source), "", second, most)
+
+
+def _documents(parts: Iterable[tuple[str, list[str]]], joint: str, second: str, most: int) -> list[Document]:
+    found: dict[bool, list[str]] = {False: [], True: []}
+    for name, lines in parts:
+        of_subject = found[second in name]
+        if len(of_subject) < most:
+            of_subject += _pieces(lines, joint)
+        elif all(len(texts) >= most for texts in found.values()):
+            break
+    return [Document(text=text, is_second=is_second) for is_second, texts in found.items() for text in texts]
+
+
+def _functions_of(source: Path) -> Iterator[tuple[str, list[str]]]:
+    """The lines of each function, by the path of its file; files in a random order, since few are needed."""
+    paths = [path for path in sorted(source.rglob("*.py")) if "tests" not in path.parts]
+    for number in np.random.default_rng(5).permutation(len(paths)).tolist():
+        path, text = paths[number], paths[number].read_text(encoding="utf-8", errors="replace")
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError):
@@ -96,8 +105,7 @@ def code_documents(source: Path, second: str) -> list[Document]:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 body = [line for line in lines[node.lineno - 1 : node.end_lineno] if line.strip()]
-                found += [Document(text=piece, is_second=second in name) for piece in _pieces(body, joint="")]
-    return found
+                yield path.relative_to(source).as_posix(), body
 
 
 def _texts_of(source: Path) -> Iterator[tuple[str, str]]:
@@ -106,12 +114,12 @@ def _texts_of(source: Path) -> Iterator[tuple[str, str]]:
             yield path.relative_to(source).as_posix(), path.read_text(encoding="utf-8")
         return
     with gzip.open(source, "rt", encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            yield row["id"], row["text"]
+        rows = [json.loads(line) for line in file]
+    for number in np.random.default_rng(5).permutation(len(rows)).tolist():
+        yield rows[number]["id"], rows[number]["text"]
 
 
-def _pieces(parts: list[str], joint: str = " ") -> Iterator[str]:
+def _pieces(parts: list[str], joint: str) -> Iterator[str]:
     """Neighbouring parts together, as long as they fit; pieces that are too short or too long are left out."""
     piece = ""
     for part in [*parts, "x" * MAX_BYTES]:
