@@ -11,6 +11,8 @@ block of micro-batches is timed as a whole after two blocks of warm-up; the medi
 the peak during those blocks. Where Opacus refuses the model its refusal is written down, and a line of its own has the
 nearest model that it accepts. `agreement` compares Opacus' norms and sums with those of hush on the very same model.
 --growth: time of hush and of ordinary training per round against logical batch and sequence length.
+--metric: sums with a public metric against sums without, eager. Blocks of the two take turns, and on a CPU processor
+time counts, so that other work on the machine hits both alike; the median of their ratios counts.
 """
 
 import argparse
@@ -21,6 +23,7 @@ import os
 import platform
 import statistics
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -28,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from training_measures import clean, hardware, installed, measured, tried
+from training_measures import clean, hardware, installed, measured, seconds_of, tried
 from training_methods import Method, hush, ordinary, ordinary_labelled
 from training_models import BERT_TINY, Case, all_cases, make_batches
 from training_opacus import opacus
@@ -144,6 +147,33 @@ def growth(device: str, repeats: int) -> Iterator[dict[str, Any]]:
         print(f"{axis} {value}: hush {hush_s:.3f} s, ordinary {ordinary_s:.3f} s a round", flush=True)
 
 
+def metric_ratio(case: Case, device: str, repeats: int) -> dict[str, Any]:
+    """The speed of clipped sums in a public metric, divided by that without."""
+    batches = make_batches(case, device, size=case.micro_batch, count=case.block)
+    methods = {metric: hush(case, device, compile=False, metric=metric) for metric in (False, True)}
+
+    def seconds(metric: bool) -> float:
+        def block() -> None:
+            for batch in batches:
+                methods[metric].step(batch)
+            methods[metric].finish()
+
+        begin = time.process_time()
+        clock = seconds_of(block, device)
+        return clock if device == "cuda" else time.process_time() - begin
+
+    for metric in methods:
+        seconds(metric)  # warm-up
+    pairs = [(seconds(False), seconds(True)) for _ in range(repeats)]
+    ratios = [without / with_metric for without, with_metric in pairs]
+    return {
+        "title": case.title,
+        "seconds_without_and_with": pairs,
+        "metric_over_none, eager": statistics.median(ratios),
+        "range": [min(ratios), max(ratios)],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
@@ -153,6 +183,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], help="a method's name; may be given several times")
     parser.add_argument("--growth", action="store_true", help="cost against logical batch and sequence length instead")
+    parser.add_argument("--metric", action="store_true", help="a public metric against none instead, taking turns")
     parser.add_argument("--threads", type=int, help="of a CPU; default: as many as it has")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -161,7 +192,8 @@ def main() -> None:
     device = options.device
     if options.threads:
         torch.set_num_threads(options.threads)
-    output = options.output or Path(__file__).parent / "results" / f"training_{'growth_' * options.growth}{device}.json"
+    kind = f"{'growth_' * options.growth}{'metric_' * options.metric}"
+    output = options.output or Path(__file__).parent / "results" / f"training_{kind}{device}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -182,6 +214,11 @@ def main() -> None:
     cases = all_cases(device)
     result["cases"] = {}
     for name in options.case or [name for name in cases if name != "tiny"]:
+        if options.metric:
+            result["cases"][name] = row = metric_ratio(cases[name], device, options.repeats)
+            print(f"{name}: with a public metric over without, eager: {row['metric_over_none, eager']:.3f}", flush=True)
+            output.write_text(json.dumps(result, indent=2) + "\n")
+            continue
         for so_far in run_case(cases[name], device, options.repeats, options.only):
             result["cases"][name] = so_far
             print(f"{name}: {list(so_far['methods'])[-1]} is done", flush=True)

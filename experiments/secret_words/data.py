@@ -21,12 +21,20 @@ from numpy.typing import NDArray
 
 import hush
 
-__all__ = ["LENGTH", "PARTS", "Prepared", "prepare", "secret_words", "word_incidence", "words"]
+__all__ = [
+    "LENGTH", "PARTS", "PUBLIC_PARTS", "Prepared", "prepare", "prepare_public_parts", "secret_words", "word_incidence",
+    "words",
+]  # fmt: skip
 
 WORD, FORMULA = re.compile(r"[a-z]+(?:[-'][a-z]+)*"), re.compile(r"\$[^$]*\$")
 DOCUMENTS = 50, 100
 LENGTH = 128  # word pieces of an abstract that are used, its first; what lies beyond is not trained on
 PARTS = ("train", "validation", "test")
+PUBLIC_PARTS = (
+    "books",
+    "free",
+)  # what a metric is measured from: windows of the public corpus; abstracts without a secret
+BOOKS = 20_000  # windows, drawn at random: a measurement takes some hundreds
 _CHUNK = 4096
 
 
@@ -99,6 +107,28 @@ def prepare(
     assert trained.size == numbers["train"].size  # noqa: S101
     incidence.to_parquet(folder / "incidence.parquet")
     return incidence
+
+
+def prepare_public_parts(
+    abstracts_file: Path, vocabulary: Path, folder: Path, *, limit: int | None, documents: tuple[int, int] = DOCUMENTS,
+    seed: int = 0,
+) -> None:  # fmt: skip
+    """Write what metrics are measured from beside the prepared rows, unless it is there: see ``PUBLIC_PARTS``.
+
+    Abstracts without a secret word are in none of the other parts, and so are the books: no figure rests on them.
+    """
+    if all((folder / f"{name}.tokens").exists() for name in PUBLIC_PARTS):
+        return
+    import transformers
+
+    tokenizer: Any = transformers.BertTokenizer(vocab=str(vocabulary), do_lower_case=True)
+    abstracts = pq.read_table(abstracts_file, columns=["abstract"]).column(0).slice(0, limit).to_pylist()
+    bearing, _ = word_incidence(abstracts, secret_words(abstracts, documents))
+    free = np.setdiff1d(np.arange(len(abstracts)), bearing)
+    books = Prepared.load(folder, ("public",)).rows["public"]
+    chosen = np.random.default_rng(seed).permutation(len(books))[:BOOKS]
+    rows = {"books": books[chosen], "free": _tokenised(tokenizer, [abstracts[i] for i in free])}
+    Prepared(rows=rows).save(folder)
 
 
 def _tokenised(tokenizer: Any, texts: list[str]) -> NDArray[np.uint16]:

@@ -1,17 +1,19 @@
 """The same arms in a metric measured from public gradients: what clipping and noise in it give under the same promise.
 
-    python -m experiments.secret_words.geometry --work build/secret-words/full --workers 4
+    python -m experiments.secret_words.geometry --work build/secret-words/full --abstracts … --vocabulary … --prepare
+    python -m experiments.secret_words.geometry --work build/secret-words/full --table books --workers 3 --minutes 9
 
-Goes on from the prepared data, plans and start of the study. The metric is measured from books and textbooks alone, or,
-with --source abstracts, from the abstracts without a secret word, which are then also what every arm starts from. No
-figure rests on texts that are evaluated on. Every run is a line of the log; --arms names them by their number.
+Goes on from the prepared data, plans and start of the study. The first command adds what metrics are measured from. Of
+the tables, ``books`` has the metric from books and textbooks alone; in ``free`` it is from the abstracts without a
+secret word, which are then also what every arm starts from. No figure rests on texts that are evaluated on. Every run
+is a line of the log, so the same command goes on where it stopped, also on another machine; --runs names other runs.
 """
 
 import argparse
 import json
 import multiprocessing
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from torch import Tensor
 
 import hush
 from experiments.runs import RunLog
-from experiments.secret_words.data import PARTS, Prepared
+from experiments.secret_words.__main__ import SCALES
+from experiments.secret_words.data import PARTS, PUBLIC_PARTS, Prepared, prepare_public_parts
 from experiments.secret_words.training import Task, _optimizer, mean_loss_of, new_model, train_ordinarily
 from hush.train import PrivateTraining, masked_lm_loss
 from hush.train.public.metric import PublicMetric
@@ -75,9 +78,9 @@ _state: dict[str, Any] = {}  # of this worker
 
 def _begin(args: argparse.Namespace, until: float | None) -> None:
     torch.set_float32_matmul_precision("high")
-    parts = (*PARTS, *(name for name in ("books", "free") if (args.work / f"{name}.tokens").exists()))
+    parts = (*PARTS, *(name for name in PUBLIC_PARTS if (args.work / f"{name}.tokens").exists()))
     rows = Prepared.load(args.work, parts).rows
-    task = Task.of(rows, vocabulary=args.vocabulary, micro_batch=args.micro_batch)
+    task = Task.of(rows, vocabulary=args.vocabulary_size, micro_batch=args.micro_batch)
     minutes = None if until is None else (until - time.time()) / 60
     _state.update(args=args, task=task, log=RunLog(args.output / "geometry.jsonl", minutes=minutes))
 
@@ -125,23 +128,59 @@ def key_of(
     }  # fmt: skip
 
 
+BEST_RATES = {"paper-00": 3e-4, "paper-06": 3e-4, "hush-00": 1e-3, "hush-05": 1e-3}  # of the study, by validation loss
+
+
+def table_of(name: str, arms: Sequence[str], rounds: int) -> list[list[dict[str, Any]]]:
+    """The runs of a table in stages, each of which may need the one before; the most telling ones first."""
+    ours, theirs = ([arm for arm in arms if arm.startswith(method)] for method in ("hush", "paper"))
+    options: dict[str, Any] = {"source": name, "start": name, "rounds": rounds}
+    runs: list[dict[str, Any]] = []
+    for exponent, factor in ((-0.25, 1.0), (-0.375, 1.0), (-0.25, 3.0), (None, 1.0)):
+        for arm in (*ours, *theirs):
+            if exponent is not None or name != "books":  # the arms without a metric are in the study's own log
+                runs.append(key_of(arm, factor * BEST_RATES.get(arm, 1e-3), exponent=exponent, **options))
+    runs += [key_of(arm, 1e-2, exponent=-0.25, precondition=0.5, **options) for arm in ours]
+    before = [key_of("before", 0.0, **options)]
+    return [before, runs] if name == "books" else [[key_of("none", 3e-3, source=name, rounds=rounds)], before, runs]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="prepared data, plans and start of the study")
+    parser.add_argument("--prepare", action="store_true", help="only prepare what metrics are measured from")
+    parser.add_argument("--abstracts", type=Path, help="for --prepare: as of the study")
+    parser.add_argument("--vocabulary", type=Path, help="for --prepare: as of the study")
+    parser.add_argument("--scale", choices=tuple(SCALES), default="full", help="of the study in --work")
     parser.add_argument("--start", type=Path, default=HERE / "results" / "secret_words" / "start.safetensors")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "secret_words")
-    parser.add_argument("--runs", type=Path, required=True, help="JSON lines, each the settings of a run (key_of)")
-    parser.add_argument("--vocabulary", type=int, default=30_522)
-    parser.add_argument("--batch-size", type=int, default=2048)
-    parser.add_argument("--micro-batch", type=int, default=2176)
+    parser.add_argument("--table", choices=PUBLIC_PARTS, help="the runs of this table")
+    parser.add_argument("--arms", nargs="+", default=list(BEST_RATES), help="plans of the study to run in a table")
+    parser.add_argument("--runs", type=Path, help="instead: JSON lines, each the settings of a run (key_of)")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the device")
     parser.add_argument("--minutes", type=float, help="begin no run after so many minutes")
     args = parser.parse_args()
-    keys = [key_of(**json.loads(line)) for line in args.runs.read_text().splitlines() if line.strip()]
+    scale = SCALES[args.scale]
+    if args.prepare:
+        if args.abstracts is None or args.vocabulary is None:
+            parser.error("--prepare needs --abstracts and --vocabulary")
+        prepare_public_parts(
+            args.abstracts, args.vocabulary, args.work, limit=scale.abstracts, documents=scale.documents
+        )
+        return
+    if (args.table is None) == (args.runs is None):
+        parser.error("pass one of --table and --runs")
+    args.vocabulary_size = int((args.work / "vocabulary.txt").read_text())
+    args.batch_size, args.micro_batch = scale.batch_size, scale.micro_batch
+    if args.runs is None:
+        stages = table_of(args.table, args.arms, scale.rounds)
+    else:
+        stages = [[key_of(**json.loads(line)) for line in args.runs.read_text().splitlines() if line.strip()]]
     until = None if args.minutes is None else time.time() + 60 * args.minutes
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.workers, context, initializer=_begin, initargs=(args, until)) as pool:
-        list(pool.map(_work, keys))
+        for keys in stages:
+            list(pool.map(_work, keys))
 
 
 if __name__ == "__main__":

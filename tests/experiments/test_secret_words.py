@@ -235,3 +235,34 @@ def test_the_page_shows_the_table_that_the_runs_gave() -> None:
     table = same_promise(summary["rows"], summary["references"])
     assert (kept / "table.md").read_text().strip() == table
     assert table in (ROOT / "docs" / "studies" / "secret-words.md").read_text()
+
+
+def test_the_tables_in_a_public_metric_run_and_go_on_where_they_stopped(material: Path, finished: Path) -> None:
+    work, log = finished / "work", finished / "geometry" / "geometry.jsonl"
+
+    def geometry(*options: str) -> None:
+        command = [sys.executable, "-m", "experiments.secret_words.geometry", "--scale", "smoke", "--work", str(work)]
+        command += ["--output", str(log.parent), "--start", str(work / "start.safetensors"), *options]
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+
+    geometry(
+        "--prepare", "--abstracts", str(material / "abstracts.parquet"), "--vocabulary", str(material / "vocab.txt")
+    )
+    parts = Prepared.load(work, ("train", "validation", "test", "free")).rows
+    seen = {row.tobytes() for name in ("train", "validation", "test") for row in parts[name]}
+    assert len(parts["free"])
+    assert not seen & {row.tobytes() for row in parts["free"]}
+    for table in ("books", "free"):
+        geometry("--table", table, "--arms", "hush-00")
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert all("outcome" in row for row in rows), [row.get("failed") for row in rows]
+    keys = [row["key"] for row in rows]
+    assert {key["exponent"] for key in keys if key["start"] == "free"} == {-0.25, -0.375, None}
+    assert {key["precondition"] for key in keys} == {0.0, 0.5}
+    assert (work / "public-start.safetensors").is_file()
+    outcomes = {(row["key"]["arm"], row["key"]["start"]): row["outcome"]["test"] for row in rows}
+    assert (
+        outcomes["before", "books"] != outcomes["before", "free"]
+    )  # every arm of the second begins with the free ones
+    geometry("--table", "free", "--arms", "hush-00")
+    assert len(log.read_text().splitlines()) == len(rows)

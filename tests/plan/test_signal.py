@@ -104,6 +104,19 @@ def test_hopeless_is_said_with_remedies_that_hold() -> None:
     json.dumps(outlook.record(), allow_nan=False)
 
 
+def test_what_would_not_raise_the_signal_is_no_remedy() -> None:
+    """One secret in all examples with a secret: less weight on them all is less of the same signal over the noise."""
+    graph = Incidence.from_pairs(range(40), [0] * 40, num_examples=400, num_secrets=1)
+    plan = hush.make_plan(graph, prior=0.01, ceiling=0.1, batch_size=20, rounds=100, capacity="none", draw="secrets")
+    outlook = Outlook.of_plan(plan, parameters=10**8)
+    assert outlook.is_hopeless
+    ceiling, without = outlook.remedies
+    assert (ceiling.name, without.name) == ("ceiling", "without_noise")
+    assert "up to 10 times as high, at most 0.5" in ceiling.text
+    assert ceiling.signal is not None
+    assert ceiling.signal > 1.1 * outlook.budget.signal
+
+
 def test_every_line_says_that_it_is_a_forecast_and_for_how_large_a_model() -> None:
     plan = common()
     first, second, *_ = Outlook.of_plan(plan).sentences()

@@ -49,7 +49,7 @@ def test_a_dry_run_says_nothing_before_the_scan_a_forecast_after_it_and_then_wha
     fresh = dry_run(config, output=tmp_path / "run")
     assert fresh.outlook is None
     sizes = {each.stage: (each.size, each.seconds) for each in fresh.stages}
-    assert sizes["plan"] == sizes["train"] == ("auto rounds of auto, chosen after the scan", None)
+    assert sizes["plan"] == sizes["train"] == ("batch size and rounds auto, chosen after the scan", None)
     stopped_before("plan", tmp_path, plan=AUTO)
     before = sorted(tmp_path.rglob("*"))
     forecast = dry_run(config, output=tmp_path / "run")

@@ -36,6 +36,7 @@ __all__ = ["Outlook", "Remaining", "Remedy", "TextShares", "plan_budget", "remai
 
 SMALLER_SHARE = 0.5  # of the weight, that a remedy keeps: the smallest that our studies tried
 HIGHER_CEILING = 10.0  # times as high, in a remedy
+HELPS = 1.1  # times the signal, from which on another share or ceiling counts as a remedy
 MAX_CEILING = 0.5
 SMALLEST_MODEL = 100_000  # parameters: what is hopeless for so few is hopeless for every model
 
@@ -141,7 +142,7 @@ def remaining(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """Something that would raise the signal, or do without noise. signal: the forecast with it; None without noise."""
+    """Something that raises the signal, or does without noise. signal: the forecast with it; None without noise."""
 
     name: Literal["keep", "batch_size", "ceiling", "without_noise"]
     text: str
@@ -221,15 +222,20 @@ class Outlook:
                 f"{shown_signal(less.signal)} at this batch size, {shown_signal(less.at_elbow)} at the elbow of "
                 f"{shown_signal(less.elbow)}"
             )
-            found.append(Remedy(name="keep", text=text, signal=less.signal))
+            if max(less.signal, less.at_elbow) > HELPS * budget.signal:
+                found.append(Remedy(name="keep", text=text, signal=less.signal))
         if budget.batch_size < budget.elbow:
             text = f"a batch size of {shown_signal(budget.elbow)}, the elbow: signal about "
             found.append(Remedy(name="batch_size", text=text + shown_signal(budget.at_elbow), signal=budget.at_elbow))
         higher_SQ = np.maximum(np.minimum(HIGHER_CEILING * self.ceiling_SQ, MAX_CEILING), self.ceiling_SQ)
         shift_S = gaussian_shift(self.prior_SQ, planning_ceiling(self.prior_SQ, higher_SQ))
         higher = budget_of(self.graph, self.weight_N, shift_S=shift_S, **sizes)
-        text = f"ceilings {HIGHER_CEILING:g} times as high: signal about {shown_signal(higher.signal)}"
-        found.append(Remedy(name="ceiling", text=text, signal=higher.signal))
+        times = f"{HIGHER_CEILING:g} times as high"
+        if (HIGHER_CEILING * self.ceiling_SQ > MAX_CEILING).any():
+            times = f"up to {times}, at most {MAX_CEILING:g}"
+        if higher.signal > HELPS * budget.signal:
+            text = f"ceilings {times}: signal about {shown_signal(higher.signal)}"
+            found.append(Remedy(name="ceiling", text=text, signal=higher.signal))
         found.append(Remedy(name="without_noise", text=self._without_noise(), signal=None))
         return tuple(found)
 

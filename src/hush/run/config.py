@@ -156,10 +156,15 @@ def shown_sizes(batch_size: float | Auto, rounds: int | Auto) -> str:
     """How many rounds of which size, as far as the config says.
 
     >>> shown_sizes(16.0, 100), shown_sizes("auto", 100)
-    ('100 rounds of 16', '100 rounds of auto')
+    ('100 rounds of 16', '100 rounds, batch size auto')
+    >>> shown_sizes(16.0, "auto"), shown_sizes("auto", "auto")
+    ('batches of 16, rounds auto', 'batch size and rounds auto')
     """
-    size = batch_size if isinstance(batch_size, str) else f"{batch_size:g}"
-    return f"{rounds if isinstance(rounds, str) else counted(rounds, 'round')}{' rounds' * (rounds == AUTO)} of {size}"
+    if batch_size == AUTO:
+        return "batch size and rounds auto" if rounds == AUTO else f"{counted(rounds, 'round')}, batch size auto"
+    if rounds == AUTO:
+        return f"batches of {batch_size:g}, rounds auto"
+    return f"{counted(rounds, 'round')} of {batch_size:g}"
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:

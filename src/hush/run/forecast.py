@@ -102,7 +102,9 @@ def dry_run(
             known = replace(known, config=_with_numbers(config, outlook, has_rounds=not why_no_rounds))
         size, seconds = _estimate(stage, known)
         seconds = None if state == "done" else seconds
-        caution = " ".join(filter(None, (unread, why_no_rounds))) if stage.name == "train" else ""
+        caution = ""
+        if stage.name == "train":
+            caution = " ".join(filter(None, (unread, "" if state == "done" else why_no_rounds)))
         forecasts.append(Forecast(stage=stage.name, state=state, size=size, seconds=seconds, caution=caution))
     return DryRun(stages=tuple(forecasts), outlook=outlook)
 

@@ -94,6 +94,7 @@ class TrainStage:
             "certifies": certificate.is_real,
             "losses": None if losses is None else asdict(losses),
             "private_rounds": certificate.rounds if certificate.private_rounds is None else 0,
+            "why_no_rounds": why_no_rounds(job, job.outputs("plan").get("outlook", {})),
             **read_lengths(folder),
         }
 
@@ -115,7 +116,8 @@ class TrainStage:
         work = 6 * parameters * tokens * plan.batch_size * left
         passes, public = _public_part(known)
         work += 6 * parameters * tokens * passes * public
-        size += f", after at most {passes:g} passes over {counted(public, 'public example')}" if passes else ""
+        joint = ", after " if is_private else "; "
+        size += f"{joint}at most {passes:g} passes over {counted(public, 'public example')}" if passes else ""
         return Estimate(f"{size}, {parameters / 1e6:,.1f} M parameters", left * ROUND_SECONDS + work / speed)
 
 

@@ -178,6 +178,7 @@ def outcome_record(outcome: "Outcome") -> Record:
         "scope": None if plan.certificate.scope is None else dict(plan.certificate.scope),
         "rounds": plan.rounds,
         "private_rounds": train.get("private_rounds", plan.rounds),
+        "why_no_rounds": train.get("why_no_rounds"),
         "outlook": {
             name: value for name, value in outcome.outputs["plan"].get("outlook", {}).items() if name != "inputs"
         },
@@ -221,10 +222,15 @@ def show_outcome(record: Record, console: Console) -> None:
             if record["private_rounds"]
             else "no private round was trained."
         ),
-        _used(record) if record["private_rounds"] else "The model learnt what is public, and nothing of the secrets.",
+        _used(record) if record["private_rounds"] else str(record["why_no_rounds"]),
     ]
     if record["losses"] is not None:
         lines.append(f"Loss on held-out public examples: {StageLosses(**record['losses'])}.")
+    else:
+        lines.append(
+            "No loss is shown: none of the examples without a secret is held out. By default 5 % are if that is at "
+            "least 20; plan.hold_out sets the share."
+        )
     if record["cut_texts"]:
         lines.append(
             f"Texts are cut to {counted(record['max_length'], 'token')}, and longer are "
