@@ -31,8 +31,8 @@ SCALES = {
         private=(Private(trained="bias", rate=1e-2, weight=10.0, clip_norm=0.3),),
     ),
     "small": Scale(
-        abstracts=30_000, documents=(20, 40), batch_size=128, rounds=100, private_batch=256, private_rounds=20,
-        public_batch=128, micro_batch=64, rates=(3e-3,), longer_rates=(1e-3,), seeds=1, group_seeds=1,
+        abstracts=30_000, documents=(20, 40), batch_size=128, rounds=50, private_batch=192, private_rounds=20,
+        public_batch=64, micro_batch=64, rates=(3e-3,), longer_rates=(), seeds=1, group_seeds=1,
         private=(Private(trained="bias", rate=3e-2, weight=10.0, clip_norm=0.3),),
     ),
     "full": Scale(
