@@ -22,7 +22,7 @@ import hush
 from experiments.secret_words.data import LENGTH, PARTS, secret_words, word_incidence
 from hush.slots import Spans, skeleton, slots_of_spans
 
-__all__ = ["PLACEHOLDER", "PLACEHOLDER_ID", "Part", "prepare"]
+__all__ = ["PLACEHOLDER", "PLACEHOLDER_ID", "RULE", "Part", "prepare", "restricted", "slots_found", "split"]
 
 PLACEHOLDER = "[unused1]"  # a word piece that no text has: what stands for every slot
 PLACEHOLDER_ID = 2  # its place in BERT's vocabulary
@@ -67,15 +67,12 @@ def prepare(
     folder.mkdir(parents=True, exist_ok=True)
     table = pq.read_table(abstracts_file, columns=["abstract"]).slice(0, limit)
     abstracts: list[str] = table.column(0).to_pylist()
-    kept, _ = word_incidence(abstracts, secret_words(abstracts, documents))
-    shuffled = np.random.default_rng(seed).permutation(kept)
-    held = kept.size // 19
-    numbers = dict(zip(PARTS, (shuffled[2 * held :], shuffled[:held], shuffled[held : 2 * held]), strict=True))
-    graph, spans = _slots_found(table, folder, documents)
+    numbers = split(abstracts, documents, seed)
+    graph, spans, _ = slots_found(table, folder, documents)
     tokenizer = _tokenizer(vocabulary)
     for name, own in numbers.items():
         _part(tokenizer, abstracts, spans, own).save(folder / f"{name}.npz")
-    incidence, trained = _restricted(graph, spans, numbers["train"])
+    incidence, trained = restricted(graph, spans, numbers["train"])
     incidence.to_parquet(folder / "incidence.parquet")
     counts = {
         "secrets": incidence.num_secrets,
@@ -90,8 +87,16 @@ def prepare(
     trained.slots.to_parquet(folder / "slots.parquet")
 
 
-def _slots_found(table: Any, folder: Path, documents: tuple[int, int]) -> tuple[hush.Incidence, Spans]:
-    """Graph and spans of the scan, of the words whose forms are not widespread."""
+def split(abstracts: Sequence[str], documents: tuple[int, int], seed: int = 0) -> dict[str, NDArray[np.int64]]:
+    """The abstracts of each part: those with a secret word, of which 1/19 each is for validation and for the test."""
+    kept, _ = word_incidence(abstracts, secret_words(abstracts, documents))
+    shuffled = np.random.default_rng(seed).permutation(kept)
+    held = kept.size // 19
+    return dict(zip(PARTS, (shuffled[2 * held :], shuffled[:held], shuffled[held : 2 * held]), strict=True))
+
+
+def slots_found(table: Any, folder: Path, documents: tuple[int, int]) -> tuple[hush.Incidence, Spans, list[str]]:
+    """Graph and spans of the scan, of the words whose forms are not widespread; and these words."""
     from hush.data import read_corpus  # only here: training needs no scan
     from hush.scan import scan
 
@@ -110,13 +115,15 @@ def _slots_found(table: Any, folder: Path, documents: tuple[int, int]) -> tuple[
     smaller = hush.Incidence.from_pairs(
         example_P, new_S[secret_P], num_examples=graph.num_examples, num_secrets=int(kept_S.sum())
     )
-    return smaller, slots_of_spans(
+    kept = slots_of_spans(
         smaller, slots.rules, example=example_P, begin=spans.begin_L[slot_P], end=spans.end_L[slot_P],
         rule=slots.rule_L[slot_P], secret=new_S[secret_P],
     )  # fmt: skip
+    words = found.secrets.texts or ()
+    return smaller, kept, [words[secret] for secret in np.flatnonzero(kept_S)]
 
 
-def _restricted(incidence: hush.Incidence, spans: Spans, examples: NDArray[np.int64]) -> tuple[hush.Incidence, Spans]:
+def restricted(incidence: hush.Incidence, spans: Spans, examples: NDArray[np.int64]) -> tuple[hush.Incidence, Spans]:
     """Graph and spans of these examples alone, in this order; a secret in none of them stays, without examples."""
     slots = spans.slots
     new_N = np.full(incidence.num_examples, -1)

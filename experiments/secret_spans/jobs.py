@@ -9,7 +9,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from experiments.secret_spans.training import Bench, Private, losses_of, train_i
 from experiments.secret_words.data import PARTS
 from experiments.secret_words.training import Task, new_model
 
-__all__ = ["Scale", "Setup", "arms_of", "run_jobs", "table"]
+__all__ = ["Promise", "Scale", "Setup", "arms_of", "run_jobs", "table"]
 
 GROUPS = 2  # of words; each is left out once
 BEFORE: dict[str, Any] = {"arm": "before"}
@@ -31,6 +31,17 @@ OPEN = ("no protection", "skeletons")  # the arms without noise
 MOST_ELSEWHERE = 0.01  # nats that the private part may cost outside the slots
 
 Key = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Promise:
+    """What the private part promises for every word: who names it at most at the prior ends at most at the ceiling."""
+
+    prior: float
+    ceiling: float
+
+    def __str__(self) -> str:
+        return f"{self.prior:g} to {self.ceiling:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +72,13 @@ class Setup:
     start: Path
     vocabulary: int
     scale: Scale
+    promises: tuple[Promise, ...]
     workers: int
     until: float | None
 
-    @property
-    def plan(self) -> Path:
-        return self.work / f"plan-{self.scale.private_batch}-{self.scale.private_rounds}"
+    def plan(self, promise: Promise) -> Path:
+        size = f"{self.scale.private_batch}-{self.scale.private_rounds}"
+        return self.work / f"plan-{size}-{promise.prior:g}-{promise.ceiling:g}"
 
     @property
     def minutes(self) -> float | None:
@@ -85,8 +97,14 @@ def longer_key(arm: str, rate: float, seed: int) -> Key:
     return {"arm": f"{arm}, longer", "rate": rate, "seed": seed}
 
 
-def private_key(settings: Private, seed: int) -> Key:
-    return {"arm": "private part", **asdict(settings), "seed": seed}
+def private_key(promise: Promise, settings: Private, seed: int) -> Key:
+    return {"arm": "private part", **asdict(promise), **asdict(settings), "seed": seed}
+
+
+def _promises_in(log: RunLog) -> list[Promise]:
+    """The promises under which the private part has run."""
+    keys = [entry["key"] for entry in log.entries() if entry["key"]["arm"] == "private part"]
+    return sorted({Promise(prior=key["prior"], ceiling=key["ceiling"]) for key in keys})
 
 
 def _validated(log: RunLog, keys: Iterable[Key]) -> list[tuple[Key, dict[str, float]]]:
@@ -107,9 +125,9 @@ def _least_elsewhere(log: RunLog, keys: Iterable[Key]) -> Key | None:
     return min(done, key=lambda each: each[1]["elsewhere"])[0] if done else None
 
 
-def best_private(log: RunLog, scale: Scale) -> Private | None:
+def best_private(log: RunLog, scale: Scale, promise: Promise) -> Private | None:
     """The settings with the least validation loss at secret pieces, of those that cost next to nothing elsewhere."""
-    done = _validated(log, [private_key(settings, 0) for settings in scale.private])
+    done = _validated(log, [private_key(promise, settings, 0) for settings in scale.private])
     public = best_open(log, scale, "skeletons")
     if not done or public is None:
         return None
@@ -120,8 +138,11 @@ def best_private(log: RunLog, scale: Scale) -> Private | None:
     return Private(**{name: key[name] for name in asdict(scale.private[0])})
 
 
-def arms_of(log: RunLog, scale: Scale) -> dict[str, list[Key]]:
-    """The runs of every arm of the table, as far as tuning has chosen their settings."""
+def arms_of(log: RunLog, scale: Scale, promises: Iterable[Promise]) -> dict[str, list[Key]]:
+    """The runs of every arm of the table, as far as tuning has chosen their settings.
+
+    The arms without noise are the same whatever is promised.
+    """
     arms: dict[str, list[Key]] = {"before training": [BEFORE]}
     seeds, rounds = range(scale.seeds), scale.rounds
     for arm in OPEN:
@@ -138,9 +159,11 @@ def arms_of(log: RunLog, scale: Scale) -> dict[str, list[Key]]:
             for seed in range(scale.group_seeds)
             for group in range(GROUPS)
         ]
-    settings = best_private(log, scale)
-    if settings is not None:
-        arms["skeletons, then the private part"] = [private_key(settings, seed) for seed in seeds]
+    for promise in promises:
+        settings = best_private(log, scale, promise)
+        if settings is not None:
+            name = f"skeletons, then the private part ({promise})"
+            arms[name] = [private_key(promise, settings, seed) for seed in seeds]
     return arms
 
 
@@ -153,14 +176,15 @@ def run_jobs(setup: Setup) -> None:
 
     def tuning_further(log: RunLog) -> list[Key]:
         longer = [longer_key(arm, rate, 0) for arm in OPEN for rate in scale.longer_rates]
-        return [*longer, *(private_key(settings, 0) for settings in scale.private)]
+        private = [private_key(promise, settings, 0) for promise in setup.promises for settings in scale.private]
+        return [*longer, *private]
 
     def without_noise(log: RunLog) -> list[Key]:
-        arms = arms_of(log, scale)
+        arms = arms_of(log, scale, setup.promises)
         return [key for name in (*OPEN, "words left out") for key in arms.get(name, [])]
 
     def every_arm(log: RunLog) -> list[Key]:
-        return [key for keys in arms_of(log, scale).values() for key in keys]
+        return [key for keys in arms_of(log, scale, setup.promises).values() for key in keys]
 
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(setup.workers, context, initializer=_begin, initargs=(setup,)) as pool:
@@ -212,7 +236,7 @@ def _open(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
     chosen = None
     if group is not None:
         rows_NT = np.where((train.secret_NT >= 0) & (train.secret_NT % GROUPS == group), PLACEHOLDER_ID, rows_NT)
-        chosen = np.arange(hush.Plan.load(setup.plan).incidence.num_secrets) % GROUPS == group
+        chosen = np.arange(hush.Plan.load(setup.plan(setup.promises[0])).incidence.num_secrets) % GROUPS == group
     model = train_openly(
         bench, _new_model(setup, bench), rows_NT, batch_size=setup.scale.batch_size, rounds=key["rounds"],
         rate=key["rate"], seed=key["seed"],
@@ -246,8 +270,8 @@ def _longer(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
 def _private(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
     """The plan's rounds after skeletons alone."""
     model = _trained_model("skeletons", key, setup, bench)
-    plan = hush.Plan.load(setup.plan)
-    settings = Private(**{name: value for name, value in key.items() if name not in ("arm", "seed")})
+    plan = hush.Plan.load(setup.plan(Promise(prior=key["prior"], ceiling=key["ceiling"])))
+    settings = Private(**{each.name: key[each.name] for each in fields(Private)})
     trained = train_in_slots(bench, model, plan, settings, public_batch=setup.scale.public_batch, seed=key["seed"])
     return {**_scores(bench, trained), "noise_multiplier": plan.noise_multiplier}
 
@@ -255,7 +279,7 @@ def _private(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
 def table(log: RunLog, scale: Scale, interval: Callable[[Sequence[float]], tuple[float, float]]) -> list[Mapping]:
     """Rows of the table: mean test losses with 95 % intervals."""
     rows = []
-    for name, keys in arms_of(log, scale).items():
+    for name, keys in arms_of(log, scale, _promises_in(log)).items():
         outcomes = [outcome for key in keys if (outcome := log.outcome(key)) is not None]
         row: dict[str, Any] = {"arm": name, "runs": len(outcomes)}
         for where in ("secret pieces", "whole words", "elsewhere") if outcomes else ():

@@ -105,6 +105,8 @@ def test_the_printed_command_plans_for_slots_however_few_examples_have_one(mail:
     scanned = run_json("scan", "mail.jsonl", "--rules", "spans.yaml", "--output", "found")
     assert 0 < scanned["examples_with_secrets"] < scanned["examples"] // 10
     assert run(*shlex.split(scanned["next"])[1:]).exit_code == 0
+    assert run(*shlex.split(scanned["prior"])[1:]).exit_code == 0
+    assert run_json(*SCAN, "--force")["prior"] is None  # nothing is hidden as a span
 
 
 def test_the_printed_commands_work_when_pasted_each_time(mail: Path) -> None:

@@ -155,13 +155,29 @@ def test_a_template_is_right_once_the_data_is_there(desk: Path, kind: Any) -> No
     assert config.audit.reference == "base-model"
 
 
+def test_the_template_for_texts_promises_small_priors_for_random_keys_alone(desk: Path) -> None:
+    """Whichever rules are switched on: a word, a name or a customer has no prior of one in ten thousand million."""
+    lines = template("text").splitlines()
+    first, last = lines.index("rules:"), next(n for n, line in enumerate(lines) if line.startswith("# --- Long texts"))
+    lines[first:last] = [line.replace("# ", "", 1) if line.startswith("  # ") else line for line in lines[first:last]]
+    Path("customers.txt").write_text("Acme\n")
+    config = load_config(written("\n".join(lines)))
+    priors = {
+        rule.name: config.rules.protection(rule).points[-1][0] for rule in config.rules.rules if rule.find != "copies"
+    }
+    assert len(priors) == 6
+    assert priors.pop("keys") == 1e-10
+    assert min(priors.values()) >= 1e-4
+    assert min(priors[name] for name in ("customers", "rare-words", "people")) >= 0.01
+
+
 def test_the_template_for_texts_finds_names_of_any_alphabet_whole(desk: Path) -> None:
     names = ["Müller", "Łukasz", "Jean-François", "Nguyễn", "Ann"]
     texts = [f"note {number} to {names[number % 5]}" for number in range(60)]
     Path("data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     lines = template("text").splitlines()
     first = next(number for number, line in enumerate(lines) if "# - name: rare-words" in line)
-    lines[first : first + 4] = [line.replace("# ", "", 1) for line in lines[first : first + 4]]
+    lines[first : first + 5] = [line.replace("# ", "", 1) for line in lines[first : first + 5]]
     short = "\n".join(lines).replace("chunks: {tokens: auto}", "chunks: {characters: 500}")  # without a model
     config = load_config(written(short))
     found = scan(config.source, config.rules)

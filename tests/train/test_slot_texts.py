@@ -44,9 +44,11 @@ def reference_plan() -> Any:
     return slot_plan(*filled(PIECES, FILLINGS), WHOLE)
 
 
-def public_view(texts: list[str], columns: Any, tokenizer: Any, max_length: int, part: Any) -> list[Any]:
+def public_view(
+    texts: list[str], columns: Any, tokenizer: Any, max_length: int, part: Any, plan: Any = None
+) -> list[Any]:
     """Everything that the public side computes: rows, examples, lengths, and all batches of two rounds."""
-    plan, _ = reference_plan()  # slots and graph know nothing of the fillings
+    plan = reference_plan()[0] if plan is None else plan  # slots and graph know nothing of the fillings
     _, spans = spans_of(texts, columns, WHOLE)
     made = tokenise_slots(texts, tokenizer, plan, spans, max_length=max_length, part=part, key=DataKey(bytes(32)))
     seen: list[Any] = [public_examples(plan).tolist(), made.skeletons.lengths.tolist(), made.skeletons.fingerprint]
@@ -72,6 +74,32 @@ def test_what_is_public_is_the_same_for_every_filling_of_any_length(
     tokenizer = tokenizer_of(kind, special, placeholders)
     reference = public_view(*filled(PIECES, FILLINGS), tokenizer, max_length, "slot")
     assert public_view(*filled(PIECES, [secrets[:2], [], secrets[2:], []]), tokenizer, max_length, part) == reference
+
+
+public_text = st.lists(
+    st.sampled_from(
+        ["the old ", "naïve ", "[names]", "[codes]", "[CLS]", "[MASK]", "[PAD]", "ca", "fé", "\u0301", " ", "12-34 "]
+    ),
+    max_size=6,
+).map("".join)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(KINDS), st.booleans(), st.booleans(), st.sampled_from([3, 5, 64]),
+    st.lists(public_text, min_size=5, max_size=5), st.lists(words, min_size=3, max_size=3),
+)  # fmt: skip
+def test_public_text_with_placeholders_and_special_tokens_of_its_own_is_the_same_for_every_filling(
+    kind: str, special: bool, placeholders: bool, max_length: int, parts: list[str], secrets: list[str]
+) -> None:
+    """Whatever stands beside a slot: parts of words, marks, the placeholder's own text, special tokens."""
+    tokenizer = tokenizer_of(kind, special, placeholders)
+    pieces = [[parts[0] + "a", parts[1] + " ", parts[2]], ["no secret"], [parts[3], parts[4]], ["whole"]]
+    given, others = filled(pieces, FILLINGS), filled(pieces, [secrets[:2], [], secrets[2:], []])
+    plan, _ = slot_plan(*given, WHOLE)
+    assert public_view(*others, tokenizer, max_length, "slot", plan) == public_view(
+        *given, tokenizer, max_length, "slot", plan
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

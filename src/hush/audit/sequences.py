@@ -11,7 +11,7 @@ T tokens of a text.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, final
 
 import numpy as np
@@ -282,8 +282,8 @@ class PromptBatch:
 
     prompt: int
     rows: NDArray[np.int64]
-    prompt_BK: Tensor
-    target_BW: Tensor
+    prompt_BK: Tensor = field(repr=False)
+    target_BW: Tensor = field(repr=False)
 
 
 @final

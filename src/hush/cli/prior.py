@@ -54,7 +54,7 @@ def prior(
     from hush.audit.prior import measure_priors, stated_priors_of_scan
     from hush.cli.checks import check_model, missing_library_explained, quiet_libraries
     from hush.cli.results.accounting import print_json
-    from hush.cli.results.prior import prior_record, show_priors
+    from hush.cli.results.prior import show_priors
     from hush.data import read_corpus
     from hush.scan.result import DATA_FILE, PRIOR_FILE, Scan
     from hush.scan.rules import load_rules
@@ -98,7 +98,7 @@ def prior(
             device=device,
             progress=progress,
         )
-    record = prior_record(measured)
+    record = measured.record()
     with whole_file(scan / "owner" / PRIOR_FILE, owner_only=True) as file:
         file.write((json_format.dumps(record, indent=2) + "\n").encode())
     print_json(record) if json else show_priors(record, Console())

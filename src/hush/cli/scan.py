@@ -111,7 +111,7 @@ def scan(
     values of a column, projects in code, and copies of all these. Every pair of example and secret has a reason, which
     `hush explain` shows. The result is the input of `hush plan`; the scan ends by printing that command.
 
-    A rules file: `{defaults: {prior: 1e-10, ceiling: 1e-3}, rules: [{name: rare, find: words, documents: [50, 100]}]}`
+    A rules file: `{defaults: {prior: 1e-4, ceiling: 0.1}, rules: [{name: rare, find: words, documents: [50, 100]}]}`
 
     Example: `hush scan mail.jsonl --rules rules.yaml --output found --key my.key`
     """

@@ -13,6 +13,7 @@ from hush.protection import promise_arrays
 from hush.run.config import shown_sizes
 from hush.run.job import Estimate, Known, RunJob
 from hush.run.outlook import stored_outlook
+from hush.run.stated_priors import check_stated_priors
 from hush.secret_table import Secrets
 from hush.settings import AUTO
 from hush.slots import Spans, spans_in
@@ -52,7 +53,7 @@ class PlanStage:
         if asked.batch_size != AUTO:
             checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size, bearing=bearing)
         _check_ceilings(secrets, incidence)
-        _check_stated_priors(job)
+        check_stated_priors(job)
         plan = make_plan_holding_out(
             incidence,
             held_out,
@@ -112,30 +113,6 @@ def _draw(job: RunJob, incidence: Incidence, held_out: int, *, has_slots: bool) 
 
 def _skeleton_fingerprint(job: RunJob, spans: Spans, incidence: Incidence) -> str:
     return job.key.fingerprint_rows(spans.public_rows(incidence, job.corpus().texts()))
-
-
-def _check_stated_priors(job: RunJob) -> None:
-    """Refuse rules that hide spans with a prior below what can be guessed without the model; see ``hush prior``.
-
-    The guessers that need no model, since they take seconds; the base model guesses in ``hush prior --model``.
-    """
-    from hush.audit.prior import check_known_priors, check_priors, measure_priors, stated_priors_of_scan
-    from hush.scan.result import Scan
-
-    if spans_in(job.paths.scan) is None:
-        return
-    scan = Scan.load(job.paths.scan)
-    stated = stated_priors_of_scan(scan, job.config.rules)
-    check_known_priors(stated)
-    measured = measure_priors(
-        scan.spans,
-        scan.incidence,
-        job.scanned().texts(),
-        scan.secrets,
-        stated,
-        progress=lambda done, total: job.watch.work("Guessing slots", done, total),
-    )
-    check_priors(measured)
 
 
 def _check_ceilings(secrets: Secrets, incidence: Incidence) -> None:

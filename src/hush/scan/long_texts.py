@@ -202,7 +202,7 @@ class LongTexts:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Masked:
     """A text with a stand-in for every hidden span. slots: where these are. added: what the spans are longer."""
 

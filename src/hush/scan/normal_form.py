@@ -1,8 +1,10 @@
 """The normal form in which forms of one text are equal: its letters and digits alone, without case and without marks.
 
 ``normal_form`` decomposes compatibly (NFKD), drops combining marks, folds the case, and keeps letters and digits. So
-``José-María``, ``JOSEMARIA`` and ``jose maria`` are equal. Letters that Unicode does not decompose (``ł``, ``ø``) and
-letters of other scripts that look alike stay different.
+``José-María``, ``JOSEMARIA`` and ``jose maria`` are equal. Digits of all scripts are those from 0 to 9. Apostrophes
+that Unicode counts as letters (``OʼBrien``) separate like others, and letters that show nothing, or only stretch a
+word, are dropped. Letters that Unicode does not decompose (``ł``, ``ø``) and letters of other scripts that look alike
+stay different.
 
 ``Letters`` holds the normal form of all texts of a block as arrays, with the place of every letter in its text and with
 two kinds of borders: parts of words (a separator, a change between letters and digits, a capital inside a word) and
@@ -41,7 +43,10 @@ UNSPACED_RANGES = (
     (0xFF66, 0xFFDC),
     (0x20000, 0x3FFFF),
 )
+STRETCHING = frozenset("\u0640\u07fa\u115f\u1160\u3164\uffa0")  # tatweel, its relative in N'Ko, the fillers of Hangul
+MODIFIERS = frozenset(map(chr, (*range(0x02B9, 0x02C2), *range(0x02C6, 0x02D2), 0x02EC, 0x02EE, 0xA78C)))  # apostrophes
 FIRST_WIDE, WIDE_WEIGHT = 0x2E80, 2  # an ideograph or a kana is as distinctive as two letters or more
+ESCAPED = "nrt"
 NUM_CODE_POINTS = 0x110000
 WHOLE_WORD = "the whole word around a text that this rule found"
 DOUBTFUL_WORD = f"{WHOLE_WORD}, and doubts"
@@ -52,7 +57,16 @@ def _letters_of(character: str) -> str:
     """The letters and digits of a character in the normal form; most characters have one or none."""
     plain = (each for each in unicodedata.normalize("NFKD", character) if unicodedata.category(each)[0] != "M")
     folded = unicodedata.normalize("NFKD", "".join(plain).casefold())
-    return caseless("".join(filter(str.isalnum, folded)))
+    return caseless("".join(_digit(each) for each in folded if _is_letter(each)))
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalnum() and character not in STRETCHING and character not in MODIFIERS
+
+
+def _digit(character: str) -> str:
+    """The digit from 0 to 9 where the character is a decimal digit of any script."""
+    return str(unicodedata.decimal(character)) if character.isdecimal() else character
 
 
 def normal_form(text: str) -> str:
@@ -78,7 +92,8 @@ def _role(character: str) -> int:
     if not _letters_of(character):
         if character.isspace() or kind[0] == "Z":
             return SPACE
-        return INVISIBLE if kind[0] == "M" or kind == "Cf" else HYPHEN if kind == "Pd" else SEPARATOR
+        is_invisible = kind[0] == "M" or kind == "Cf" or character in STRETCHING
+        return INVISIBLE if is_invisible else HYPHEN if kind == "Pd" else SEPARATOR
     if _is_unspaced(ord(character)) or not character.isalnum():  # such as the sign for kilogram or for trademark
         return UNSPACED
     if not character.isalpha():
@@ -125,7 +140,8 @@ class Letters:
 
     code_C: the code points of all texts. first_N: the first character of each text; N + 1 entries. form_Q: the code
     points of the normal form. at_Q: the character that each comes from. example_Q: its example. is_part_Q, is_run_Q:
-    whether a part of a word, or a run, begins with it; both have one more entry for the end. spaces_Q: the number of
+    whether a part of a word, or a run, begins with it; both have one more entry for the end. is_escaped_Q: whether it
+    follows an escaped line end or tab (a backslash with n, r or t), as text in logs does. spaces_Q: the number of
     letters up to this one that a space, and no hyphen, separates from the one before. run_begin_Q, run_end_Q: the
     characters from which and up to which the run of each letter goes, with the marks that follow it.
     """
@@ -137,6 +153,7 @@ class Letters:
     example_Q: NDArray[np.int64]
     is_part_Q: NDArray[np.bool_]
     is_run_Q: NDArray[np.bool_]
+    is_escaped_Q: NDArray[np.bool_]
     spaces_Q: NDArray[np.int64]
     run_begin_Q: NDArray[np.int64]
     run_end_Q: NDArray[np.int64]
@@ -175,6 +192,7 @@ class Letters:
             example_Q=example_Q,
             is_part_Q=np.append(is_part_Q, True),
             is_run_Q=np.append(is_run_Q, True),
+            is_escaped_Q=_follows_escape(code_C, at_Q, at_Q - first_N[example_Q]),
             spaces_Q=np.cumsum(spaced_Q, dtype=np.int64),
             run_begin_Q=at_Q[first_of_run][run_Q] if len(at_Q) else at_Q,
             run_end_Q=_ends(role_C, first_N)[at_Q[last_of_run]][run_Q] if len(at_Q) else at_Q,
@@ -212,6 +230,18 @@ def _between(chosen_C: NDArray[np.bool_], at_Q: NDArray[np.int64]) -> NDArray[np
     """Whether a chosen character, which is no letter, stands between each letter and the letter before it."""
     before_Q = np.cumsum(chosen_C, dtype=np.int32)[at_Q]
     return np.diff(before_Q, prepend=np.int32(0)) > 0
+
+
+def _follows_escape(
+    code_C: NDArray[np.integer], at_Q: NDArray[np.int64], place_Q: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether a backslash with one of the letters n, r and t stands right before each letter. place_Q: in its text."""
+    letter_C = np.flatnonzero(code_C == ord("\\")) + 1
+    letter_C = letter_C[letter_C < len(code_C)]
+    letter_C = letter_C[np.isin(code_C[letter_C], [ord(letter) for letter in ESCAPED])]
+    is_after_C = np.zeros(len(code_C) + 1, dtype=np.bool_)
+    is_after_C[letter_C + 1] = True
+    return is_after_C[at_Q] & (place_Q >= 2)
 
 
 def _ends(role_C: NDArray[np.uint8], first_N: NDArray[np.int64]) -> NDArray[np.int64]:

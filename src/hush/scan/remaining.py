@@ -15,6 +15,9 @@ __all__ = ["RemainingForms", "remaining_forms"]
 
 LEAST_LETTERS, LEAST_INFLECTED, LEAST_SPACED, LEAST_INSIDE = 2, 5, 5, 7  # as in variants.py
 JOINT = "\ue000"  # a border inside a run of letters and digits; a private character, which separates nothing
+ESCAPE = "\ue001"  # behind an escaped line end or tab: a border for secrets of LEAST_INFLECTED letters or more
+NOTHING = re.compile("[\u0640\u07fa\u115f\u1160\u3164\uffa0]")  # letters that show nothing, or only stretch a word
+APOSTROPHE = re.compile("[\u02b9-\u02c1\u02c6-\u02d1\u02ec\u02ee\ua78c]")  # and their relatives among the letters
 WIDE = "\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
 UNSPACED = f"\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff{WIDE}"
 _BORDERS = re.compile(rf"(?<=[{UNSPACED}])|(?=[{UNSPACED}])|(?<=\d)(?=[^\W\d_])|(?<=[^\W\d_])(?=\d)")
@@ -43,10 +46,11 @@ class RemainingForms:
         for index, secret in enumerate(secret_texts):
             letters, before = _letters(secret)
             if len(letters) + len(_WIDE.findall(letters)) < LEAST_LETTERS:
-                pattern = re.compile(rf"(?<!\w){re.escape(secret)}(?!\w)", re.IGNORECASE)
+                before, after = (rf"(?{look}\w)" if re.match(r"\w", edge) else "" for look, edge in _edges(secret))
+                pattern = re.compile(f"{before}{re.escape(secret)}{after}", re.IGNORECASE)
                 self._short.append((index, pattern))
                 continue
-            own_gaps = {place for place, gap in enumerate(before) if place and gap.strip(JOINT)}
+            own_gaps = {place for place, gap in enumerate(before) if place and gap.strip(JOINT + ESCAPE)}
             self._secrets.setdefault(letters, []).append((index, own_gaps))
         self._lengths = sorted({len(letters) for letters in self._secrets})
 
@@ -77,10 +81,9 @@ class RemainingForms:
 
 def _counts(letters: str, before: Sequence[str], begin: int, end: int, own_gaps: set[int]) -> bool:
     weight = end - begin + len(_WIDE.findall(letters[begin:end]))
-    is_bounded = bool((begin == 0 or before[begin]) and before[end])
-    is_inflected = bool(begin == 0 or before[begin]) and any(
-        before[end + rest : end + rest + 1] != [""] for rest in (1, 2)
-    )
+    begins = begin == 0 or before[begin] not in ("", *([ESCAPE] if weight < LEAST_INFLECTED else []))
+    is_bounded = begins and before[end] not in ("", ESCAPE)
+    is_inflected = begins and any(before[end + rest : end + rest + 1] not in ([""], [ESCAPE]) for rest in (1, 2))
     if not (is_bounded or weight >= LEAST_INSIDE or (is_inflected and weight >= LEAST_INFLECTED)):
         return False
     spaces = {place - begin for place in range(begin + 1, end) if _is_space(before[place])}
@@ -96,16 +99,23 @@ def _letters(text: str) -> tuple[str, list[str]]:
     """The letters and digits of a text without case and marks, and what stands before each: "" inside a word."""
     plain = _without_marks(unicodedata.normalize("NFKD", text))
     with_capitals = "".join(f"{JOINT}{each}" if _opens_part(plain, place) else each for place, each in enumerate(plain))
-    folded = _without_marks(unicodedata.normalize("NFKD", with_capitals.casefold())).replace("\u0131", "i")
+    with_escapes = re.sub(r"(?<=\\[nrt])(?=[^\W\d_])", ESCAPE, with_capitals)
+    folded = _without_marks(unicodedata.normalize("NFKD", with_escapes.casefold())).replace("\u0131", "i")
+    folded = "".join(str(unicodedata.decimal(each)) if each.isdecimal() else each for each in folded)
     letters, before, gap = [], [], ""
     for each in _BORDERS.sub(JOINT, folded):
-        if each.isalnum():
+        if each.isalnum() and not APOSTROPHE.match(each):
             letters.append(each)
             before.append(gap)
             gap = ""
         else:
             gap += each
     return "".join(letters), before
+
+
+def _edges(secret: str) -> list[tuple[str, str]]:
+    """For the first and the last character: what looks at the character beside it, and the character."""
+    return [("<!", secret[0]), ("!", secret[-1])]
 
 
 def _opens_part(text: str, place: int) -> bool:
@@ -116,4 +126,5 @@ def _opens_part(text: str, place: int) -> bool:
 
 
 def _without_marks(text: str) -> str:
-    return "".join(each for each in text if unicodedata.category(each) != "Cf" and unicodedata.category(each)[0] != "M")
+    shown = NOTHING.sub("", text)
+    return "".join(each for each in shown if unicodedata.category(each) not in ("Cf", "Mn", "Mc", "Me"))

@@ -6,12 +6,14 @@ longer word. Two texts are forms of each other if their normal forms (normal_for
 normal form counts
 
 - as whole parts of words: bounded on both sides by a separator, by a change between letters and digits, or by a
-  capital inside a word (``antiSecret2``); at the begin of a word with one or two letters after it (``secrets``), if the
-  secret has ``LEAST_INFLECTED`` letters or more; or anywhere inside a word, from ``LEAST_INSIDE`` letters on;
+  capital inside a word (``antiSecret2``); at the begin of a word with one or two letters after it (``secrets``) or
+  after an escaped line end or tab (``\\nsecret``), if the secret has ``LEAST_INFLECTED`` letters or more; or anywhere
+  inside a word, from ``LEAST_INSIDE`` letters on;
 - without spaces between its letters, except where the secret has a separator itself; or between all its letters
   (``s e c``); or anywhere, from ``LEAST_SPACED`` letters on. A space beside a hyphen is the break of a line.
 
-A secret with fewer than ``LEAST_LETTERS`` letters and digits is searched for as it is, in any case, as a whole word.
+A secret with fewer than ``LEAST_LETTERS`` letters and digits is searched for as it is, in any case. Where it begins or
+ends with a letter or digit, none may stand beside it.
 The span of a hit covers the whole run of letters and digits that it lies in, so that no rest of a word is left.
 
 The limits are set by hits per secret on abstracts of arXiv, with words of 10 to 20 examples of 20,000 as secrets
@@ -21,7 +23,7 @@ hit (15 beside 28 on average; 23 beside 31 for 4), and those across spaces fall 
 Shapes: K distinct normal forms, H matches; C and Q as in normal_form.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -71,8 +73,8 @@ class Variants:
     def find(self, block: Block) -> Hits:
         """Every occurrence of every form; each span covers whole runs of letters and digits."""
         parts = [(0, self._normal_forms(block))]
-        if self._short.values:
-            found = widened(self._short.find(block), block)
+        for found in self._short_hits(block):
+            found = widened(found, block)
             one_reason = Hits.of(
                 found.example_H,
                 found.key_H,
@@ -84,6 +86,12 @@ class Variants:
             parts.append((0, self._as_given(one_reason)))
         return Hits.merged(parts)
 
+    def _short_hits(self, block: Block) -> Iterator[Hits]:
+        if self._words.values:
+            yield self._words.find(block)
+        if self._symbols.values:
+            yield _apart(self._symbols.find(block), block)
+
     def _normal_forms(self, block: Block) -> Hits:
         if not self._forms:
             return Hits.of([], [], keys=(), reasons=())
@@ -94,8 +102,10 @@ class Variants:
         form_H, from_H, last_H = match_H3[:, 0], match_H3[:, 1], match_H3[:, 2] - 1
         if letter_of_byte is not None:
             from_H, last_H = letter_of_byte[from_H], letter_of_byte[last_H]
-        is_bounded_H = letters.is_part_Q[from_H] & letters.is_part_Q[last_H + 1]
-        kept_H = self._counts(letters, form_H, from_H, last_H, is_bounded_H)
+        begins_H = letters.is_part_Q[from_H]
+        begins_H |= letters.is_escaped_Q[from_H] & (self._weight_K[form_H] >= self.limits.inflected)
+        is_bounded_H = begins_H & letters.is_part_Q[last_H + 1]
+        kept_H = self._counts(letters, form_H, from_H, last_H, begins_H, is_bounded_H)
         form_H, from_H, last_H, is_bounded_H = (each[kept_H] for each in (form_H, from_H, last_H, is_bounded_H))
         example_H = letters.example_Q[from_H]
         begin_H, end_H = self._with_edges(letters, form_H, letters.run_begin_Q[from_H], letters.run_end_Q[last_H])
@@ -122,12 +132,13 @@ class Variants:
         form_H: NDArray[np.int64],
         from_H: NDArray[np.int64],
         last_H: NDArray[np.int64],
+        begins_H: NDArray[np.bool_],
         is_bounded_H: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
         """Which matches of letters are occurrences of a form, by the rules in the module's docstring."""
         ends_Q = np.append(letters.is_part_Q, np.ones(MAX_INFLECTION, dtype=np.bool_))
         rest_H = [ends_Q[last_H + 1 + rest] for rest in range(1, MAX_INFLECTION + 1)]
-        is_inflected_H = letters.is_part_Q[from_H] & np.any(rest_H, axis=0)
+        is_inflected_H = begins_H & np.any(rest_H, axis=0)
         weight_H = self._weight_K[form_H]
         kept_H = letters.example_Q[from_H] == letters.example_Q[last_H]
         kept_H &= (
@@ -161,7 +172,7 @@ class Variants:
     def _as_given(self, hits: Hits) -> Hits:
         """Hits of folded keys as hits of the keys as they were given."""
         given: dict[str, list[str]] = {}
-        for key in self._short.values:
+        for key in (*self._words.values, *self._symbols.values):
             given.setdefault(caseless(key), []).append(key)
         rows = [
             (example, key, begin, end)
@@ -194,10 +205,21 @@ class Variants:
         return forms
 
     @cached_property
-    def _short(self) -> Literals:
+    def _short(self) -> list[str]:
         """The texts that are too short for a search by normal form."""
-        short = [key for key in self.keys if weight(normal_form(key)) < LEAST_LETTERS]
-        return Literals(values=short, ignore_case=True, whole_words=True)
+        return [key for key in self.keys if weight(normal_form(key)) < LEAST_LETTERS]
+
+    @cached_property
+    def _words(self) -> Literals:
+        """Those of them that begin and end like a word."""
+        words = [key for key in self._short if _in_word(key[0]) and _in_word(key[-1])]
+        return Literals(values=words, ignore_case=True, whole_words=True)
+
+    @cached_property
+    def _symbols(self) -> Literals:
+        """The others: a sign separates itself from what stands beside it."""
+        symbols = [key for key in self._short if not (_in_word(key[0]) and _in_word(key[-1]))]
+        return Literals(values=symbols, ignore_case=True, whole_words=False)
 
     @cached_property
     def _offset_K(self) -> NDArray[np.int64]:
@@ -241,6 +263,22 @@ class Variants:
 
     def __repr__(self) -> str:
         return f"Variants(of {len(self.keys)} texts)"
+
+
+def _in_word(character: str) -> bool:
+    return character == "_" or character.isalnum()
+
+
+def _apart(hits: Hits, block: Block) -> Hits:
+    """The hits that no word goes on beside: where one begins or ends like a word, it must begin or end there."""
+    kept = np.ones(len(hits.example_H), dtype=np.bool_)
+    for hit, (example, begin, end) in enumerate(
+        zip(hits.example_H.tolist(), hits.begin_H.tolist(), hits.end_H.tolist(), strict=True)
+    ):
+        text = block.strings[example]
+        before, after = text[max(begin - 1, 0) : begin + 1], text[end - 1 : end + 1]
+        kept[hit] = not any(len(pair) == 2 and all(map(_in_word, pair)) for pair in (before, after))
+    return hits if kept.all() else hits.select(kept)
 
 
 def _own_gaps(key: str) -> set[int]:

@@ -111,7 +111,8 @@ class DifferenceLoss:
 
     Each has a forward pass, so every layer is called twice. Both sums over tokens are divided by the number of labels
     of x, so that the terms of public tokens cancel as far as the model predicts them alike. A batch that holds no pairs
-    has the plain loss. Dropout, if a model has any, differs between x and x°.
+    has the plain loss. Dropout, if a model has any, differs between x and x°. Unlike that of the losses of this module,
+    the output layer is not computed in chunks: logits of a whole micro-batch are in memory.
 
     Guarantee: that of the loss: entry i depends on the model and on pair i alone.
     """

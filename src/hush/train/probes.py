@@ -291,7 +291,8 @@ def _different_rows(batch: Mapping[str, Tensor], real: Tensor, padding: int | No
 def _value_stamp(parameter: Tensor) -> tuple[float, int]:
     """A number that changes whenever the values do, at the cost of one pass over them."""
     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    return float(torch.linalg.vector_norm(local.detach(), dtype=torch.float32)), local._version
+    dtype = torch.promote_types(local.dtype, torch.float32)
+    return float(torch.linalg.vector_norm(local.detach(), dtype=dtype)), local._version
 
 
 def _distance(left: Tensor, right: Tensor) -> float:

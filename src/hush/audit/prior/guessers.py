@@ -24,7 +24,7 @@ from scipy import sparse
 from hush.arrays import Array
 from hush.audit.prior.public_text import BOUNDARY, REACH, SLOT, PublicText
 
-__all__ = ["GUESSERS", "Guesser", "Guessing", "Scorer"]
+__all__ = ["GUESSERS", "LANGUAGE_MODEL", "Guesser", "Guessing", "Scorer"]
 
 
 ENDING_LETTERS = 3
@@ -230,10 +230,11 @@ def _language_model(guessing: Guessing) -> Scorer | None:
     return None if guessing.model is None else guessing.model(guessing)
 
 
+LANGUAGE_MODEL = Guesser(name="language model", prepare=_language_model)
 GUESSERS = (
     Guesser(name="frequency", prepare=_frequency),
     Guesser(name="degree", prepare=_degree),
     Guesser(name="context", prepare=_context),
-    Guesser(name="language model", prepare=_language_model),
+    LANGUAGE_MODEL,
 )
 """All guessers. A new one is a function from ``Guessing`` to a scorer, added here."""

@@ -18,6 +18,7 @@ Shapes: S secrets, J secrets of a rule, L slots.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, final
 
 import numpy as np
@@ -168,6 +169,15 @@ class MeasuredPriors:
     def is_refused(self) -> bool:
         return any(rule.is_refused for rule in self.rules)
 
+    def record(self) -> dict[str, Any]:
+        """For JSON: what was measured for every rule, and refusals in words. No text of a secret; for the owner."""
+        return {
+            "level": self.level,
+            "refused": self.is_refused,
+            "rules": [rule.record() for rule in self.rules],
+            "refusals": [rule.refusal for rule in self.rules if rule.is_refused],
+        }
+
 
 def check_known_priors(stated: Iterable[StatedPrior]) -> None:
     """Refuses priors below what the rule itself makes public, before any data is read."""
@@ -195,6 +205,7 @@ def measure_priors(
     candidates: Sequence[str] = (),
     outside: Iterable[str] = (),
     model: str | None = None,
+    model_seconds: float = inf,
     device: str | None = None,
     level: float = LEVEL,
     seed: int = 0,
@@ -204,7 +215,8 @@ def measure_priors(
 
     texts: row i is example i. candidates: a public list that the adversary has, such as a staff list. outside: texts
     that the adversary has, such as other documents of the field. model: name or folder of a base model that was not
-    trained on the data. seed: for the choice of secrets, slots and texts where there are too many, and for ties.
+    trained on the data. model_seconds: about how long it may guess, all rules together; it guesses at least one secret
+    of each. seed: for the choice of secrets, slots and texts where there are too many, and for ties.
 
     Guarantee: see the module.
     """
@@ -270,7 +282,9 @@ def measure_priors(
                 model=prepare,
             )
             right = [secrets.texts[secret] for secret in guessed]
-            results += run_guessers(guessing, right, knowledge, done=steps.guessed)
+            results += run_guessers(
+                guessing, right, knowledge, done=steps.guessed, model_seconds=model_seconds / (2 * len(stated))
+            )
         outcomes.append(results)
     judged = [(each, result) for each, results in zip(stated, outcomes, strict=True) for result in results]
     comparisons = sum(_is_compared(each, result) for each, result in judged)

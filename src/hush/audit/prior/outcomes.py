@@ -6,8 +6,10 @@ of the secrets and judged on the other, and the other way round.
 Shapes: J secrets that are guessed, C candidates, G components of a mixture.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal, final
 
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from hush.arrays import Array
-from hush.audit.prior.guessers import GUESSERS, Guessing
+from hush.audit.prior.guessers import GUESSERS, LANGUAGE_MODEL, Guessing
 from hush.audit.prior.public_text import SLOT, PublicText
 from hush.scan.finders.unicode import caseless
 
@@ -44,21 +46,34 @@ class Outcome:
 
 
 def run_guessers(
-    guessing: Guessing, true_texts: Sequence[str], knowledge: Knowledge, *, done: Callable[[int], None]
+    guessing: Guessing,
+    true_texts: Sequence[str],
+    knowledge: Knowledge,
+    *,
+    done: Callable[[int], None],
+    model_seconds: float = inf,
 ) -> list[Outcome]:
-    """All guessers that have something to say. true_texts: the text of each secret. done: told after every block."""
+    """All guessers that have something to say. true_texts: the text of each secret. done: told after every block.
+
+    model_seconds: a language model begins no secret later. The secrets are in random order, and how long one takes
+    says nothing about whether it is named, so those that were guessed are a random sample still.
+    """
     number = {text: index for index, text in enumerate(guessing.candidates)}
     true_J = np.array([number.get(caseless(text), -1) for text in true_texts], dtype=np.int64)
     outcomes: list[Outcome] = []
     for guesser in GUESSERS:
-        limit = MAX_MODEL_SECRETS if guesser.name == "language model" else len(true_J)
+        is_model = guesser is LANGUAGE_MODEL
+        limit, size = (MAX_MODEL_SECRETS, 1) if is_model else (len(true_J), BLOCK_SECRETS)
         part = replace(guessing, slots_J=guessing.slots_J[:limit], degree_J=guessing.degree_J[:limit])
         scorer = guesser.prepare(part) if len(part.candidates) and len(part.slots_J) else None
         if scorer is None:
             continue
         hits, probabilities = list[NDArray[np.bool_]](), list[Array]()
-        for begin in range(0, len(part.slots_J), BLOCK_SECRETS):
-            block = slice(begin, min(begin + BLOCK_SECRETS, len(part.slots_J)))
+        started = time.monotonic()
+        for begin in range(0, len(part.slots_J), size):
+            if is_model and begin and time.monotonic() - started > model_seconds:
+                break
+            block = slice(begin, min(begin + size, len(part.slots_J)))
             score_BC, true_B = scorer(block), true_J[block]
             hits.append(score_BC.argmax(axis=1) == true_B)
             probabilities.append(_probabilities(score_BC, true_B))

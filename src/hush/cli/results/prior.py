@@ -2,24 +2,13 @@
 
 from rich.console import Console
 
-from hush.audit.prior import MeasuredPriors
 from hush.cli.results.accounting import Record
 from hush.console import counted, plain, rounded_down, rounded_up, show_rows
 
-__all__ = ["prior_record", "show_priors"]
+__all__ = ["show_priors"]
 
 
 NAMES = {"listed": "the list is known", "open": "the list is not known"}
-
-
-def prior_record(measured: MeasuredPriors) -> Record:
-    """What was measured for every rule; refusals in words."""
-    return {
-        "level": measured.level,
-        "refused": measured.is_refused,
-        "rules": [rule.record() for rule in measured.rules],
-        "refusals": [rule.refusal for rule in measured.rules if rule.is_refused],
-    }
 
 
 def show_priors(record: Record, console: Console) -> None:

@@ -64,6 +64,7 @@ def scan_record(scan: Scan, folder: Path, source: str, options: Mapping[str, obj
         "data": data,
         "review": str(folder / "owner" / "review.html") if (folder / "owner" / "review.html").is_file() else None,
         "explain": _explain_command(summary, folder),
+        "prior": _prior_command(folder, data, options) if len(scan.slots) else None,
         "next": _plan_command(scan, folder, data, options),
         "causes": _causes(scan, [row["secret"] for row in summary["most_widespread"]]),
         "unlisted": unlisted_secrets(scan.incidence),
@@ -94,6 +95,14 @@ def _explain_command(summary: Record, folder: Path) -> str:
     widespread: list[Record] = summary["most_widespread"]
     target = widespread[0]["secret"] if widespread else "0"
     return " ".join(shlex.quote(str(word)) for word in ("hush", "explain", folder, target))
+
+
+def _prior_command(folder: Path, data: str, options: Mapping[str, object]) -> str:
+    """The command that guesses the slots of this scan."""
+    words: list[object] = ["hush", "prior", folder, data]
+    for name in ("--column", "--unit"):
+        words += [] if options.get(name) is None else [name, options[name]]
+    return " ".join(shlex.quote(str(word)) for word in words)
 
 
 def _plan_command(scan: Scan, folder: Path, data: str, options: Mapping[str, object]) -> str:
@@ -154,6 +163,9 @@ def show_scan(record: Record, console: Console) -> None:
         line = f"Review what was found, most widespread first, before you plan: {record['review']}"
         console.print(Text(line), soft_wrap=True)
     console.print(Text(f"Reasons: {record['explain']}"), soft_wrap=True)
+    if record["prior"] is not None:
+        line = f"Is a prior too low? The slots are guessed by: {record['prior']}"
+        console.print(Text(line), soft_wrap=True)
     console.print(Text(f"Next: {record['next']}"), soft_wrap=True)
     show_cautions(record["cautions"], console)
     console.print(f"{record['seconds']:.1f} s", highlight=False, style="dim")

@@ -9,7 +9,7 @@ with syntax errors is not read here; hiding.py hides it as a whole.
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, final
 
@@ -90,10 +90,12 @@ class Binding(NamedTuple):
     passes_on: bool = False
 
 
-class _Leaf(NamedTuple):
+@final
+@dataclass(frozen=True, slots=True)
+class _Leaf:
     begin: int
     end: int
-    text: str
+    text: str = field(repr=False)
     is_string: bool
     is_comment: bool
     in_import: bool

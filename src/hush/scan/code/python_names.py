@@ -40,6 +40,9 @@ class Mention(NamedTuple):
     name: str
     chain: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Mention({self.kind} in line {self.line})"  # the text of a string may be secret
+
 
 @final
 @dataclass(slots=True)

@@ -248,7 +248,7 @@ def _chunks(texts: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 # ---- rows ----
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Encoded:
     """The tokens of a text, and the characters that each stands for."""
 

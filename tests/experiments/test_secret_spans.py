@@ -1,0 +1,101 @@
+"""The study of secret words as spans runs from end to end under two promises; its page says what its results say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pages import RESULTS, missing
+from safetensors.torch import save_file
+from test_secret_words import material  # noqa: F401  (a fixture: abstracts and a vocabulary)
+
+import hush
+from experiments.runs import RunLog, interval
+from experiments.secret_spans.__main__ import SCALES
+from experiments.secret_spans.data import Part
+from experiments.secret_spans.jobs import Promise, table
+from experiments.secret_words.training import Task, new_model
+
+ROOT = Path(__file__).parents[2]
+PAGE = "docs/studies/secret-spans.md"
+PROMISES = ("0.01", "0.3"), ("0.4", "0.6")
+
+
+@pytest.fixture(scope="module")
+def study(material: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    """The folder of a study at its smallest scale, with a start of random weights."""
+    folder = tmp_path_factory.mktemp("spans")
+    size = len((material / "vocab.txt").read_text().splitlines())
+    start = new_model(Task(rows={}, vocabulary=size, device="cpu", micro_batch=1), None)
+    # Tied weights are saved once.
+    saved = {
+        name: value for name, value in start.state_dict().items() if not name.startswith("cls.predictions.decoder")
+    }
+    save_file({name: value.contiguous() for name, value in saved.items()}, folder / "start.safetensors")
+    command = [sys.executable, "-m", "experiments.secret_spans", "--scale", "smoke", "--work", str(folder)]
+    command += ["--abstracts", str(material / "abstracts.parquet"), "--vocabulary", str(material / "vocab.txt")]
+    command += ["--start", str(folder / "start.safetensors")]
+    for prior, ceiling in PROMISES:
+        command += ["--promise", prior, ceiling]
+    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return folder
+
+
+def test_every_arm_is_run_and_each_promise_has_its_own_noise(study: Path) -> None:
+    text = (study / "results" / "runs.jsonl").read_text()
+    assert "failed" not in text
+    rows = json.loads((study / "results" / "summary.json").read_text())
+    arms = [row["arm"] for row in rows]
+    assert arms[-2:] == [
+        "skeletons, then the private part (0.01 to 0.3)", "skeletons, then the private part (0.4 to 0.6)"
+    ]  # fmt: skip
+    assert set(arms) >= {"before training", "no protection", "skeletons", "words left out", "skeletons, longer"}
+    assert all(row["runs"] for row in rows)
+    noise = {}
+    for entry in RunLog(study / "results" / "runs.jsonl").entries():
+        key = entry["key"]
+        if key["arm"] == "private part":
+            plan = hush.Plan.load(study / f"plan-16-2-{key['prior']:g}-{key['ceiling']:g}")
+            assert entry["outcome"]["noise_multiplier"] == plan.noise_multiplier
+            assert (plan.prior == key["prior"]).all()
+            assert (plan.ceiling == key["ceiling"]).all()
+            noise[key["prior"]] = plan.noise_multiplier
+    assert noise[0.4] > noise[0.01]
+
+
+def test_no_piece_of_a_secret_is_in_a_skeleton(study: Path) -> None:
+    """Skeletons have the pieces of the text outside of the slots, in order, as far as both were not cut."""
+    part = Part.load(study / "train.npz")
+    for tokens, secrets, skeleton in zip(part.token_NT, part.secret_NT, part.skeleton_NT, strict=True):
+        public, shown = tokens[(secrets < 0) & (tokens > 0)], skeleton[(skeleton > 0) & (skeleton != 2)]
+        size = min(len(public), len(shown)) - 1  # without the mark at the end
+        np.testing.assert_array_equal(public[:size], shown[:size])
+
+
+# The page
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict[str, Any]]:
+    found = table(RunLog(RESULTS / "secret_spans" / "runs.jsonl"), SCALES["full"], interval)
+    assert json.loads((RESULTS / "secret_spans" / "summary.json").read_text()) == json.loads(json.dumps(found))
+    return {row["arm"]: dict(row) for row in found}
+
+
+def test_the_table_of_the_page_is_that_of_the_runs(rows: dict[str, dict[str, Any]]) -> None:
+    names = {"skeletons": "redacting: skeletons alone", "skeletons, longer": "redacting, longer",
+             "words left out": "words left out, one half at a time",
+             f"skeletons, then the private part ({Promise(prior=1e-4, ceiling=0.1)})":
+             "skeletons, then the private part"}  # fmt: skip
+    said = []
+    for arm, row in rows.items():
+        cells = []
+        for where, digits in (("elsewhere", 3), ("secret pieces", 3), ("whole words", 2)):
+            mean, radius = row[where]
+            shown = f" ± {radius:.{digits}f}" if radius == radius and arm != "words left out" else ""
+            cells.append(f"{mean:.{digits}f}{shown}")
+        said.append(f"| {names.get(arm, arm)} | {row['runs']} | {' | '.join(cells)} |")
+    assert missing(PAGE, said) == []
