@@ -298,10 +298,25 @@ class OfSeries:
 
     @cached_property
     def posterior_SQ(self) -> Array:
-        posterior_SQ = _posterior(self, self.limit_SR, self.shapes)
+        posterior_SQ = self._stated_before()
+        fresh = np.flatnonzero(np.isnan(posterior_SQ).any(axis=1))
+        if fresh.size:
+            posterior_SQ[fresh] = limit_posterior(
+                self.limit_SR[fresh], self.shapes, prior=self.promised.prior_SQ[fresh], bound=self.bound
+            )
         over = np.flatnonzero(~(posterior_SQ <= self.target_SQ).all(axis=1))
         if over.size:
             self._refuse(over, posterior_SQ[over], "the limits announced for them")
+        return posterior_SQ
+
+    def _stated_before(self) -> Array:
+        """The posteriors that earlier plans stated for secrets whose limits go on: they stay. NaN for the others."""
+        history = self.promised.history
+        posterior_SQ = np.full(self.promised.prior_SQ.shape, np.nan)
+        carried_S = history.carried(Series)
+        for number, one in enumerate(history.earlier):
+            here = np.flatnonzero(carried_S & (history.last_S == number))
+            posterior_SQ[here] = one.plan.posterior[history.row_S[here]]
         return posterior_SQ
 
     def _refuse_spent(self, fresh: Indices, limit_SR: Array) -> None:
