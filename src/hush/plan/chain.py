@@ -13,11 +13,13 @@ then dominated by a Poisson count with this mean.
 Legend: N examples, S secrets, Q promised points of a secret, R releases.
 """
 
+import hashlib
+import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +37,7 @@ from hush.weights.accounts import intensities
 if TYPE_CHECKING:
     from hush.plan.plan import Plan
 
-__all__ = ["Chain", "Filter", "Series", "above_prior", "budgets", "check_chain", "used_shares"]
+__all__ = ["Chain", "Filter", "Series", "above_prior", "budgets", "chain_facts", "check_chain", "used_shares"]
 
 EPS = 2.0**-52
 BUDGET_ROUNDING = 1e-12  # relative room below a ceiling, for a posterior that is computed from the budget again
@@ -213,11 +215,37 @@ class Chain:
             return math.nextafter(self.sampling_total - self.sampling_limit, math.inf)
         return self.sampling_before
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of everything that a chain states."""
+        kind = self.kind
+        if isinstance(kind, Series):
+            facts = ["series", kind.number, [[shape.noise_multiplier, shape.rounds] for shape in kind.shapes]]
+            arrays = [kind.limit_SR]
+        else:
+            facts = ["filter", kind.share]
+            arrays = [kind.order_SQ, kind.conceded_SQ, kind.before_SQ, kind.after_SQ, kind.granted_SQ, kind.allowed_SQ]
+        sampling = [self.sampling_total, self.sampling_before, self.sampling_limit]
+        head = [facts, self.predecessors, self.ancestors, self.raised, sampling]
+        digest = hashlib.sha256(b"hush chain 1\n" + json.dumps(head, sort_keys=True).encode())
+        for array in arrays:
+            digest.update(np.array(array.shape, dtype="<i8").tobytes())
+            digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+        return digest.hexdigest()
+
     def posterior(self, secrets: NDArray[np.int64], prior: Array, *, bound: Bound, accuracy: float = ACCURACY) -> Array:
         """Posteriors of these secrets that the chain proves, for a row of priors each."""
         if isinstance(self.kind, Series):
             return self.kind.posterior(secrets, prior, bound=bound, accuracy=accuracy)
         return self.kind.posterior(secrets, prior)
+
+
+def chain_facts(chain: Chain) -> dict[str, Any]:
+    """What a certificate says about a chain."""
+    facts = {"number": chain.number, "merged": len(chain.ancestors), "raised": len(chain.raised)}
+    if isinstance(chain.kind, Series):
+        return {"kind": "series", "number": chain.number, "announced": len(chain.kind.shapes), **facts}
+    return {"kind": "filter", "number": chain.number, "share": chain.kind.share, **facts}
 
 
 def budgets(prior_SQ: Array, target_SQ: Array, order_SQ: Array) -> tuple[Array, Array]:
