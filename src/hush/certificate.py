@@ -369,7 +369,8 @@ class Certificate:
     def _curves(self) -> str:
         if not self.curve:
             return ""
-        lines = ["## From other priors\n", "What the same model allows for the secrets closest to their ceilings:\n"]
+        models = "What the same model allows" if self.releases is None else "What the same releases allow"
+        lines = ["## From other priors\n", f"{models} for the secrets closest to their ceilings:\n"]
         names = [_escaped(name) for name in self.curve]
         lines += ["| prior | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
         for row in zip(*self.curve.values(), strict=True):

@@ -1,10 +1,10 @@
 """A release of a chain: what it may do, given the releases before it and those that are announced.
 
 Each kind of release says which rounds and noise it may have, answers what the choice of weights asks (``account``), and
-then states the chain of the plan that was chosen (``finish``). The rules: a secret that was there before keeps its limits, or its orders and what it spent. A new secret,
-or one that was merged from several, gets the largest limit that the announced releases leave it, given the limits under
-which its examples were drawn before; under a filter, the order that the same rule chooses for everyone, and all
-log-moments of its examples at this order.
+then states the chain of the plan that was chosen (``finish``). The rules: a secret that was there before keeps its
+limits, or its orders and what it spent. A new secret, or one that was merged from several, gets the largest limit that
+the announced releases leave it, given the limits under which its examples were drawn before; under a filter, the order
+that the same rule chooses for everyone, and all log-moments of its examples at this order.
 
 Legend: S secrets, Q promised points of a secret, R releases.
 """
@@ -306,12 +306,11 @@ class OfSeries:
     def refused_batch(self, problem: TooLittleNoise) -> InfeasiblePlan:
         """Why no rates inside the limits reach the batch size."""
         largest = problem.largest_batch
-        size = f"to at most {largest}" if largest else "it cannot be reached at all"
         return InfeasiblePlan(
             Setting("batch_size"),
             f"={problem.batch_size:g} is more than the limits of the series allow: with every secret drawn as often as "
-            f"they allow, a batch holds at most {largest} examples; lower it {size}, or leave out examples whose "
-            "secrets have little room",
+            f"they allow, a batch holds at most {largest} examples; lower it to that, or leave out secrets with little "
+            "room and their examples",
             setting="batch_size",
         )
 
@@ -584,7 +583,8 @@ class UnderFilter:
     def refused(self, keep: float) -> ReleaseRefused:
         """Why no noise keeps this share of the data: the secrets of which nothing is left, and what would do."""
         promised, history = self.promised, self.promised.history
-        spent = np.flatnonzero(~(self.granted_SQ > 0).all(axis=1) & (promised.incidence.examples_per_secret > 0))
+        listed_S = np.asarray(promised.incidence.examples_per_secret > 0)
+        spent = np.flatnonzero(~(self.granted_SQ > 0).all(axis=1) & listed_S)
         graph = promised.incidence
         touched = _examples_with(graph, spent)
         bearing = int(np.count_nonzero(graph.secrets_per_example))

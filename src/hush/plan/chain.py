@@ -29,6 +29,7 @@ from hush.accounting.arguments import Bound
 from hush.accounting.divergences import renyi_posterior
 from hush.accounting.moments import conceded_allowance, moment_budget
 from hush.accounting.releases import MAX_RELEASES, Shape, limit_posterior
+from hush.accounting.sampling_error import chain_ceiling
 from hush.arrays import Array
 from hush.errors import CannotCertify, InvalidInput
 from hush.incidence import Incidence
@@ -280,6 +281,21 @@ def used_shares(chain: Chain, incidence: Incidence, rate_N: Array) -> Array:
         return _quotient(intensities(incidence, rate_N), chain.kind.limit_S)
     spent_SQ = chain.kind.after_SQ - chain.kind.before_SQ
     return _quotient(spent_SQ, chain.kind.granted_SQ).max(axis=1, initial=0.0)
+
+
+def spent_shares(plan: "Plan") -> Array:
+    """The share of its promise that each secret has spent: of its budget; of a series, the releases that are made.
+
+    All of a series is promised from the start: its posteriors are those after the last release.
+    """
+    chain = plan.chain
+    if chain is None:
+        raise InvalidInput("this plan is not one of a chain, so nothing says what other releases may spend")
+    if isinstance(chain.kind, Series):
+        return np.full(len(plan.secret_ids), chain.number / len(chain.kind.shapes))
+    target_SQ = chain_ceiling(plan.prior, plan.ceiling, chain.sampling_total)
+    budget_SQ, _ = budgets(plan.prior, target_SQ, chain.kind.order_SQ)
+    return _quotient(chain.kind.after_SQ, budget_SQ).max(axis=1, initial=0.0)
 
 
 def _quotient(part: Array, whole: Array) -> Array:

@@ -138,6 +138,10 @@ def make_plan(
     checked_choice("bound", bound, Bound)
     rounds = AUTO if rounds == AUTO else checked_rounds(rounds)
     if after or ancestors or not all(one is None for one in (series, shapes, filter)):
+        if secret_ids is None:
+            raise InvalidInput(
+                "in a chain a secret is known by its id in every release; pass a table of secrets, or ids"
+            )
         prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
         release = release_of(
             Promised(
