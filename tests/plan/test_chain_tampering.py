@@ -142,7 +142,7 @@ def test_other_facts_of_the_chain_fail_also_with_a_certificate_that_fits(copies:
         folder = Path(shutil.copytree(copies[2], copies[2].with_name(f"case-{number}")))
         rewritten(folder, change)
         found = failed(folder, copies[:2])
-        assert found.keys() == {"chain"}, number
+        assert "chain" in found, number
 
 
 def test_spending_that_was_understated_is_found_by_recomputing(copies: list[Path]) -> None:

@@ -282,12 +282,12 @@ class OfSeries:
         return posterior_SQ
 
     def _refuse_spent(self, fresh: Indices, limit_SR: Array) -> None:
-        joined = limit_SR.max(axis=1) > 0
+        joined = np.asarray(limit_SR.max(axis=1) > 0)
         if not joined.any():
             return
         secrets = fresh[joined]
         after_SQ = _posteriors(self, limit_SR[joined], secrets, self.shapes)
-        over = ~(after_SQ <= self.target_SQ[secrets]).all(axis=1)
+        over = np.asarray(~(after_SQ <= self.target_SQ[secrets]).all(axis=1))
         if over.any():
             self._refuse(secrets[over], after_SQ[over], "what releases before allowed to the secrets merged in them")
 
@@ -306,12 +306,12 @@ class OfSeries:
     def account(self) -> Account:
         return Announced(shape=self.shape, limit_S=self.limit_SR[:, self.number - 1], posterior_SQ=self.posterior_SQ)
 
-    def refused_batch(self, problem: TooLittleNoise, chooser: Chooser, noise: float) -> InfeasiblePlan:
+    def refused_batch(self, problem: TooLittleNoise, chooser: Chooser) -> InfeasiblePlan:
         """Why no rates inside the limits reach the batch size, and a batch size that does."""
         remedy, size = "no smaller one was found that works", float(problem.largest_batch)
         while size >= 1:
             try:
-                replace(chooser, batch_size=float(size)).proven_at(noise)
+                replace(chooser, batch_size=float(size)).proven_at(self.shape.noise_multiplier)
             except (InfeasiblePlan, CannotCertify):
                 size = math.floor(BATCH_STEP * size)
                 continue

@@ -191,7 +191,7 @@ def make_plan(
                 choice = chooser.proven_at(noise)
         except TooLittleNoise as error:
             if isinstance(release, OfSeries):
-                raise release.refused_batch(error, chooser, release.noise(noise_multiplier)) from error
+                raise release.refused_batch(error, chooser) from error
             raise explained(chooser, noise or 0.0, error, ids.__getitem__) from error
         except TooLittleLeft as error:
             raise error if not isinstance(release, UnderFilter) else release.refused(share) from error
