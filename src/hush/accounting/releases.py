@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 
 from hush.accounting.accountant import (
     ACCURACY,
-    COARSE_GROUPS,
     FINEST_WIDTH,
     SPREAD_WIDTHS,
     Crowd,
@@ -59,7 +58,8 @@ __all__ = [
     "limit_posterior",
 ]
 
-MAX_RELEASES = 1000  # of one chain (E37), (E38)
+MAX_RELEASES, MAX_TOTAL_ROUNDS = 1000, 10**11  # of one chain (E37), (E38)
+JOINT_GROUPS = 256  # into which secrets are grouped by what all releases tell; speed only
 PAST_GROUPS = 32  # into which secrets are grouped by what earlier releases allowed; speed only
 LEAST_SHARE = 1e-3  # of the largest measure of a group, at which it may be divided; tightness only
 LEAST_MEASURE = 1e-8  # of the largest secret's: below it secrets count as alike; tightness only
@@ -178,6 +178,9 @@ def _shapes(noise_multipliers: Sequence[float], rounds: Sequence[SupportsIndex])
 def _checked_shapes(shapes: Sequence[Shape], name: str = "shapes") -> list[Shape]:
     if not 1 <= len(shapes) <= MAX_RELEASES:
         raise InvalidInput(Setting(name), f" has {len(shapes)} releases; pass 1 to {MAX_RELEASES}", setting=name)
+    if _total_rounds(shapes) > MAX_TOTAL_ROUNDS:
+        raise InvalidInput(f"all releases together may have {MAX_TOTAL_ROUNDS:.0e} rounds", setting="rounds",
+                           value=_total_rounds(shapes))  # fmt: skip
     return list(shapes)
 
 
@@ -342,7 +345,7 @@ class _Joint:
         """An upper bound for each secret and point."""
         posterior_SQ = noiseless_posterior(self.log_idle_S[:, None], 1, self.prior_SQ)
         drawn = np.flatnonzero(self.log_idle_S < 0)
-        groups = alike(self.measure_SC, drawn, COARSE_GROUPS)
+        groups = alike(self.measure_SC, drawn, JOINT_GROUPS)
         for member, bounds in zip(groups, Workers(progress=self.progress).map(self._at, groups), strict=True):
             posterior_SQ[member] = np.minimum(posterior_SQ[member], bounds)
         return posterior_SQ
