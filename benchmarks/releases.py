@@ -10,6 +10,8 @@ attack on the product pair, the independent attacks with closed forms on each si
 Speed: secrets of the size of the paper's experiment (weights.py) in releases whose corpus grows by 4 % each: all joint
 posteriors, compared with the posteriors and the least noise of the last release alone, in the same run; and the limits
 and posteriors of an announced series of the same shapes.
+
+--secrets 0 or --chains 0 leaves a part out; the file keeps what it has of it.
 """
 
 import argparse
@@ -161,6 +163,7 @@ def chains(count: int, seed: int) -> dict[str, Any]:
     widest = sorted(outcomes, key=lambda outcome: -outcome.ratio)[:10]
     return {
         "chains": count,
+        "seed": seed,
         "releases": [2, 12],
         "seconds": round(time.perf_counter() - begin, 1),
         "violations": sum(bool(outcome.faults) for outcome in outcomes),
@@ -254,26 +257,33 @@ def main() -> int:
     parser.add_argument("--releases", type=int, default=12)
     parser.add_argument("--output", type=Path, default=HERE / "results" / "releases.json")
     options = parser.parse_args()
-    record: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["benchmarks/releases.py", *sys.argv[1:]]),
-        "hardware": f"{os.cpu_count()} × {platform.processor() or platform.machine()}, {platform.system()}",
-        "load": os.getloadavg(),
-        "versions": {
-            "hush": hush.__version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-        },
-        "seed": options.seed,
-    }
+    record = json.loads(options.output.read_text(encoding="utf-8")) if options.output.exists() else {}
+
+    def keep(part: str, result: dict[str, Any]) -> None:
+        """Write what one part found, beside what the file has of the other."""
+        facts = {
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "command": " ".join(["benchmarks/releases.py", *sys.argv[1:]]),
+            "hardware": f"{os.cpu_count()} × {platform.processor() or platform.machine()}, {platform.system()}",
+            "load": os.getloadavg(),
+            "versions": {
+                "hush": hush.__version__,
+                "python": platform.python_version(),
+                "numpy": np.__version__,
+                "scipy": scipy.__version__,
+            },
+        }
+        record[part] = facts | result
+        options.output.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"\n{part} written to {options.output}")
+
     if options.secrets:
-        record["speed"] = speed(options.secrets, options.releases)
+        keep("speed", speed(options.secrets, options.releases))
         print(json.dumps(record["speed"], indent=2))
-    record["random_chains"] = chains(options.chains, options.seed) if options.chains else {}
-    options.output.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"\nwritten to {options.output}")
-    return 1 if record["random_chains"].get("violations") else 0
+    if options.chains:
+        keep("random_chains", chains(options.chains, options.seed))
+        return 1 if record["random_chains"]["violations"] else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Several releases: against one release, closed forms, direct convolution, simulation, and in groups and limits."""
 
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ TIGHT = 1 + 3e-3  # two upper bounds of one number, each within 1e-3 of it
 
 
 @st.composite
-def chains(draw: st.DrawFn, most: int = 4) -> tuple[list[list[float]], dict[str, list]]:
+def chains(draw: st.DrawFn, most: int = 4) -> tuple[list[list[float]], dict[str, Any]]:
     """Rates, and noise and rounds, of a few unlike releases."""
     count = draw(st.integers(1, most))
     rates = [
@@ -66,14 +68,15 @@ def test_equal_releases_agree_with_one_release_of_as_many_rounds(
 @given(chain=chains(), prior=priors, seed=st.integers(0, 2**31))
 @settings(max_examples=40)
 def test_the_order_of_the_releases_does_not_matter(
-    chain: tuple[list[list[float]], dict[str, list]], prior: float, seed: int
+    chain: tuple[list[list[float]], dict[str, Any]], prior: float, seed: int
 ) -> None:
     rates, shapes = chain
     order = np.random.default_rng(seed).permutation(len(rates))
-    other = {name: [values[r] for r in order] for name, values in shapes.items()}
-    for settings_ in ({}, {"side": "lower"}, {"bound": "renyi"}, {"bound": "kl"}):
-        first = hush.joint_posterior(rates, prior=prior, **shapes, **settings_)
-        assert hush.joint_posterior([rates[r] for r in order], prior=prior, **other, **settings_) == pytest.approx(
+    other: dict[str, Any] = {name: [values[r] for r in order] for name, values in shapes.items()}
+    choices: list[dict[str, Any]] = [{}, {"side": "lower"}, {"bound": "renyi"}, {"bound": "kl"}]
+    for choice in choices:
+        first = hush.joint_posterior(rates, prior=prior, **shapes, **choice)
+        assert hush.joint_posterior([rates[r] for r in order], prior=prior, **other, **choice) == pytest.approx(
             first, rel=1e-6
         )
 
@@ -81,16 +84,18 @@ def test_the_order_of_the_releases_does_not_matter(
 @given(chain=chains(), prior=priors, more=st.floats(1.0, 3.0))
 @settings(max_examples=40)
 def test_adding_a_release_never_tells_less_and_more_noise_never_more(
-    chain: tuple[list[list[float]], dict[str, list]], prior: float, more: float
+    chain: tuple[list[list[float]], dict[str, Any]], prior: float, more: float
 ) -> None:
     rates, shapes = chain
     upper, lower = (hush.joint_posterior(rates, prior=prior, **shapes, side=side) for side in ("upper", "lower"))
     assert prior <= lower <= upper <= 1
-    fewer = {name: values[1:] for name, values in shapes.items()}
+    fewer: dict[str, Any] = {name: values[1:] for name, values in shapes.items()}
     if len(rates) > 1:
         assert hush.joint_posterior(rates[1:], prior=prior, **fewer, side="lower") <= upper
         assert hush.joint_posterior(rates[1:], prior=prior, **fewer) <= upper * TIGHT
-    noisier = shapes | {"noise_multipliers": [more * shapes["noise_multipliers"][0], *shapes["noise_multipliers"][1:]]}
+    noisier: dict[str, Any] = shapes | {
+        "noise_multipliers": [more * shapes["noise_multipliers"][0], *shapes["noise_multipliers"][1:]]
+    }
     assert hush.joint_posterior(rates, prior=prior, **noisier, side="lower") <= upper
     assert hush.joint_posterior(rates, prior=prior, **noisier) <= upper * TIGHT
     for bound in ("renyi", "kl"):
@@ -112,7 +117,10 @@ def test_unlike_releases_lie_in_the_bracket_of_a_direct_convolution(
     parts = [reference.Release(np.array(rates), sigma, rounds) for rates, sigma, rounds in chain]
     bracket = reference.joint_bracket(parts, prior, step=3e-3, reach=reach)
     assert bracket.high <= bracket.low * 1.02
-    ask = {"noise_multipliers": [part.sigma for part in parts], "rounds": [part.rounds for part in parts]}
+    ask: dict[str, Any] = {
+        "noise_multipliers": [part.sigma for part in parts],
+        "rounds": [part.rounds for part in parts],
+    }
     upper, lower = (
         hush.joint_posterior([part.rates for part in parts], prior=prior, **ask, side=side)
         for side in ("upper", "lower")
@@ -152,7 +160,7 @@ def test_releases_of_an_example_in_every_batch_add_up_like_gaussians(
     used = rounds[: len(noise)]
     shift = np.sqrt(sum(times / sigma**2 for sigma, times in zip(noise, used, strict=True)))
     exact = float(ndtr(ndtri(prior) + shift))
-    ask = {"noise_multipliers": noise, "rounds": used, "prior": prior}
+    ask: dict[str, Any] = {"noise_multipliers": noise, "rounds": used, "prior": prior}
     upper, lower = (hush.joint_posterior([[1.0]] * len(noise), **ask, side=side) for side in ("upper", "lower"))
     assert lower * (1 - 1e-12) <= exact <= upper * (1 + 1e-12)
     if exact < 0.5:
@@ -171,7 +179,10 @@ def test_unlike_releases_agree_with_dp_accounting(reference: ModuleType) -> None
     assert total is not None
     log_t = np.arange(0.0, 5.0, 0.05)
     excess = np.array(total._pmf_remove.get_delta_for_epsilon(log_t.tolist()))
-    ask = {"noise_multipliers": [sigma for _, sigma, _ in chain], "rounds": [rounds for _, _, rounds in chain]}
+    ask: dict[str, Any] = {
+        "noise_multipliers": [sigma for _, sigma, _ in chain],
+        "rounds": [rounds for _, _, rounds in chain],
+    }
     for prior in (1e-2, 0.1):
         expected = float((np.exp(log_t) * prior + excess).min())
         assert hush.joint_posterior([rates for rates, _, _ in chain], prior=prior, **ask) == pytest.approx(
@@ -183,7 +194,7 @@ def test_divergences_of_unlike_releases_add_up(reference: ModuleType) -> None:
     from hush.accounting.divergences import kl_posterior, renyi_posterior
 
     chain = [(np.array([0.3, 0.2]), 2.0, 10), (np.array([0.05]), 1.5, 100)]
-    ask = {"noise_multipliers": [2.0, 1.5], "rounds": [10, 100], "prior": 1e-4}
+    ask: dict[str, Any] = {"noise_multipliers": [2.0, 1.5], "rounds": [10, 100], "prior": 1e-4}
     rates = [each for each, _, _ in chain]
     divergence = sum(rounds * reference.kl_by_quadrature(each, sigma) for each, sigma, rounds in chain)
     expected = float(kl_posterior(divergence, 1e-4))
@@ -208,11 +219,14 @@ def test_divergences_of_unlike_releases_add_up(reference: ModuleType) -> None:
 @given(chain=chains(3), prior=priors, rate=st.floats(1e-6, 0.9), times=st.integers(1, 20))
 @settings(max_examples=30)
 def test_a_release_without_noise_tells_the_secret_exactly_when_it_draws_it(
-    chain: tuple[list[list[float]], dict[str, list]], prior: float, rate: float, times: int
+    chain: tuple[list[list[float]], dict[str, Any]], prior: float, rate: float, times: int
 ) -> None:
     rates, shapes = chain
     drawn = -np.expm1(times * np.log1p(-rate))
-    more = {"noise_multipliers": [*shapes["noise_multipliers"], 0.0], "rounds": [*shapes["rounds"], times]}
+    more: dict[str, Any] = {
+        "noise_multipliers": [*shapes["noise_multipliers"], 0.0],
+        "rounds": [*shapes["rounds"], times],
+    }
     for bound in ("blowup", "renyi", "kl"):
         rest = hush.joint_posterior(rates, prior=prior, **shapes, bound=bound)
         found = hush.joint_posterior([*rates, [rate]], prior=prior, **more, bound=bound)
@@ -220,7 +234,7 @@ def test_a_release_without_noise_tells_the_secret_exactly_when_it_draws_it(
     lower = hush.joint_posterior([*rates, [rate]], prior=prior, **more, side="lower")
     attack = drawn + (1 - drawn) * hush.joint_posterior(rates, prior=prior, **shapes, side="lower")
     assert attack * (1 - 1e-5) <= lower <= attack * (1 + 1e-5)
-    silent = shapes | {"noise_multipliers": [0.0] * len(rates)}
+    silent: dict[str, Any] = shapes | {"noise_multipliers": [0.0] * len(rates)}
     idle = sum(t * np.log1p(-np.array(each)).sum() for each, t in zip(rates, shapes["rounds"], strict=True))
     assert hush.joint_posterior(rates, prior=prior, **silent) == pytest.approx(
         -np.expm1(np.log1p(-prior) + idle), rel=1e-9
@@ -228,11 +242,11 @@ def test_a_release_without_noise_tells_the_secret_exactly_when_it_draws_it(
 
 
 def test_a_release_without_the_secret_changes_nothing() -> None:
-    ask = {"noise_multipliers": [2.0, 0.0, 0.5], "rounds": [100, 10, 1000], "prior": [1e-6, 0.1]}
+    ask: dict[str, Any] = {"noise_multipliers": [2.0, 0.0, 0.5], "rounds": [100, 10, 1000], "prior": [1e-6, 0.1]}
     alone = hush.posterior([0.01] * 20, noise_multiplier=2.0, rounds=100, prior=[1e-6, 0.1])
     joint = hush.joint_posterior([[0.01] * 20, [], [0.0]], **ask)
     assert joint == pytest.approx(alone, rel=1e-6)
-    assert hush.joint_posterior([[], [], []], **ask).tolist() == [1e-6, 0.1]
+    assert np.asarray(hush.joint_posterior([[], [], []], **ask)).tolist() == [1e-6, 0.1]
 
 
 # Many secrets.
@@ -259,7 +273,7 @@ def test_no_group_gives_a_secret_less_than_it_has_alone(groups: int, monkeypatch
     graphs = graphs_of(rng, 60, 3)
     rates = [rng.uniform(0, 0.02, graph.num_examples) for graph in graphs]
     rates[1][:] = 0.01  # secrets of equal rates take a shorter way
-    shapes = {"noise_multipliers": [1.0, 2.0, 1.5], "rounds": [50, 200, 100]}
+    shapes: dict[str, Any] = {"noise_multipliers": [1.0, 2.0, 1.5], "rounds": [50, 200, 100]}
     prior = 10 ** rng.uniform(-8, -2, (60, 2))
     reports: list[tuple[int, int]] = []
     joint = hush.joint_posteriors(graphs, rates=rates, prior=prior, **shapes, progress=lambda *at: reports.append(at))
@@ -382,7 +396,7 @@ def test_many_secrets_with_pasts_of_their_own_get_limits_that_hold() -> None:
         (lambda: limit_capacity(1e-3, 0.1, shapes=[]), "shapes"),
     ],
 )
-def test_what_does_not_fit_is_named(call, named: str) -> None:
+def test_what_does_not_fit_is_named(call: Callable[[], object], named: str) -> None:
     with pytest.raises(InvalidInput) as raised:
         call()
     assert raised.value.setting == named
