@@ -14,10 +14,10 @@ from hush.accounting import accountant
 from hush.accounting.accountant import Crowd
 from hush.accounting.blowup import blowup_lower, blowup_upper, split
 from hush.accounting.calibration import least_safe
-from hush.accounting.composition import Composed, compose
+from hush.accounting.composition import Composed, Term, compose
 from hush.accounting.counts import count_law
 from hush.accounting.divergences import excess_entropy
-from hush.accounting.one_round import _spread, discretise, gives_away, right_end, spread, spread_from_one
+from hush.accounting.one_round import Part, _spread, discretise, gives_away, right_end, spread, spread_from_one
 
 
 @given(
@@ -42,7 +42,7 @@ def test_tilt_never_changes_the_composed_law(tilt: float, rounds: int) -> None:
     direct = np.ones(1)
     for _ in range(rounds):
         direct = np.convolve(direct, [0.2, 0, 0.5, 0.2, 0, 0, 0, 0.1])
-    composed = compose(index, mass, step=0.1, tilt=tilt, rounds=rounds, largest_size=1 << 12)
+    composed = compose([Term(index=index, mass=mass, rounds=rounds)], step=0.1, tilt=tilt, largest_size=1 << 12)
     assert isinstance(composed, Composed)
     untilted = np.exp(composed.log_norm - tilt * composed.values)
     where = composed.first + np.arange(composed.tilted.size) + 2 * rounds
@@ -51,6 +51,40 @@ def test_tilt_never_changes_the_composed_law(tilt: float, rounds: int) -> None:
     truth[inside] = direct[where[inside]]
     allowed = (composed.entry_error + composed.wrapped) * untilted + composed.growth * truth + 1e-12 * truth
     assert np.all(np.abs(composed.tilted * untilted - truth) <= allowed)
+
+
+@given(
+    tilt=st.floats(0.0, 4.0),
+    rounds=st.lists(st.integers(1, 30), min_size=2, max_size=4),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=60)
+def test_unlike_terms_compose_to_the_direct_convolution(tilt: float, rounds: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    direct, lowest = np.ones(1), 0
+    terms: list[Term] = []
+    for times in rounds:
+        first, mass = int(rng.integers(-9, 3)), rng.dirichlet(np.full(8, 0.4))
+        mass[rng.integers(8)] += rng.choice([0.0, 100.0])  # sometimes nearly all in one place
+        mass /= mass.sum()
+        terms.append(Term(index=first + np.arange(8), mass=mass, rounds=times))
+        for _ in range(times):
+            direct, lowest = np.convolve(direct, mass), lowest + first
+    composed = compose(terms, step=0.1, tilt=tilt, largest_size=1 << 14)
+    assert isinstance(composed, Composed)
+    untilted = np.exp(composed.log_norm - tilt * composed.values)
+    where = composed.first + np.arange(composed.tilted.size) - lowest
+    inside = (where >= 0) & (where < direct.size)
+    truth = np.zeros(where.size)
+    truth[inside] = direct[where[inside]]
+    allowed = (composed.entry_error + composed.wrapped) * untilted + composed.growth * truth + 1e-12 * truth
+    assert np.all(np.abs(composed.tilted * untilted - truth) <= allowed)
+    assert composed.entry_error < 1e-9  # the allowance is one, not an excuse
+    # Outside the window there is no more than the Chernoff bound allows.
+    tilted = direct * np.exp(tilt * 0.1 * (lowest + np.arange(direct.size)) - composed.log_norm)
+    outside = np.ones(direct.size, dtype=bool)
+    outside[where[inside]] = False
+    assert tilted[outside].sum() <= 2e-15 * (1 + 1e-6)
 
 
 @given(
@@ -102,18 +136,18 @@ def test_special_functions_are_as_accurate_as_assumed(z: float) -> None:
 def test_coarser_accuracy_never_falls_below_a_finer_lower_bound(
     rate: float, examples: int, sigma: float, rounds: int, log_prior: float
 ) -> None:
-    law = count_law(np.full(examples, rate), tail=1e-30)
+    parts = [Part(law=count_law(np.full(examples, rate), tail=1e-30), sigma=sigma, rounds=rounds)]
     priors = np.array([10.0**log_prior])
-    lower = blowup_lower(law, sigma, rounds, priors, accuracy=1e-4)
+    lower = blowup_lower(parts, priors, accuracy=1e-4)
     for accuracy in (1e-1, 1e-2, 1e-3):
-        upper, _ = blowup_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        upper, _ = blowup_upper(parts, priors, accuracy=accuracy)
         assert upper[0] >= lower[0] * (1 - 1e-12)
 
 
 def test_conceding_never_hides_a_count_that_gives_the_secret_away() -> None:
     law = count_law(np.ones(3), tail=1e-30)
     assert gives_away(law, 0.05, end=right_end(0.1, 1))
-    assert blowup_upper(law, 0.05, 1, np.array([0.1]), accuracy=1e-3)[0][0] == 1.0
+    assert blowup_upper([Part(law=law, sigma=0.05, rounds=1)], np.array([0.1]), accuracy=1e-3)[0][0] == 1.0
 
 
 def test_a_search_never_takes_an_undefined_excess_for_a_safe_one() -> None:
@@ -142,7 +176,7 @@ def test_rounding_where_many_masses_meet_is_covered(seed: int, small: int, round
     # One large mass, then many that are lost one by one when they are added to it.
     tiny = np.random.default_rng(seed).uniform(0.2, 0.5, small) * np.finfo(np.float64).eps
     index, mass = np.append(np.zeros(1 + small, dtype=np.int64), 1), np.concatenate([[1.0], tiny, [1.0]])
-    composed = compose(index, mass, step=0.1, tilt=0.0, rounds=rounds, largest_size=1 << 12)
+    composed = compose([Term(index=index, mass=mass, rounds=rounds)], step=0.1, tilt=0.0, largest_size=1 << 12)
     assert isinstance(composed, Composed)
     share = mp.fsum(mass[:-1]) / mp.fsum(mass)
     exact = [mp.binomial(rounds, k) * share ** (rounds - k) * (1 - share) ** k for k in range(rounds + 1)]

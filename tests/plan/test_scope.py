@@ -15,7 +15,7 @@ from plan_instances import Instance, graph, instances, office, some_slots
 
 import hush
 from hush.keys import DataKey
-from hush.plan.files import SLOT_FIELDS, SLOTS_FILE, files_of, has_slots
+from hush.plan.files import SLOT_FIELDS, SLOTS_FILE, files_of
 from hush.plan.make import (
     choose_held_out,
     graph_of_training,
@@ -55,7 +55,7 @@ def sealed(folder: Path, **changes: Any) -> None:
     """plan.json with these fields (None: without them), and digests made to fit."""
     record = json.loads((folder / "plan.json").read_text()) | changes
     record = {name: value for name, value in record.items() if value is not None or name not in changes}
-    record["digests"] = {name: file_digest(folder / name) for name in files_of(slots=has_slots(record))}
+    record["digests"] = {name: file_digest(folder / name) for name in files_of(record)}
     record["digest"] = record_digest(record)
     (folder / "plan.json").write_text(json.dumps(record, indent=2) + "\n")
 
