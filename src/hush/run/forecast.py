@@ -18,7 +18,9 @@ from hush.run.job import Estimate, Known, RunJob, files_of
 from hush.run.outlook import proposed_outlook
 from hush.run.pipeline import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_from, stages_of
 from hush.run.preflight import is_local, preflight
-from hush.run.stage_train import earlier_trainings, is_further, training_folder
+from hush.run.releases import is_further
+from hush.run.stage_train import training_folder
+from hush.run.trainings import earlier_trainings
 from hush.settings import AUTO
 
 __all__ = ["DryRun", "Forecast", "dry_run", "forecast"]
@@ -80,7 +82,7 @@ def dry_run(
     paths = RunPaths(run_folder(config, output).resolve())
     paths.check()
     job = _job(config, paths, new_release)
-    check_since(paths, None if job is None else job.record, since, new_release)
+    check_since(config, paths, None if job is None else job.record, since, new_release)
     unread = ""
     if job is None or may_train(job):
         with settings_shown_as_keys():
