@@ -37,8 +37,8 @@ def ledger(
     counts, since somebody saw what came of it. For each secret the table says what was promised (its ceiling), what the
     releases so far may have shown (a proven bound on the posterior), and which share of the promise is left.
 
-    After a merge or a split of secrets (a customer changed its name, say) the new id has spent nothing yet, although its
-    text was in earlier releases under another id. Say so with --merge before the next release is planned.
+    After a merge or a split of secrets (a customer changed its name, say) the new id has spent nothing yet, although
+    its text was in earlier releases under another id. Say so with --merge before the next release is planned.
 
     The ledger is yours alone: it holds no text of a secret, but with the data key it would confirm guesses.
 

@@ -300,7 +300,7 @@ def _label(method: MethodNoise) -> str:
 
 
 def releases_plot(spending: Spending) -> Plot:
-    """How much of the ceilings the releases so far had reached, after each release: the most used secret, and the median."""
+    """How much of its ceiling the most used and the median secret had reached after each release."""
     numbers = [row.entry.number for row in spending.releases]
     lines = (
         ("the most used secret", [row.used_most for row in spending.releases], SERIES_LOOKS[2]),
