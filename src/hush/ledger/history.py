@@ -122,6 +122,7 @@ def _uncovered(
     place_N: NDArray[np.int64],
     then: _Release,
 ) -> list[Crossing]:
+    names = list(ids)
     secret_P = np.repeat(np.arange(incidence.num_secrets), incidence.examples_per_secret)
     row_P = place_N[incidence.example_of_entry]
     known_P = row_P >= 0
@@ -131,7 +132,7 @@ def _uncovered(
     listed_P = _are_pairs(row_P, _numbers(ids, then.number_of)[secret_P], then)
     if ancestors:
         for secret in np.unique(secret_P).tolist():
-            for name in ancestors.get(ids[secret], ()):
+            for name in ancestors.get(names[secret], ()):
                 chosen_P = secret_P == secret
                 number = then.number_of.get(name, -1)
                 listed_P[chosen_P] |= _are_pairs(row_P[chosen_P], np.full(int(chosen_P.sum()), number), then)
@@ -173,10 +174,11 @@ def _missing(
 def _crossings(
     release: int, ids: Sequence[str], secret_P: NDArray[np.int64], unprotected_P: NDArray[np.bool_]
 ) -> list[Crossing]:
+    names = list(ids)
     secrets, inverse_P = np.unique(secret_P, return_inverse=True)
     rows, clear = np.bincount(inverse_P), np.bincount(inverse_P, weights=unprotected_P)
     return [
-        Crossing(release=release, secret=ids[secret], rows=int(count), unprotected=int(alone))
+        Crossing(release=release, secret=names[secret], rows=int(count), unprotected=int(alone))
         for secret, count, alone in zip(secrets.tolist(), rows.tolist(), clear.tolist(), strict=True)
     ]
 

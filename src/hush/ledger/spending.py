@@ -19,10 +19,12 @@ from hush.arrays import Array
 from hush.errors import InvalidInput
 from hush.ledger.ledger import Entry, Ledger
 from hush.plan import Plan
-from hush.plan.chain import Chain, Filter, Series, left_share, used_share
+from hush.plan.chain import Chain, Filter, Series, budgets, used_shares
 from hush.plan.plan import kept_weight
 
-__all__ = ["ReleaseSpending", "SecretSpending", "Spending", "spending_of"]
+__all__ = ["ReleaseSpending", "SecretSpending", "Spending", "shares_left", "spending_of"]
+
+FULL = 0.99  # of what a release could do to a secret: as good as all
 
 
 @final
@@ -118,7 +120,7 @@ def spending_of(ledger: Ledger, *, progress: Callable[[int, int], object] | None
         share_SQ = spent_SQ / plan.ceiling
         point_S = share_SQ.argmax(axis=1)
         every = np.arange(len(plan.secret_ids))
-        left_S = left_share(plan)
+        left_S = shares_left(plan)
         new = 0
         columns = [array[every, point_S].tolist() for array in (plan.prior, plan.ceiling, spent_SQ, plan.posterior)]
         for name, prior, ceiling, spent, stated, left in zip(plan.secret_ids, *columns, left_S.tolist(), strict=True):
@@ -146,7 +148,7 @@ def spending_of(ledger: Ledger, *, progress: Callable[[int, int], object] | None
                 kept_weight=kept_weight(plan),
                 used_most=float(share_S.max(initial=0.0)),
                 used_median=float(np.median(share_S)) if share_S.size else 0.0,
-                full=int(np.count_nonzero(used_share(plan) > FULL)),
+                full=int(np.count_nonzero(used_shares(last, plan.incidence, plan.rates) > FULL)),
             )
         )
         if progress is not None:
@@ -161,7 +163,20 @@ def spending_of(ledger: Ledger, *, progress: Callable[[int, int], object] | None
     )
 
 
-FULL = 0.99  # of what a release could do to a secret: as good as all
+def shares_left(plan: Plan) -> Array:
+    """The share of its promise that each secret has left after this release and those before it.
+
+    In a series the share of the announced releases, under a filter that of the budget, at the most used point.
+    """
+    chain = plan.chain
+    if chain is None:
+        return np.ones(len(plan.secret_ids))
+    kind = chain.kind
+    if isinstance(kind, Series):
+        return np.full(len(plan.secret_ids), 1 - kind.number / len(kind.shapes))
+    budget_SQ, _ = budgets(plan.prior, plan.ceiling, kind.order_SQ)
+    spent_SQ = np.divide(kind.after_SQ, budget_SQ, out=(kind.after_SQ > 0).astype(np.float64), where=budget_SQ > 0)
+    return np.clip(1 - spent_SQ.max(axis=1, initial=0.0), 0.0, 1.0)
 
 
 def _spent(plan: Plan, chain: Chain) -> Array:

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hush.ledger.spending import ReleaseSpending, SecretSpending, Spending
+from hush.ledger.spending import ReleaseSpending, SecretSpending, Spending, shares_left
 from hush.numbers import counted
 from hush.plan import Plan
-from hush.plan.chain import left_share
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most, table
 from hush.report.page import Section, figure, page
 from hush.report.plots import Plot, left_plot, releases_plot
@@ -30,7 +29,7 @@ def chain_sentence(plan: Plan) -> str:
             f"Release {chain.number} of {chain.count} under one promise, which holds after all of them together; "
             f"{left} left."
         )
-    least = float(left_share(plan).min(initial=1.0))
+    least = float(shares_left(plan).min(initial=1.0))
     return (
         f"Release {chain.number} under one promise, which holds after all releases so far together; every secret has "
         f"at least {percent_at_least(least, 3)} of its budget left."

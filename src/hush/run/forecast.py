@@ -18,7 +18,7 @@ from hush.run.job import Estimate, Known, RunJob, files_of
 from hush.run.outlook import proposed_outlook
 from hush.run.pipeline import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_from, stages_of
 from hush.run.preflight import is_local, preflight
-from hush.run.releases import is_further
+from hush.run.releases import is_further, left_in_ledger
 from hush.run.stage_train import training_folder
 from hush.run.trainings import earlier_trainings
 from hush.settings import AUTO
@@ -53,11 +53,13 @@ class DryRun:
     """What a run would do with each stage, and what it could teach.
 
     outlook: the record of :class:`hush.plan.signal.Outlook`: of the plan if there is one, else a forecast from the
-    scan; None before the scan.
+    scan; None before the scan. releases: what the ledger says, if the config names one: how many releases of how many
+    have begun, and what the secrets of the last one have left.
     """
 
     stages: tuple[Forecast, ...]
     outlook: dict[str, Any] | None
+    releases: dict[str, Any] | None = None
 
 
 def forecast(
@@ -103,7 +105,7 @@ def dry_run(
         seconds = None if state == "done" else seconds
         caution = unread if stage.name == "train" else ""
         forecasts.append(Forecast(stage=stage.name, state=state, size=size, seconds=seconds, caution=caution))
-    return DryRun(stages=tuple(forecasts), outlook=outlook)
+    return DryRun(stages=tuple(forecasts), outlook=outlook, releases=left_in_ledger(config))
 
 
 def _outlook(job: RunJob, state: State) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from hush.keys import FINGERPRINT_BYTES
 from hush.ledger import Entry, Ledger
 from hush.ledger.history import History, compared
 from hush.ledger.ledger import plan_digest
+from hush.ledger.spending import shares_left
 from hush.plan import Plan
 from hush.plan.earlier import EARLIER
 from hush.run.config import Config
@@ -50,6 +51,7 @@ __all__ = [
     "known_canaries",
     "ledger_folder",
     "ledger_of",
+    "left_in_ledger",
     "own_entry",
     "plans_before",
     "register_scan",
@@ -81,6 +83,30 @@ def ledger_of(job: RunJob, *, create: bool = True) -> Ledger | None:
     if folder is None or not (create or Ledger.is_at(folder)):
         return None
     return Ledger.load_or_create(folder, job.key.id) if create else Ledger.load(folder, key=job.key.id)
+
+
+def left_in_ledger(config: Config) -> dict[str, Any] | None:
+    """What the ledger of a config says before a run: releases begun and announced, and what secrets have left."""
+    folder, asked = ledger_folder(config), config.releases
+    if folder is None or asked is None:
+        return None
+    count = None if asked.series is None else asked.series.count
+    share = None if asked.filter is None else asked.filter.share
+    empty = {"begun": 0, "count": count, "share": share, "least_left": 1.0, "open": list[int](), "secrets": 0}
+    if not Ledger.is_at(folder):
+        return empty
+    ledger = Ledger.load(folder)
+    if not ledger.entries:
+        return empty
+    last = ledger.plan(ledger.entries[-1])
+    return {
+        **empty,
+        "begun": len(ledger.entries),
+        "count": None if last.chain is None else last.chain.count,
+        "least_left": float(shares_left(last).min(initial=1.0)),
+        "open": [entry.number for entry in ledger.entries if entry.is_open],
+        "secrets": len(last.secret_ids),
+    }
 
 
 # --- the scan

@@ -43,7 +43,7 @@ class PlanStage:
         # A setting that 0.1.0 did not know counts only if it is stated: a finished run of 0.1.0 stays finished.
         plan, learnt_first, releases = job.config.plan, job.config.training.public_first, job.config.releases
         stated = plan.model_dump(exclude=set() if plan.draw is not None else {"draw"})
-        more = [] if learnt_first is not False else ["nothing is learnt first"]
+        more: list[Any] = [] if learnt_first is not False else ["nothing is learnt first"]
         if releases is not None:  # which releases were before it is looked at in the results: they change
             more.append(releases.model_dump(exclude={"ledger"}, exclude_none=True))
         return [stated, *more] if more else stated
