@@ -113,7 +113,7 @@ def test_undoing_a_change_keeps_the_release_that_is_there(desk: Path) -> None:
 
 def test_a_new_folder_takes_key_ids_and_predecessors_from_the_ledger(desk: Path) -> None:
     next_month(desk)
-    with pytest.raises(InvalidInput, match="has 1 releases, and this would be another one"):
+    with pytest.raises(InvalidInput, match="has 1 release, and this would be another one"):
         run(desk, "second")
     assert list(run(desk, "second", new_release=True).ran) == STAGES
     assert run(desk, "second").ran == ()
@@ -125,7 +125,6 @@ def test_a_new_folder_takes_key_ids_and_predecessors_from_the_ledger(desk: Path)
     assert [path.name for path in (desk / "second" / "release" / "earlier").iterdir()] == ["0001"]
     assert hush.verify(desk / "second" / "release").passed
     assert hush.verify(desk / "run" / "release").passed  # the first release stays what it was
-    assert run(desk).ran == ()
 
 
 def test_a_secret_keeps_its_id_when_rows_are_added_changed_deleted_and_moved(desk: Path) -> None:
@@ -155,7 +154,7 @@ def test_the_announced_number_is_the_end_of_a_series(desk: Path) -> None:
         next_month(desk, [f"month {number}"])
         run(desk, f"month-{number}", new_release=True)
     next_month(desk, ["month 4"])
-    with pytest.raises(hush.InfeasiblePlan, match="all 3 announced releases"):
+    with pytest.raises(InvalidInput, match="all 3 announced releases"):
         run(desk, "month-4", new_release=True)
     assert len(ledger_of(desk).entries) == 3
 
@@ -187,7 +186,7 @@ def test_a_stopped_training_goes_on_and_nothing_else_begins_beside_it(desk: Path
         stopped("second")
     entry = ledger_of(desk).entries[-1]
     assert (entry.number, entry.state, entry.rounds, rounds) == (2, "started", True, [1])
-    with pytest.raises(InvalidInput, match="release 2 .* is not finished"):
+    with pytest.raises(InvalidInput, match=r"release 2 .* is not finished"):
         run(desk, "third", new_release=True)
     assert "train" in run(desk, "second").ran  # without being asked again
     assert [entry.state for entry in ledger_of(desk).entries] == ["released", "released"]
@@ -212,7 +211,7 @@ def test_a_folder_trained_before_there_was_a_ledger_is_refused(tmp_path: Path) -
     content = {"audit": None, "plan": {"keep": 0.5}}
     run_pipeline(small_config(tmp_path, **content), output=tmp_path / "run")
     key = {"data": {"key": "my.key"}}
-    with pytest.raises(InvalidInput, match="the ledger .* never saw"):
+    with pytest.raises(InvalidInput, match=r"the ledger .* never saw"):
         run(tmp_path, new_release=True, **key)
     assert run(tmp_path, "fresh", **key).folder == tmp_path / "fresh"
 
@@ -228,6 +227,7 @@ def test_another_key_and_a_ledger_inside_data_or_run_are_refused(desk: Path) -> 
 
 def test_a_secret_that_an_earlier_release_learnt_in_the_clear_is_refused_or_stated(desk: Path) -> None:
     wider = {"rules": [{"name": "codes", "find": "patterns", "patterns": [r"QX-\d{4}", r"\bwet\b"]}]}
+    wider |= {"plan": {"keep": 0.2}}  # the new secret is in many rows
     with pytest.raises(InvalidInput, match=r"1 secret \(codes-000003\) stood, unprotected, in \d+ rows of release 1"):
         run(desk, "second", new_release=True, **wider)
     assert len(ledger_of(desk).entries) == 1
@@ -264,8 +264,10 @@ def test_a_dry_run_says_what_is_left_and_what_would_be_refused(desk: Path, tmp_p
     assert (shown.releases["begun"], shown.releases["count"]) == (1, 3)
     assert {stage.state for stage in shown.stages} == {"done"}
     next_month(desk)
-    states = {stage.stage: stage.state for stage in dry_run(config, output=desk / "second").stages}
-    assert states["plan"] == states["train"] == "refused"
+    states = {stage.stage: stage.state for stage in dry_run(config, output=desk / "run").stages}
+    assert states["plan"] == states["train"] == "depends, refused"
+    with pytest.raises(InvalidInput, match="another one"):
+        dry_run(config, output=desk / "second")
     allowed = dry_run(config, output=desk / "second", new_release=True)
     assert {stage.state for stage in allowed.stages} == {"runs"}
     assert not (desk / "second").exists()
@@ -281,11 +283,10 @@ def test_the_canaries_of_a_chain_are_the_same_in_every_release(tmp_path: Path) -
     run(tmp_path, "second", audit=audit, new_release=True)
     first, second = (read_canaries(tmp_path / name / "owner" / "canaries") for name in ("run", "second"))
     assert first.id == second.id
-    texts = [
-        [corpus for number, corpus in enumerate(read_corpus(tmp_path / name / "owner" / "canaries" / "owner" / "data.parquet").texts())
-         if number in {example for canary in planted.canaries for example in canary.examples}]
-        for name, planted in (("run", first), ("second", second))
-    ]  # fmt: skip
+    texts = []
+    for name, planted in (("run", first), ("second", second)):
+        rows = [*read_corpus(tmp_path / name / "owner" / "canaries" / "owner" / "data.parquet").texts()]
+        texts.append([rows[example] for canary in planted.canaries for example in canary.examples])
     assert texts[0] == texts[1]
     assert len(texts[0]) == CANARIES["count"]  # pyright: ignore[reportArgumentType]
     plans = [ledger_of(tmp_path).plan(entry) for entry in ledger_of(tmp_path).entries]

@@ -31,7 +31,7 @@ from hush.run.folder import (
 )
 from hush.run.job import RunJob, StageWork, Watch
 from hush.run.preflight import preflight
-from hush.run.releases import check_apart, enter_release, ledger_folder
+from hush.run.releases import check_apart, check_begins, enter_release, ledger_folder
 from hush.run.stage_plan import PlanStage
 from hush.run.stage_train import TrainStage, training_folder
 from hush.run.stages import AuditStage, CanariesStage, DataStage, ReportStage, ScanStage
@@ -170,6 +170,7 @@ def run_pipeline(
             job.watch.notice(f"{OLD_RELEASE}/, which hush 0.1.0 wrote, is now called release/; nothing in it changed")
         inputs = _input_files(config)
         check_since(config, paths, record, since, new_release)
+        check_begins(config, paths, new_release)
         if may_train(job):
             preflight(config)
         if since is not None:

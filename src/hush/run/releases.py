@@ -11,7 +11,7 @@ owner asks for, a plan is made after all entries, including that one.
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from hush.ledger import Entry, Ledger
 from hush.ledger.history import History, compared
 from hush.ledger.ledger import plan_digest
 from hush.ledger.spending import shares_left
+from hush.numbers import counted
 from hush.plan import Plan
 from hush.plan.earlier import EARLIER
 from hush.run.config import Config
@@ -41,10 +42,12 @@ __all__ = [
     "canaries_are_known",
     "check_apart",
     "check_asked",
+    "check_begins",
     "check_history",
     "enter_finished",
     "enter_release",
     "enter_rounds",
+    "has_releases",
     "is_further",
     "is_planned_for",
     "keep_canaries",
@@ -83,6 +86,28 @@ def ledger_of(job: RunJob, *, create: bool = True) -> Ledger | None:
     if folder is None or not (create or Ledger.is_at(folder)):
         return None
     return Ledger.load_or_create(folder, job.key.id) if create else Ledger.load(folder, key=job.key.id)
+
+
+def has_releases(config: Config) -> bool:
+    """Whether trainings are entered in the ledger of a config."""
+    folder = ledger_folder(config)
+    return folder is not None and Ledger.is_at(folder) and bool(Ledger.load(folder).entries)
+
+
+def check_begins(config: Config, paths: RunPaths, asked: bool) -> None:
+    """Refuse to begin a run of a chain that has releases already in a folder without a plan, unless it is asked for."""
+    folder = ledger_folder(config)
+    if folder is not None and not asked and not (paths.plan / "plan.json").is_file() and has_releases(config):
+        _refuse_another(Ledger.load(folder))
+
+
+def _refuse_another(ledger: Ledger) -> NoReturn:
+    raise InvalidInput(
+        f"the ledger {ledger.folder} has {counted(len(ledger.entries), 'release')}, and this would be another one; if "
+        "that is what you want, pass ",
+        Setting("new_release"),
+        ": it is planned after all of them",
+    )
 
 
 def left_in_ledger(config: Config) -> dict[str, Any] | None:
@@ -242,12 +267,7 @@ def plans_before(ledger: Ledger, job: RunJob) -> tuple[Path, ...]:
     if entry is not None:
         return ledger.predecessors(before=entry)
     if ledger.entries:
-        raise InvalidInput(
-            f"the ledger {ledger.folder} has {len(ledger.entries)} releases, and this would be another one; if that is "
-            "what you want, pass ",
-            Setting("new_release"),
-            ": it is planned after all of them",
-        )
+        _refuse_another(ledger)
     return ()
 
 
