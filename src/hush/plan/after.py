@@ -1,10 +1,10 @@
 """A release of a chain: what it may do, given the releases before it and those that are announced.
 
-Each kind of release answers what the choice of weights asks (``account``), and then states the chain of the plan that
-was chosen. The rules: a secret that was there before keeps its limits, or its orders and what it spent. A new secret,
-or one that was merged from several, gets the largest limit that the announced releases leave it, given the limits under
-which its examples were drawn before; under a filter, the order that the same rule chooses for everyone, and all
-log-moments of its examples at this order.
+Each kind of release says which rounds and noise it may have, answers what the choice of weights asks (``account``), and
+then states the chain of the plan that was chosen (``finish``). The rules: a secret that was there before keeps its
+limits, or its orders and what it spent. A new secret, or one that was merged from several, gets the largest limit that
+the announced releases leave it, given the limits under which its examples were drawn before; under a filter, the order
+that the same rule chooses for everyone, and all log-moments of its examples at this order.
 
 Legend: S secrets, Q promised points of a secret, R releases.
 """
@@ -13,32 +13,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting.arguments import Bound
 from hush.accounting.calibration import MAX_COUNT
-from hush.accounting.releases import (
-    Shape,
-    choose_orders,
-    limit_capacity,
-    limit_posterior,
-    log_moments,
-    moment_budget,
-)
+from hush.accounting.moments import choose_orders, log_moments
+from hush.accounting.releases import Shape, limit_capacity
 from hush.accounting.sampling_error import chain_ceiling, planning_ceiling, reserve
 from hush.arrays import Array
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import counted, rounded_down, rounded_up
-from hush.plan.chain import Chain, Filter, Series
+from hush.plan.chain import Chain, Filter, Series, above_prior, budgets
 from hush.plan.earlier import History, room_of_release
 from hush.plan.plan import Plan
 from hush.plan.settings import FilterSettings, SeriesSettings
 from hush.settings import AUTO, Auto
-from hush.weights.accounts import FULLY_USED, Account, Announced, Budgets, EqualSeries, intensities
+from hush.weights.accounts import FULLY_USED, Account, Announced, Budgets, EqualSeries, intensities, limit_posteriors
 from hush.weights.choose import Choice, Chooser, TooLittleNoise
 
 __all__ = ["Promised", "Release", "ReleaseRefused", "UnderFilter", "release_of"]
@@ -87,44 +81,13 @@ class Promised:
         return self.history.raised(self.prior_SQ, self.ceiling_SQ)
 
 
-class Release(Protocol):
-    """One release of a chain, of one of the three kinds below."""
-
-    @property
-    def account(self) -> Account:
-        """How noise and counts follow from what this release may do."""
-        ...
-
-    @property
-    def target_SQ(self) -> Array:
-        """The posteriors to stay below."""
-        ...
-
-    @property
-    def bound(self) -> Bound:
-        """The bound that proves the chain."""
-        ...
-
-    def rounds(self, stated: int | Auto) -> int | Auto:
-        """The rounds of this release, given those that were asked for."""
-        ...
-
-    def noise(self, stated: float | None) -> float | None:
-        """The noise of this release, given that asked for; None if it follows from the weights."""
-        ...
-
-    def finish(self, chooser: Chooser, rate_N: Array, noise: float) -> tuple[Chain, Array]:
-        """The chain of the plan with these rates and this noise, and the posteriors that it states."""
-        ...
-
-
 def release_of(
     promised: Promised,
     *,
     series: SeriesSettings | None,
     shapes: Sequence[Shape] | None,
     filter: FilterSettings | None,
-) -> Release | None:
+) -> "Release | None":
     """The kind of release that is asked for; None for one that stands alone."""
     if sum(one is not None for one in (series, shapes, filter)) > 1:
         raise InvalidInput("a chain is a series or a filter: pass one of series, shapes and filter")
@@ -146,7 +109,7 @@ def release_of(
             "under a filter instead"
         )
     if filter is None:
-        if chain is None:
+        if chain is None or not isinstance(chain.kind, Filter):
             raise InvalidInput(
                 "the earlier release was not announced as one of a series, so later ones are added under a filter; "
                 "pass the share of the budget that each may spend"
@@ -209,13 +172,11 @@ class FirstOfSeries:
         need_S = account.needed(chooser.question, rate_N)
         shapes = account.shapes(chooser.question, noise)
         limit_S = np.maximum(need_S, _largest_limits(self, shapes, need_S, past_SR=None))
-        posterior_SQ = _posterior(self, limit_S[:, None] * np.ones(len(shapes)), shapes)
-        over_S = ~(posterior_SQ <= self.target_SQ).all(axis=1)  # only where a limit is what is needed, to the last digit
+        posterior_SQ = _posteriors(self, limit_S, np.arange(len(limit_S)), shapes)
+        over_S = ~(posterior_SQ <= self.target_SQ).all(axis=1)  # the accuracy of the bound differs with what shares it
         if over_S.any():
             limit_S[over_S] = need_S[over_S]
-            posterior_SQ[over_S] = limit_posterior(
-                need_S[over_S], shapes, prior=self.promised.prior_SQ[over_S], bound=self.bound
-            )
+            posterior_SQ = _posteriors(self, limit_S, np.arange(len(limit_S)), shapes)
         kind = Series(shapes=shapes, number=1, limit_SR=limit_S[:, None] * np.ones(len(shapes)))
         return _series_chain(self.promised, kind, self.total), posterior_SQ
 
@@ -301,9 +262,7 @@ class OfSeries:
         posterior_SQ = self._stated_before()
         fresh = np.flatnonzero(np.isnan(posterior_SQ).any(axis=1))
         if fresh.size:
-            posterior_SQ[fresh] = limit_posterior(
-                self.limit_SR[fresh], self.shapes, prior=self.promised.prior_SQ[fresh], bound=self.bound
-            )
+            posterior_SQ[fresh] = _posteriors(self, self.limit_SR[fresh], fresh, self.shapes)
         over = np.flatnonzero(~(posterior_SQ <= self.target_SQ).all(axis=1))
         if over.size:
             self._refuse(over, posterior_SQ[over], "the limits announced for them")
@@ -324,12 +283,10 @@ class OfSeries:
         if not joined.any():
             return
         secrets = fresh[joined]
-        after_SQ = limit_posterior(
-            limit_SR[joined], self.shapes, prior=self.promised.prior_SQ[secrets], bound=self.bound
-        )
+        after_SQ = _posteriors(self, limit_SR[joined], secrets, self.shapes)
         over = ~(after_SQ <= self.target_SQ[secrets]).all(axis=1)
         if over.any():
-            self._refuse(secrets[over], after_SQ[over], "what the releases before allowed to the secrets merged in them")
+            self._refuse(secrets[over], after_SQ[over], "what releases before allowed to the secrets merged in them")
 
     def _refuse(self, secrets: Indices, after_SQ: Array, why: str) -> None:
         history = self.promised.history
@@ -344,19 +301,16 @@ class OfSeries:
 
     @property
     def account(self) -> Account:
-        return Announced(
-            shape=self.shape, limit_S=self.limit_SR[:, self.number - 1], posterior_SQ=self.posterior_SQ
-        )
+        return Announced(shape=self.shape, limit_S=self.limit_SR[:, self.number - 1], posterior_SQ=self.posterior_SQ)
 
     def refused_batch(self, problem: TooLittleNoise) -> InfeasiblePlan:
         """Why no rates inside the limits reach the batch size."""
         largest = problem.largest_batch
-        size = f"to at most {largest}" if largest else "it cannot be reached at all"
         return InfeasiblePlan(
             Setting("batch_size"),
             f"={problem.batch_size:g} is more than the limits of the series allow: with every secret drawn as often as "
-            f"they allow, a batch holds at most {largest} examples; lower it {size}, or leave out examples whose "
-            "secrets have little room",
+            f"they allow, a batch holds at most {largest} examples; lower it to that, or leave out secrets with little "
+            "room and their examples",
             setting="batch_size",
         )
 
@@ -413,8 +367,14 @@ def _largest_limits(
     return limit_S
 
 
-def _posterior(release: FirstOfSeries | OfSeries, limit_SR: Array, shapes: tuple[Shape, ...]) -> Array:
-    return limit_posterior(limit_SR, shapes, prior=release.promised.prior_SQ, bound=release.bound)
+def _posteriors(release: FirstOfSeries | OfSeries, limit: Array, secrets: Indices, shapes: tuple[Shape, ...]) -> Array:
+    return limit_posteriors(
+        limit,
+        shapes,
+        prior_SQ=release.promised.prior_SQ[secrets],
+        below_SQ=release.target_SQ[secrets],
+        bound=release.bound,
+    )
 
 
 def _series_chain(promised: Promised, kind: Series, total: float) -> Chain:
@@ -500,12 +460,18 @@ class UnderFilter:
         )
 
     @cached_property
+    def _budgets(self) -> tuple[Array, Array]:
+        return budgets(self.promised.prior_SQ, self.target_SQ, self.order_SQ)
+
+    @property
     def budget_SQ(self) -> Array:
         """The log-moments that the promises allow; 0 where nothing may be spent."""
-        promised = self.promised
-        able_SQ = promised.prior_SQ < self.target_SQ
-        ceiling_SQ = _above_prior(promised.prior_SQ, self.target_SQ)
-        return np.where(able_SQ, moment_budget(promised.prior_SQ, ceiling_SQ, self.order_SQ), 0.0)
+        return self._budgets[0]
+
+    @property
+    def conceded_SQ(self) -> Array:
+        """What a release may concede."""
+        return self._budgets[1]
 
     @cached_property
     def before_SQ(self) -> Array:
@@ -514,7 +480,7 @@ class UnderFilter:
         before_SQ = history.gather(self._carried_S, "after_SQ", np.zeros(self.promised.prior_SQ.shape))
         again = np.flatnonzero(((history.last_S >= 0) | history.joins_S) & ~self._carried_S)
         if again.size:
-            before_SQ[again] = history.past_moments(again, self.order_SQ[again])
+            before_SQ[again] = history.past_moments(again, self.order_SQ[again], self.conceded_SQ[again])
         return before_SQ
 
     @cached_property
@@ -532,7 +498,7 @@ class UnderFilter:
         grown_SQ = np.minimum(allowed_SQ + self.share * self.budget_SQ, self.budget_SQ)
         chain = history.chain
         changed = chain is not None and isinstance(chain.kind, Filter) and chain.kind.share != self.share
-        whole_S = history.joins_S if not changed else np.ones(len(history.ids), dtype=bool)
+        whole_S = history.joins_S | np.full(len(history.ids), changed)
         return np.where(whole_S[:, None], self.budget_SQ, grown_SQ)
 
     @cached_property
@@ -546,6 +512,7 @@ class UnderFilter:
         kind = Filter(
             share=self.share,
             order_SQ=self.order_SQ,
+            conceded_SQ=self.conceded_SQ,
             before_SQ=self.before_SQ,
             after_SQ=self.before_SQ,
             granted_SQ=self.granted_SQ,
@@ -558,10 +525,16 @@ class UnderFilter:
 
     @property
     def account(self) -> Account:
-        return Budgets(order_SQ=self.order_SQ, granted_SQ=self.granted_SQ, posterior_SQ=self.posterior_SQ)
+        return Budgets(
+            order_SQ=self.order_SQ,
+            conceded_SQ=self.conceded_SQ,
+            granted_SQ=self.granted_SQ,
+            posterior_SQ=self.posterior_SQ,
+        )
 
     def _refuse_spent(self, allowed_SQ: Array) -> None:
         """Refuse secrets of which the releases before may have spent more than the ceilings now allow."""
+        self._refuse_lowered()
         over = np.flatnonzero(~(np.maximum(allowed_SQ, self.before_SQ) <= self.budget_SQ).all(axis=1))
         if not over.size:
             return
@@ -575,12 +548,30 @@ class UnderFilter:
             setting="ceiling",
         )
 
+    def _refuse_lowered(self) -> None:
+        """Refuse lower ceilings than before: what a release may concede was fixed with the ceilings then."""
+        history = self.promised.history
+        lowered_S = np.zeros(len(history.ids), dtype=bool)
+        for number, one in enumerate(history.earlier):
+            here = np.flatnonzero(history.last_S == number)
+            stated_SQ = one.plan.ceiling[history.row_S[here]]
+            lowered_S[here] = (self.promised.ceiling_SQ[here] < stated_SQ).any(axis=1)
+        lowered = np.flatnonzero(lowered_S)
+        if lowered.size:
+            raise ReleaseRefused(
+                f"the ceilings of {history.named(lowered)} are lower than in earlier releases, which spent what the "
+                "higher ones allowed; state them as before, or higher",
+                secrets=[history.ids[secret] for secret in lowered.tolist()],
+                setting="ceiling",
+            )
+
     def _ceiling_for(self, spent_SQ: Array, secrets: Indices) -> str:
         """A ceiling under which so much is spent and as much is left as one release may spend."""
         room_SQ = spent_SQ / max(1 - self.share, 0.1)
         kind = Filter(
             share=self.share,
             order_SQ=self.order_SQ[secrets],
+            conceded_SQ=self.conceded_SQ[secrets],
             before_SQ=np.zeros_like(room_SQ),
             after_SQ=np.zeros_like(room_SQ),
             granted_SQ=np.zeros_like(room_SQ),
@@ -592,7 +583,8 @@ class UnderFilter:
     def refused(self, keep: float) -> ReleaseRefused:
         """Why no noise keeps this share of the data: the secrets of which nothing is left, and what would do."""
         promised, history = self.promised, self.promised.history
-        spent = np.flatnonzero(~(self.granted_SQ > 0).all(axis=1) & (promised.incidence.examples_per_secret > 0))
+        listed_S = np.asarray(promised.incidence.examples_per_secret > 0)
+        spent = np.flatnonzero(~(self.granted_SQ > 0).all(axis=1) & listed_S)
         graph = promised.incidence
         touched = _examples_with(graph, spent)
         bearing = int(np.count_nonzero(graph.secrets_per_example))
@@ -608,13 +600,19 @@ class UnderFilter:
 
     def finish(self, chooser: Chooser, rate_N: Array, noise: float) -> tuple[Chain, Array]:
         moment_SQ = log_moments(
-            self.promised.incidence, rates=rate_N, noise_multiplier=noise, rounds=chooser.rounds, order=self.order_SQ
+            self.promised.incidence,
+            rates=rate_N,
+            noise_multiplier=noise,
+            rounds=chooser.rounds,
+            order=self.order_SQ,
+            conceded=self.conceded_SQ,
         )
         after_SQ = np.where(moment_SQ > 0, np.nextafter(self.before_SQ + moment_SQ, np.inf), self.before_SQ)
         total, before = self.sampling
         kind = Filter(
             share=self.share,
             order_SQ=self.order_SQ,
+            conceded_SQ=self.conceded_SQ,
             before_SQ=self.before_SQ,
             after_SQ=after_SQ,
             granted_SQ=self.granted_SQ,
@@ -641,12 +639,10 @@ def _orders_in(plan: Plan) -> Array:
 
 
 def _chosen_orders(prior_SQ: Array, target_SQ: Array, intensity_S: Array, rounds: int) -> Array:
-    return choose_orders(prior_SQ, _above_prior(prior_SQ, target_SQ), intensity=intensity_S, rounds=rounds)
+    return choose_orders(prior_SQ, above_prior(prior_SQ, target_SQ), intensity=intensity_S, rounds=rounds)
 
 
-def _above_prior(prior_SQ: Array, target_SQ: Array) -> Array:
-    """The targets; where one is not above its prior, so that nothing may be spent, any number that is."""
-    return np.where(prior_SQ < target_SQ, target_SQ, np.minimum(2 * prior_SQ, (1 + prior_SQ) / 2))
+Release = FirstOfSeries | OfSeries | UnderFilter
 
 
 def _examples_with(graph: Incidence, secrets: Indices) -> int:
