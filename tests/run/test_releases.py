@@ -210,7 +210,7 @@ def test_a_training_whose_folder_is_gone_counts_and_is_not_made_again(desk: Path
 def test_a_folder_trained_before_there_was_a_ledger_is_refused(tmp_path: Path) -> None:
     content = {"audit": None, "plan": {"keep": 0.5}}
     run_pipeline(small_config(tmp_path, **content), output=tmp_path / "run")
-    key = {"data": {"key": "my.key"}}
+    key: dict[str, Any] = {"data": {"key": "my.key"}}
     with pytest.raises(InvalidInput, match=r"the ledger .* never saw"):
         run(tmp_path, new_release=True, **key)
     assert run(tmp_path, "fresh", **key).folder == tmp_path / "fresh"

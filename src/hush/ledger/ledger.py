@@ -22,7 +22,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -35,8 +35,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hush.errors import InvalidInput, Setting
-from hush.keys import FINGERPRINT_BYTES
+from hush.keys import FINGERPRINT_BYTES, DataKey
 from hush.plan import Plan
+from hush.plan.earlier import copy_earlier, earlier_beside
 from hush.plan.files import read_record
 from hush.plan.plan import are_canaries
 from hush.scan.identities import IDENTITIES_FILE, Identities
@@ -52,7 +53,7 @@ from hush.storage import (
     write_table,
 )
 
-__all__ = ["Entry", "Ledger", "State", "plan_digest"]
+__all__ = ["Entry", "Ledger", "State", "check_folder", "fingerprints_of", "plan_digest"]
 
 
 FORMAT = "hush ledger 1"
@@ -138,6 +139,17 @@ class Ledger:
                 _store(root, key, {})
         return cls.load(root, key=key)
 
+    @classmethod
+    def with_key(cls, folder: str | os.PathLike[str], path: Path | None = None) -> tuple[Self, DataKey]:
+        """The ledger in a folder and the data key at ``path``, by default in the ledger; created on first use."""
+        root = Path(folder)
+        check_folder(root)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = cls.key_path(root) if path is None else path
+        clear_leftovers(place.parent, of=place.name)
+        key = DataKey.load_or_create(place)
+        return cls.load_or_create(root, key.id), key
+
     @staticmethod
     def is_at(folder: str | os.PathLike[str]) -> bool:
         """Whether there is a ledger in this folder."""
@@ -184,6 +196,12 @@ class Ledger:
             raise InvalidInput(f"{path} is not under the key of the ledger; restore it")
         content = b"".join(table.column("fingerprint").to_pylist())
         return np.frombuffer(content, dtype=np.uint8).reshape(-1, FINGERPRINT_BYTES)
+
+    def lay_beside(self, entry: Entry, release: Path) -> None:
+        """Copy the plans before an entry into ``earlier/`` of its release, so that anybody can verify the chain."""
+        places = self.predecessors(before=entry)
+        if places and len(earlier_beside(release)) < len(places):
+            copy_earlier(places, release)
 
     def entry_of(self, digest: str) -> Entry | None:
         """The entry of the plan with this digest."""
@@ -378,6 +396,12 @@ class Ledger:
 def plan_digest(folder: Path) -> str:
     """The digest by which plans of a chain name their predecessors."""
     return str(read_record(folder)["digest"])
+
+
+def fingerprints_of(texts: Iterable[str], key: DataKey) -> NDArray[np.uint8]:
+    """The keyed fingerprint of each example, (N, 32) bytes."""
+    leaves = b"".join(key.fingerprint_row(text) for text in texts)
+    return np.frombuffer(leaves, dtype=np.uint8).reshape(-1, FINGERPRINT_BYTES)
 
 
 def check_folder(folder: Path) -> None:

@@ -16,7 +16,6 @@ from hush.data.text_readers import kind_of
 from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey, check_key_apart
 from hush.ledger import Ledger
-from hush.ledger.ledger import check_folder
 from hush.run.config import Config, settings_shown_as_keys
 from hush.run.folder import (
     OLD_RELEASE,
@@ -263,13 +262,7 @@ def key_path(config: Config, paths: RunPaths) -> Path:
 def _open_key(config: Config, paths: RunPaths) -> DataKey:
     """The key of the run, created on first use, with which its ledger must have been made."""
     path, ledger = key_path(config, paths), ledger_folder(config)
-    if ledger is not None:
-        check_folder(ledger)
-        ledger.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = load_or_create_key(path)
-    if ledger is not None:
-        Ledger.load_or_create(ledger, key.id)
-    return key
+    return load_or_create_key(path) if ledger is None else Ledger.with_key(ledger, path)[1]
 
 
 def _input_files(config: Config) -> dict[str, bytes]:

@@ -8,7 +8,6 @@ The plan of a training that was entered stays: a run that is started again resum
 owner asks for, a plan is made after all entries, including that one.
 """
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,14 +24,12 @@ from hush.ledger.ledger import plan_digest
 from hush.ledger.spending import shares_left
 from hush.numbers import counted
 from hush.plan import Plan
-from hush.plan.earlier import EARLIER
 from hush.run.config import Config
 from hush.run.folder import RunPaths
 from hush.run.job import RunJob
 from hush.run.trainings import check_further, earlier_trainings, removed_training
 from hush.scan.identities import Identities
 from hush.secret_table import Secrets
-from hush.storage import whole_folder
 
 if TYPE_CHECKING:
     from hush.audit.canaries import CanarySet
@@ -329,10 +326,7 @@ def enter_finished(job: RunJob, training: Path) -> None:
     entry = None if ledger is None else own_entry(ledger, job)
     if ledger is None or entry is None:
         return
-    if not (training / "release" / EARLIER).exists() and entry.number > 1:
-        with whole_folder(training / "release" / EARLIER) as work:
-            for place in ledger.predecessors(before=entry):
-                shutil.copytree(place, work / place.parent.name)
+    ledger.lay_beside(entry, training / "release")
     if entry.state == "started":
         ledger.advance(entry.plan, state="finished", rounds=True)
 
