@@ -34,17 +34,15 @@ def show_ledger(record: Record, console: Console, *, top: int) -> None:
         return
     show_rows(
         console,
-        ["release", "state", "began", "examples", "secrets", "new", "noise", "rounds", "weight kept", "most used"],
+        ["release", "state", "examples", "secrets", "new", "noise", "kept", "most used"],
         (
             (
                 str(row["number"]),
                 "abandoned" if row["abandoned"] and row["state"] == "started" else row["state"],
-                row["began"][:10],
                 f"{row['examples']:,}",
                 f"{row['secrets']:,}",
                 f"{row['new_secrets']:,}",
                 rounded_up(row["noise_multiplier"]),
-                f"{row['rounds']:,}",
                 percent_at_least(row["kept_weight"], 3),
                 percent_at_most(row["used_most"], 3),
             )
@@ -71,7 +69,8 @@ def show_ledger(record: Record, console: Console, *, top: int) -> None:
     if more:
         console.print(f"And {counted(more, 'secret')} that {'is' if more == 1 else 'are'} used less.", soft_wrap=True)
     console.print(
-        "Most used, spent: proven bounds on posteriors after the releases so far. Every training that began counts.",
+        "Most used: the largest posterior after the releases so far, as a share of its ceiling. Spent: that posterior, a "
+        "proven bound. Every training that began counts.",
         soft_wrap=True,
     )
     for number in record["open"]:
