@@ -68,6 +68,7 @@ FILES = {
     "spans",
     "canaries",
     "plan",
+    "ledger",  # of the section releases, which states the folder
 }
 PRINTED = {"json", "quiet", "verbose", "debug", "top", "force", "help"}
 NO_SETTING = {

@@ -133,6 +133,7 @@ def forecast_record(forecast: "DryRun") -> Record:
         "is_estimate": True,
         "cautions": cautions,
         "outlook": forecast.outlook,
+        "releases": forecast.releases,
     }
 
 
@@ -143,6 +144,8 @@ def show_forecast(record: Record, console: Console) -> None:
         for row in record["stages"]
     ]
     show_rows(console, ["stage", "", "size", "time, about"], rows)
+    if record["releases"] is not None:
+        console.print(plain(_left_sentence(record["releases"])), soft_wrap=True)
     if record["outlook"] is not None:
         show_outlook(record["outlook"], console)
         show_without_noise(record["outlook"], console)
@@ -154,6 +157,18 @@ def show_forecast(record: Record, console: Console) -> None:
         soft_wrap=True,
     )
     show_cautions(record["cautions"], console)
+
+
+def _left_sentence(releases: Record) -> str:
+    """How many releases of a chain have begun, and what is left."""
+    begun, count = releases["begun"], releases["count"]
+    said = f"Releases under one promise: {begun} begun, as they come"
+    if count is not None:
+        said = f"Releases under one promise: {begun} of {count} begun, {count - begun} left"
+    elif begun:
+        said += f"; each secret has at least {percent_at_least(releases['least_left'], 3)} of its budget left"
+    unfinished = f". Not finished: release {releases['open'][0]}" if releases["open"] else ""
+    return f"{said}{unfinished}. hush ledger shows them."
 
 
 def outcome_record(outcome: "Outcome") -> Record:
@@ -179,6 +194,7 @@ def outcome_record(outcome: "Outcome") -> Record:
         "rounds": plan.rounds,
         "private_rounds": train.get("private_rounds", plan.rounds),
         "why_no_rounds": train.get("why_no_rounds"),
+        "releases": None if plan.chain is None else {"number": plan.chain.number, "count": plan.chain.count},
         "outlook": {
             name: value for name, value in outcome.outputs["plan"].get("outlook", {}).items() if name != "inputs"
         },
@@ -191,7 +207,10 @@ def outcome_record(outcome: "Outcome") -> Record:
         "audit": None
         if outcome.verdict is None
         else headline(json.loads((owner / "audit" / "audit.json").read_text())),
-        "notices": outcome.outputs["scan"].get("notices", []),
+        "notices": [
+            *outcome.outputs["scan"].get("notices", []),
+            *(f"WARNING: {sentence}" for sentence in outcome.outputs["plan"].get("history", [])),
+        ],
         "cautions": plan_cautions(plan),
     }
 
@@ -224,6 +243,9 @@ def show_outcome(record: Record, console: Console) -> None:
         ),
         _used(record) if record["private_rounds"] else str(record["why_no_rounds"]),
     ]
+    if record["releases"] is not None:
+        number, count = record["releases"]["number"], record["releases"]["count"]
+        lines.append(f"Release {number}{'' if count is None else f' of {count}'} under one promise.")
     if record["losses"] is not None:
         lines.append(f"Loss on held-out public examples: {StageLosses(**record['losses'])}.")
     else:
