@@ -11,7 +11,12 @@ from scipy.special import logsumexp, ndtr, ndtri
 
 import hush
 from hush.accounting.arguments import Side
-from hush.audit.mechanism import MechanismAttack, attack_mechanism, log_likelihood_ratios
+from hush.audit.mechanism import (
+    MechanismAttack,
+    attack_joint_mechanism,
+    attack_mechanism,
+    log_likelihood_ratios,
+)
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 
@@ -152,6 +157,53 @@ def test_without_any_draw_an_attacker_only_guesses() -> None:
 def test_a_simulation_without_noise_is_refused() -> None:
     with pytest.raises(InvalidInput, match="noise_multiplier=0"):
         Setting(np.array([0.1]), 5, 0.2, 0.0).attack(1000, np.random.default_rng(8))
+
+
+# --- several releases
+
+
+def test_one_release_is_the_case_of_one() -> None:
+    setting = Setting(np.array([0.05, 0.1, 0.02]), 60, 0.02, 0.9)
+    joint = attack_joint_mechanism(
+        [setting.rates], noise_multipliers=[0.9], rounds=[60], prior=0.02, trials=3000, rng=np.random.default_rng(1)
+    )
+    assert joint == setting.attack(3000, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("prior", [0.5, 1e-2, 1e-4])
+def test_the_limits_hold_the_closed_form_of_unlike_releases(prior: float) -> None:
+    """Rates of 1: the squared shifts of the releases add up; a release without the secret adds nothing."""
+    noise, rounds = [2.5, 4.0, 9.0], [10, 40, 5]
+    shift = float(np.sqrt(sum(count / sigma**2 for sigma, count in zip(noise[:2], rounds[:2], strict=True))))
+    truth = float(ndtr(ndtri(prior) + shift))
+    attack = attack_joint_mechanism(
+        [[1.0], [1.0], []], noise_multipliers=noise, rounds=rounds, prior=prior, trials=20_000,
+        rng=np.random.default_rng(3),
+    )  # fmt: skip
+    assert attack.lower(LEVEL) <= truth <= attack.upper(LEVEL)
+    assert 0.85 * truth < attack.success < 1.05 * truth
+
+
+def test_a_release_cut_in_two_is_attacked_as_well_as_before() -> None:
+    """The rounds of one release as two releases: limits of one and the same number."""
+    settings = {"prior": 1e-3, "trials": 20_000}
+    whole = attack_mechanism(
+        [0.1] * 5, noise_multiplier=1.2, rounds=50, rng=np.random.default_rng(4), **settings
+    )  # fmt: skip
+    cut = attack_joint_mechanism(
+        [[0.1] * 5] * 2, noise_multipliers=[1.2] * 2, rounds=[20, 30], rng=np.random.default_rng(5), **settings
+    )  # fmt: skip
+    assert whole.lower(LEVEL) <= cut.upper(LEVEL)
+    assert cut.lower(LEVEL) <= whole.upper(LEVEL)
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [([1.0], [5, 5]), ([1.0, 1.0], [5]), ([], [])])
+def test_releases_need_one_of_each_setting(noise: list[float], rounds: list[int]) -> None:
+    with pytest.raises(InvalidInput, match="one of each for every release"):
+        attack_joint_mechanism(
+            [[0.1]] * max(len(noise), 1) if noise else [], noise_multipliers=noise, rounds=rounds, prior=0.1, trials=10,
+            rng=np.random.default_rng(0),
+        )  # fmt: skip
 
 
 # --- the accountant, held against it

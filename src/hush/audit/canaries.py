@@ -16,7 +16,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
 from math import inf, nextafter
@@ -52,6 +52,7 @@ __all__ = [
     "Template",
     "check_folder",
     "plant",
+    "plant_again",
     "read_canaries",
     "save_planted",
     "templates_from",
@@ -294,13 +295,8 @@ def plant(
     as they are. Templates are used in turn. With the spans of the graph, a canary is hidden as a span of its examples;
     without, its examples are hidden.
     """
-    for name, number in (("count", count), ("repeats", repeats)):
-        if number < 1:
-            raise InvalidInput("plant at least one canary, in at least one example", setting=name, value=number)
-    if len(secrets) != incidence.num_secrets:
-        raise InvalidInput(
-            f"the graph has {incidence.num_secrets} secrets, the table {len(secrets)}; pass two that belong together"
-        )
+    if count < 1:
+        raise InvalidInput("plant at least one canary", setting="count", value=count)
     chosen = [templates[number % len(templates)].numbered(number) for number in range(count if templates else 0)]
     if len({(template.before, template.after) for template in chosen}) < count:
         raise InvalidInput(
@@ -308,6 +304,44 @@ def plant(
             f"same words hide each other; give each its own template, or put {NUMBER} into it, which stands for the "
             "number of the canary"
         )
+    source = SystemRandom() if rng is None else rng
+    drawn = CanarySet(
+        id=token_hex(8),
+        canaries=tuple(
+            Canary(
+                id=f"{CANARY}{number:06d}",
+                template=template,
+                truth=source.randrange(candidates.size),
+                examples=(),
+            )
+            for number, template in enumerate(chosen)
+        ),
+        candidates=candidates,
+    )
+    return plant_again(drawn, incidence, secrets, repeats=repeats, ceiling=ceiling, spans=spans)
+
+
+def plant_again(
+    planting: "CanarySet",
+    incidence: Incidence,
+    secrets: Secrets,
+    *,
+    repeats: int,
+    ceiling: float,
+    spans: Spans | None = None,
+) -> PlantedCanaries:
+    """Plant the same canaries in the data of another release: the same true candidates, templates, ids and planting id.
+
+    Over a chain of releases the same secret keeps its id (:mod:`hush.plan.chain`), and a canary is such a secret:
+    attacked with the models of several releases, it must have been planted in them with the same text.
+    """
+    if repeats < 1:
+        raise InvalidInput("plant each canary in at least one example", setting="repeats", value=repeats)
+    if len(secrets) != incidence.num_secrets:
+        raise InvalidInput(
+            f"the graph has {incidence.num_secrets} secrets, the table {len(secrets)}; pass two that belong together"
+        )
+    candidates, count = planting.candidates, len(planting.canaries)
     if not candidates.prior <= ceiling < 1:
         raise InvalidInput(
             f"the prior of {candidates.size} candidates is {candidates.prior!r}; pass a ceiling from there to 1, or a "
@@ -315,23 +349,17 @@ def plant(
             setting="ceiling",
             value=ceiling,
         )
-    source = SystemRandom() if rng is None else rng
-    begin = incidence.num_examples
-    canaries = tuple(
-        Canary(
-            id=f"{CANARY}{number:06d}",
-            template=chosen[number],
-            truth=source.randrange(candidates.size),
-            # Every canary once, then every canary again: a truncated file loses no canary entirely.
-            examples=tuple(begin + number + repeat * count for repeat in range(repeats)),
-        )
-        for number in range(count)
-    )
-    taken = {canary.id for canary in canaries} & set(secrets.ids)
+    taken = {canary.id for canary in planting.canaries} & set(secrets.ids)
     if taken:
         raise InvalidInput(
             f"there is already a secret {min(taken)}; plant all canaries at once, into data without canaries"
         )
+    begin = incidence.num_examples
+    canaries = tuple(
+        # Every canary once, then every canary again: a truncated file loses no canary entirely.
+        replace(canary, examples=tuple(begin + number + repeat * count for repeat in range(repeats)))
+        for number, canary in enumerate(planting.canaries)
+    )
     graph = _extended(incidence, [canary.examples for canary in canaries])
     return PlantedCanaries(
         canaries=canaries,
@@ -341,7 +369,7 @@ def plant(
             [*secrets.protections, *[Protection(candidates.prior, ceiling)] * count],
             ids=[*secrets.ids, *(canary.id for canary in canaries)],
         ),
-        id=token_hex(8),
+        id=planting.id,
         spans=None if spans is None else _with_canaries(spans, graph, canaries, candidates),
     )
 
