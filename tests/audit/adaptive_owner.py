@@ -117,33 +117,29 @@ def crossing_game(prior: float, stated: float, *, share: float, noise: float) ->
     With either of them the product bound is ``stated``. share: of the squared shift, what the first release uses.
     """
     shift = float(ndtri(stated) - ndtri(prior))
-    first = shifted(shift * share**0.5)
+    first, second = shifted(shift * share**0.5), shifted(shift * (1 - share) ** 0.5)
+    return Game(prior=prior, first=first, seconds=(rarer(prior, first, second, noise=noise), second))
+
+
+def rarer(prior: float, first: Release, second: Release, *, noise: float) -> Release:
+    """A release with less noise and a smaller rate than the second, with the same product bound after the first."""
+    value = product_posterior(prior, first, second)
     rate = _root(
-        lambda rate: product_posterior(prior, first, Release(rate=rate, noise=noise)) - stated, 1e-3 * stated, 0.999
+        lambda rate: product_posterior(prior, first, Release(rate=rate, noise=noise)) - value, 1e-3 * value, 0.999
     )
-    return Game(
-        prior=prior, first=first, seconds=(Release(rate=rate, noise=noise), shifted(shift * (1 - share) ** 0.5))
-    )
+    return Release(rate=rate, noise=noise)
 
 
-def filtered_game(prior: float, ceiling: float, order: float, *, share: float, noise: float) -> Game:
-    """The same under a filter: the first release spends a share of the budget, either second one what is left."""
-    budget = moment_budget(prior, ceiling, order)
-    first = shifted((2 * budget * share / (order * (order - 1))) ** 0.5)
-    left = budget * (1 - share)
-    rate = _root(lambda rate: log_moment(Release(rate=rate, noise=noise), order) - left, 1e-9, 1 - 1e-9)
-    mu = (2 * left / (order * (order - 1))) ** 0.5
-    return Game(prior=prior, first=first, seconds=(Release(rate=rate, noise=noise), shifted(mu)))
+def filtered_game(prior: float, budget: float, moment: Callable[[Release], float], *, share: float) -> Game:
+    """The same under a filter: the first release spends a share of the budget, either second one all that is left.
 
-
-def moment_budget(prior: float, ceiling: float, order: float) -> float:
-    """The log-moment that a promise allows."""
-    return float(
-        np.logaddexp(
-            order * np.log(ceiling) + (1 - order) * np.log(prior),
-            order * np.log1p(-ceiling) + (1 - order) * np.log1p(-prior),
-        )
-    )
+    moment: what a release spends, of certain draws and of rarer ones with half their noise.
+    """
+    first = shifted(_root(lambda mu: moment(shifted(mu)) - share * budget, 1e-3, 30))
+    left = budget - moment(first)
+    mu = _root(lambda mu: moment(shifted(mu)) - left, 1e-3, 30)
+    rate = _root(lambda rate: moment(Release(rate=rate, noise=0.5 / mu)) - left, 1e-9, 1 - 1e-9)
+    return Game(prior=prior, first=first, seconds=(Release(rate=rate, noise=0.5 / mu), shifted(mu)))
 
 
 def log_moment(release: Release, order: float) -> float:
@@ -156,16 +152,8 @@ def log_moment(release: Release, order: float) -> float:
     return float(most + np.log(np.exp(terms - most).sum() * (x[1] - x[0])))
 
 
-def best_order(prior: float, ceiling: float) -> float:
-    """The order whose budget allows normal laws the largest shift."""
-    found = minimize_scalar(
-        lambda order: -moment_budget(prior, ceiling, order) / (order * (order - 1)), bounds=(1.01, 40), method="bounded"
-    )
-    return float(found.x)
-
-
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    return float(brentq(function, low, high, xtol=1e-15, rtol=1e-13))
+    return float(brentq(function, low, high, xtol=1e-15, rtol=1e-12))
 
 
 # Two candidates, so that the secret itself is named.

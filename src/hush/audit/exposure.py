@@ -40,6 +40,7 @@ __all__ = [
     "aligned_to_frames",
     "canary_frame",
     "chance_exposure",
+    "exposure_of_rank",
     "log_likelihoods",
     "rank_canary",
     "ranks_p_value",
@@ -79,12 +80,21 @@ class CanaryRank:
     @property
     def exposure(self) -> float:
         """In bits: 0 for the last rank, log2 of the number of candidates for the first."""
-        return math.log2(self.ranked) - math.log2(self.rank)
+        return exposure_of_rank(self.rank, self.ranked)
 
     @property
     def named(self) -> Success:
         """The attack that names the likeliest candidate, in one run."""
         return Success(hits=int(self.rank == 1), runs=1)
+
+
+def exposure_of_rank(rank: int, ranked: int) -> float:
+    """Exposure in bits of a rank among ``ranked`` candidates.
+
+    >>> exposure_of_rank(1, 1024), exposure_of_rank(1024, 1024)
+    (10.0, 0.0)
+    """
+    return math.log2(ranked) - math.log2(rank)
 
 
 def chance_exposure(ranked: int) -> float:
