@@ -18,9 +18,9 @@ from experiments.blowup_feasible.cases import RATE, ROUNDS, Point, Promise
 from experiments.blowup_feasible.measure import measured
 from hush.accounting.accountant import ACCURACY, count_tail
 from hush.accounting.blowup import LARGEST_SIZE, split
-from hush.accounting.composition import Composed, choose_resolution, compose
+from hush.accounting.composition import CONCEDED_EXCESS, Composed, Term, choose_resolution, compose
 from hush.accounting.counts import count_law
-from hush.accounting.one_round import discretise, spread
+from hush.accounting.one_round import Part, conceded_over, discretise, hidden_parts, spread
 
 __all__ = ["ask", "least_noise", "masses", "simulate"]
 
@@ -58,23 +58,26 @@ def masses(point: Point) -> dict[str, Any]:
     the other (0 is Q, 1 is P). The posterior itself comes from a tilt towards its threshold and needs neither total.
     """
     law = count_law(point.rates, tail=count_tail(point.prior, ROUNDS))
-    resolution = choose_resolution(law, point.noise_multiplier, ROUNDS, point.prior, accuracy=ACCURACY)
-    if resolution is None:
+    parts = [Part(law=law, sigma=point.noise_multiplier, rounds=ROUNDS)]
+    hidden, _ = hidden_parts(parts, point.prior, share=CONCEDED_EXCESS * ACCURACY)
+    if not hidden:
         raise ValueError(
             f"at noise {point.noise_multiplier} one draw gives the secret away: there is no law to compose"
         )
+    resolution = choose_resolution(hidden, point.prior, accuracy=ACCURACY)
     cells = discretise(law, point.noise_multiplier, end=resolution.end, cells=resolution.cells)
     index, mass = split(*spread(cells), resolution.step)
+    terms = [Term(index=index, mass=mass, rounds=ROUNDS)]
 
     def total(*, tilt: float, power: float) -> tuple[float, int]:
         """Sum of the Q-masses times exp(power * v), and the number of points."""
-        found = compose(index, mass, step=resolution.step, tilt=tilt, rounds=ROUNDS, largest_size=LARGEST_SIZE)
+        found = compose(terms, step=resolution.step, tilt=tilt, largest_size=LARGEST_SIZE)
         if not isinstance(found, Composed):
             raise ValueError(f"the law of {ROUNDS} rounds needs more than {LARGEST_SIZE} points")
         return float(np.exp(found.log_norm + (power - tilt) * found.values) @ found.tilted), found.tilted.size
 
     (without, points), (with_secret, _) = total(tilt=0.25, power=0.0), total(tilt=0.75, power=1.0)
-    return {"mass_without": without, "mass_with": with_secret + cells.conceded_over(ROUNDS), "points": points}
+    return {"mass_without": without, "mass_with": with_secret + conceded_over([cells], [ROUNDS]), "points": points}
 
 
 def least_noise(promise: Promise) -> dict[str, Any]:

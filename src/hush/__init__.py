@@ -8,7 +8,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hush.accounting import Calibration, calibrate, capacity, posterior, posteriors
+    from hush.accounting import (
+        Calibration,
+        calibrate,
+        capacity,
+        joint_posterior,
+        joint_posteriors,
+        posterior,
+        posteriors,
+    )
     from hush.errors import CannotCertify, HushError, InfeasiblePlan, InvalidInput
     from hush.incidence import Incidence
     from hush.plan import Plan, make_plan
@@ -34,6 +42,8 @@ __all__ = [
     "capacity",
     "frontier",
     "frontiers",
+    "joint_posterior",
+    "joint_posteriors",
     "make_plan",
     "posterior",
     "posteriors",
@@ -61,6 +71,8 @@ _HOME = {
     "capacity": "hush.accounting",
     "frontier": "hush.weights",
     "frontiers": "hush.weights",
+    "joint_posterior": "hush.accounting",
+    "joint_posteriors": "hush.accounting",
     "make_plan": "hush.plan",
     "posterior": "hush.accounting",
     "posteriors": "hush.accounting",

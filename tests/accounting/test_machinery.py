@@ -14,10 +14,10 @@ from hush.accounting import accountant
 from hush.accounting.accountant import Crowd
 from hush.accounting.blowup import blowup_lower, blowup_upper, split
 from hush.accounting.calibration import least_safe
-from hush.accounting.composition import Composed, compose
+from hush.accounting.composition import Composed, Term, compose
 from hush.accounting.counts import count_law
 from hush.accounting.divergences import excess_entropy
-from hush.accounting.one_round import _spread, discretise, gives_away, right_end, spread, spread_from_one
+from hush.accounting.one_round import Part, _spread, discretise, gives_away, right_end, spread, spread_from_one
 
 
 @given(
@@ -42,7 +42,7 @@ def test_tilt_never_changes_the_composed_law(tilt: float, rounds: int) -> None:
     direct = np.ones(1)
     for _ in range(rounds):
         direct = np.convolve(direct, [0.2, 0, 0.5, 0.2, 0, 0, 0, 0.1])
-    composed = compose(index, mass, step=0.1, tilt=tilt, rounds=rounds, largest_size=1 << 12)
+    composed = compose([Term(index=index, mass=mass, rounds=rounds)], step=0.1, tilt=tilt, largest_size=1 << 12)
     assert isinstance(composed, Composed)
     untilted = np.exp(composed.log_norm - tilt * composed.values)
     where = composed.first + np.arange(composed.tilted.size) + 2 * rounds
@@ -102,18 +102,18 @@ def test_special_functions_are_as_accurate_as_assumed(z: float) -> None:
 def test_coarser_accuracy_never_falls_below_a_finer_lower_bound(
     rate: float, examples: int, sigma: float, rounds: int, log_prior: float
 ) -> None:
-    law = count_law(np.full(examples, rate), tail=1e-30)
+    parts = [Part(law=count_law(np.full(examples, rate), tail=1e-30), sigma=sigma, rounds=rounds)]
     priors = np.array([10.0**log_prior])
-    lower = blowup_lower(law, sigma, rounds, priors, accuracy=1e-4)
+    lower = blowup_lower(parts, priors, accuracy=1e-4)
     for accuracy in (1e-1, 1e-2, 1e-3):
-        upper, _ = blowup_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        upper, _ = blowup_upper(parts, priors, accuracy=accuracy)
         assert upper[0] >= lower[0] * (1 - 1e-12)
 
 
 def test_conceding_never_hides_a_count_that_gives_the_secret_away() -> None:
     law = count_law(np.ones(3), tail=1e-30)
     assert gives_away(law, 0.05, end=right_end(0.1, 1))
-    assert blowup_upper(law, 0.05, 1, np.array([0.1]), accuracy=1e-3)[0][0] == 1.0
+    assert blowup_upper([Part(law=law, sigma=0.05, rounds=1)], np.array([0.1]), accuracy=1e-3)[0][0] == 1.0
 
 
 def test_a_search_never_takes_an_undefined_excess_for_a_safe_one() -> None:
@@ -142,7 +142,7 @@ def test_rounding_where_many_masses_meet_is_covered(seed: int, small: int, round
     # One large mass, then many that are lost one by one when they are added to it.
     tiny = np.random.default_rng(seed).uniform(0.2, 0.5, small) * np.finfo(np.float64).eps
     index, mass = np.append(np.zeros(1 + small, dtype=np.int64), 1), np.concatenate([[1.0], tiny, [1.0]])
-    composed = compose(index, mass, step=0.1, tilt=0.0, rounds=rounds, largest_size=1 << 12)
+    composed = compose([Term(index=index, mass=mass, rounds=rounds)], step=0.1, tilt=0.0, largest_size=1 << 12)
     assert isinstance(composed, Composed)
     share = mp.fsum(mass[:-1]) / mp.fsum(mass)
     exact = [mp.binomial(rounds, k) * share ** (rounds - k) * (1 - share) ** k for k in range(rounds + 1)]

@@ -8,11 +8,11 @@ Legend: S secrets, Q priors of a secret, N examples.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import SupportsIndex, overload
+from typing import SupportsIndex, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,11 +30,13 @@ from hush.accounting.arguments import (
 from hush.accounting.blowup import blowup_lower, blowup_upper
 from hush.accounting.counts import EPS, CountLaw, count_law, joined_law
 from hush.accounting.divergences import kl_upper, renyi_upper
+from hush.accounting.one_round import Part
 from hush.arrays import Array, Progress
 from hush.errors import InvalidInput, Setting
 from hush.incidence import Incidence
 
 Indices = NDArray[np.int64]
+Task = TypeVar("Task")
 
 ACCURACY = 1e-3  # default of the relative excess to aim for; tightness only
 BLOCK_ENTRIES = 2**20  # of the graph that are summed at once, to bound the memory
@@ -45,7 +47,7 @@ NOISELESS_ROUNDING = 1e5 * EPS  # relative error of the noiseless bound (E5)
 FINEST_WIDTH = 2e-4  # relative width of the finest groups: sharing a law costs almost no noise; tightness only
 SPREAD_WIDTHS = 8  # widths in mean that a group may differ in spread; tightness only
 COARSE_GROUPS = 384  # into which secrets are grouped first; speed only
-MAX_DISTINCT_PRIORS = 48  # evaluated for one group; more are rounded up to a grid; tightness only (E30)
+MAX_DISTINCT = 48  # priors or orders evaluated for one group; more are rounded up to a grid; tightness only (E30)
 
 
 @overload
@@ -109,10 +111,11 @@ def posterior(
     if flat.size == 0:
         return priors.copy()
     law = count_law(rate_N[rate_N > 0], tail=count_tail(float(flat.min()), count))
+    parts = [Part(law=law, sigma=sigma, rounds=count)]
     if side == "upper":
-        answer = upper_posterior(law, sigma, count, flat, bound=bound, accuracy=accuracy)
+        answer = upper_posterior(parts, flat, bound=bound, accuracy=accuracy)
     else:
-        answer = _lower_posterior(law, sigma, count, flat, accuracy=accuracy)
+        answer = lower_posterior(parts, flat, accuracy=accuracy)
     return float(answer[0]) if priors.ndim == 0 else answer.reshape(priors.shape)
 
 
@@ -121,22 +124,28 @@ def count_tail(prior: float, rounds: int) -> float:
     return max(COUNT_TAIL_SHARE * prior / rounds, MIN_COUNT_TAIL)
 
 
-def upper_posterior(law: CountLaw, sigma: float, rounds: int, priors: Array, *, bound: Bound, accuracy: float) -> Array:
-    """Upper bounds for a law of counts: the requested bound, or the noiseless limit where that is smaller."""
-    noiseless = noiseless_posterior(law.log_idle, rounds, priors)
-    if sigma == 0.0 or law.log_idle == 0.0:
+def upper_posterior(parts: Sequence[Part], priors: Array, *, bound: Bound, accuracy: float) -> Array:
+    """Upper bounds for all parts together: the requested bound, or the noiseless limit where that is smaller."""
+    drawn = [part for part in parts if part.law.log_idle < 0.0]
+    noiseless = _noiseless(drawn, priors)
+    if all(part.sigma == 0.0 for part in drawn):
         return noiseless
     if bound == "kl":
-        bounds = kl_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        bounds = kl_upper(drawn, priors, accuracy=accuracy)
     elif bound == "renyi":
-        bounds = renyi_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        bounds = renyi_upper(drawn, priors, accuracy=accuracy)
     else:
-        bounds, allowance = blowup_upper(law, sigma, rounds, priors, accuracy=accuracy)
+        bounds, allowance = blowup_upper(drawn, priors, accuracy=accuracy)
         loose = allowance > MAX_ALLOWANCE
         if loose.any():  # deep valleys between the modes of a run: another certified bound may be better
-            bounds[loose] = np.minimum(bounds[loose], renyi_upper(law, sigma, rounds, priors[loose], accuracy=accuracy))
+            bounds[loose] = np.minimum(bounds[loose], renyi_upper(drawn, priors[loose], accuracy=accuracy))
     # fmin: where a bound is NaN the noiseless limit, which always holds, remains.
     return np.maximum(priors, np.fmin(noiseless, bounds))
+
+
+def _noiseless(drawn: Sequence[Part], priors: Array) -> Array:
+    """The noiseless limit of all parts together; these draw the secret with some probability."""
+    return noiseless_posterior(sum(part.rounds * part.law.log_idle for part in drawn), 1, priors)
 
 
 def noiseless_posterior(log_idle: float | Array, rounds: int, priors: Array) -> Array:
@@ -149,12 +158,14 @@ def noiseless_posterior(log_idle: float | Array, rounds: int, priors: Array) -> 
     return np.where(np.asarray(log_idle) == 0.0, priors, bound)
 
 
-def _lower_posterior(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
-    if law.log_idle == 0.0:
+def lower_posterior(parts: Sequence[Part], priors: Array, *, accuracy: float) -> Array:
+    """Success of an explicit attack on all parts together."""
+    drawn = [part for part in parts if part.law.log_idle < 0.0]
+    if not drawn:
         return priors.copy()
-    if sigma == 0.0:
-        return np.maximum(priors, noiseless_posterior(law.log_idle, rounds, priors) * (1 - 2 * NOISELESS_ROUNDING))
-    return blowup_lower(law, sigma, rounds, priors, accuracy=accuracy)
+    if all(part.sigma == 0.0 for part in drawn):
+        return np.maximum(priors, _noiseless(drawn, priors) * (1 - 2 * NOISELESS_ROUNDING))
+    return blowup_lower(drawn, priors, accuracy=accuracy)
 
 
 # Groups of secrets.
@@ -180,13 +191,13 @@ class Crowd:
     def __init__(self, incidence: Incidence, rate_N: Array, *, tail: float) -> None:
         self._incidence, self._rate_N, self._tail = incidence, rate_N, tail
         offset_S, size_S = incidence.offset_S, incidence.examples_per_secret
-        self.mean_S, self._square_S, log_idle_S = (np.zeros(incidence.num_secrets) for _ in range(3))
+        self.mean_S, self.square_S, log_idle_S = (np.zeros(incidence.num_secrets) for _ in range(3))
         edges = np.searchsorted(offset_S, np.arange(0, incidence.num_entries, BLOCK_ENTRIES))
         for first, last in pairwise([*edges.tolist(), incidence.num_secrets]):
             secret = np.repeat(np.arange(last - first), size_S[first:last])
             rate = rate_N[incidence.example_of_entry[offset_S[first] : offset_S[last]]]
             self.mean_S[first:last] = np.bincount(secret, rate, minlength=last - first)
-            self._square_S[first:last] = np.bincount(secret, rate * rate, minlength=last - first)  # mean less variance
+            self.square_S[first:last] = np.bincount(secret, rate * rate, minlength=last - first)  # mean less variance
             with np.errstate(divide="ignore"):
                 log_idle_S[first:last] = np.bincount(secret, np.log1p(-rate), minlength=last - first)
         # Terms of one sign, added one after another: each costs at most EPS of their sum (E5).
@@ -204,12 +215,15 @@ class Crowd:
         keys = self._keys(member, width)
         order = np.argsort(keys, kind="stable")
         for part in np.split(member[order], np.flatnonzero(np.diff(keys[order])) + 1):
-            law = joined_law([self._rates(int(secret)) for secret in part], tail=self._tail)
-            yield Group(member=part, law=law, width=width)
+            yield Group(member=part, law=self.law(part), width=width)
+
+    def law(self, member: Indices) -> CountLaw:
+        """A law that dominates the count of each of these secrets."""
+        return joined_law([self._rates(int(secret)) for secret in member], tail=self._tail)
 
     def _keys(self, member: Indices, width: float) -> Indices:
         mean = np.floor(np.log(self.mean_S[member]) / width).astype(np.int64)
-        spread = np.floor(self._square_S[member] / self.mean_S[member] / (SPREAD_WIDTHS * width)).astype(np.int64)
+        spread = np.floor(self.square_S[member] / self.mean_S[member] / (SPREAD_WIDTHS * width)).astype(np.int64)
         return mean * (1 << 20) + spread
 
     def _rates(self, secret: int) -> Array:
@@ -243,69 +257,94 @@ def posteriors(
     rate_N = checked_rates(rates, length=incidence.num_examples)
     sigma, count = checked_noise(noise_multiplier), checked_rounds(rounds)
     checked_choice("bound", bound, Bound)
-    priors = checked_priors(prior)
-    if priors.ndim > 2 or (priors.ndim > 0 and priors.shape[0] != incidence.num_secrets):
-        raise InvalidInput(
-            Setting("prior"),
-            f" has shape {priors.shape} but there are {incidence.num_secrets} secrets; pass one number, one for each "
-            "secret, or a row for each secret",
-            setting="prior",
-        )
-    rows = priors if priors.ndim == 2 else priors.reshape(-1, 1)
-    prior_SQ = np.broadcast_to(rows, (incidence.num_secrets, rows.shape[1]))
+    prior_SQ = prior_rows(prior, incidence.num_secrets)
     crowd = Crowd(incidence, rate_N, tail=count_tail(float(prior_SQ.min(initial=0.5)), count))
-    evaluator = Evaluator(
-        prior_SQ=prior_SQ, rounds=count, bound=bound, accuracy=checked_accuracy(accuracy), progress=progress
-    )
+    value_at = posteriors_at(prior_SQ, rounds=count, bound=bound, accuracy=checked_accuracy(accuracy))
+    evaluator = Evaluator(value_at=value_at, workers=Workers(progress=progress))
     posterior_SQ = noiseless_posterior(crowd.log_idle_S[:, None], count, prior_SQ)
     drawn = np.flatnonzero(crowd.mean_S > 0)
     if drawn.size and sigma > 0:
         groups = list(crowd.grouped(drawn, crowd.coarse_width(drawn, COARSE_GROUPS)))
         for group, bounds in zip(groups, evaluator.evaluate(groups, sigma), strict=True):
             posterior_SQ[group.member] = np.minimum(posterior_SQ[group.member], bounds)
-    return posterior_SQ if priors.ndim == 2 else posterior_SQ[:, 0]
+    return posterior_SQ if np.ndim(prior) == 2 else posterior_SQ[:, 0]
+
+
+def prior_rows(prior: ArrayLike, num_secrets: int) -> Array:
+    """Priors as a row for each secret: from one number, one per secret, or several per secret."""
+    priors = checked_priors(prior)
+    if priors.ndim > 2 or (priors.ndim > 0 and priors.shape[0] != num_secrets):
+        raise InvalidInput(
+            Setting("prior"),
+            f" has shape {priors.shape} but there are {num_secrets} secrets; pass one number, one for each "
+            "secret, or a row for each secret",
+            setting="prior",
+        )
+    rows = priors if priors.ndim == 2 else priors.reshape(-1, 1)
+    return np.broadcast_to(rows, (num_secrets, rows.shape[1]))
+
+
+ValueAt = Callable[["Group", float], Array]  # upper bounds for the members of a group at a noise multiplier
+
+
+def posteriors_at(prior_SQ: Array, *, rounds: int, bound: Bound, accuracy: float) -> ValueAt:
+    """Posteriors of a group's members, each at its own priors, for one training."""
+
+    def at(group: Group, sigma: float) -> Array:
+        prior_mq = prior_SQ[group.member]
+        distinct, where = rounded_up(prior_mq)
+        parts = [Part(law=group.law, sigma=sigma, rounds=rounds)]
+        bounds = upper_posterior(parts, distinct, bound=bound, accuracy=accuracy)
+        return bounds[where].reshape(prior_mq.shape)
+
+    return at
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluator:
-    """Upper bounds for groups of secrets, each at its own priors."""
+class Workers:
+    """One thread for each core: the array work runs outside the interpreter lock, so threads help."""
 
-    prior_SQ: Array
-    rounds: int
-    bound: Bound
-    accuracy: float
     progress: Progress | None
-    _done: list[int] = field(default_factory=lambda: [0, 0])  # evaluations finished, and started
+    _done: list[int] = field(default_factory=lambda: [0, 0])  # tasks finished, and started
 
-    def at(self, group: Group, sigma: float) -> Array:
-        """Posteriors of a group's members at this noise."""
-        prior_mq = self.prior_SQ[group.member]
-        distinct, where = _rounded_up(prior_mq)
-        bounds = upper_posterior(group.law, sigma, self.rounds, distinct, bound=self.bound, accuracy=self.accuracy)
-        return bounds[where].reshape(prior_mq.shape)
-
-    def evaluate(self, groups: Sequence[Group], sigma: float) -> list[Array]:
-        """Posteriors for each group; the array work runs outside the interpreter lock, so threads help."""
-        self._done[1] += len(groups)
+    def map(self, work: Callable[[Task], Array], tasks: Sequence[Task]) -> list[Array]:
+        """The results in the order of the tasks."""
+        self._done[1] += len(tasks)
         results: list[Array] = []
-
-        def work(group: Group) -> Array:
-            return self.at(group, sigma)
-
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            for bounds in pool.map(work, groups):
-                results.append(bounds)
+            for result in pool.map(work, tasks):
+                results.append(result)
                 self._done[0] += 1
                 if self.progress is not None:
                     self.progress(*self._done)
         return results
 
 
-def _rounded_up(priors: Array) -> tuple[Array, Indices]:
-    """Distinct priors to evaluate, and for each given prior the index of one at least as large (E30)."""
-    distinct: Array = np.unique(priors)
-    if distinct.size > MAX_DISTINCT_PRIORS:  # the posterior grows with the prior, so a larger one is safe
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """Upper bounds for groups of secrets."""
+
+    value_at: ValueAt
+    workers: Workers
+
+    def at(self, group: Group, sigma: float) -> Array:
+        """Bounds for a group's members at this noise."""
+        return self.value_at(group, sigma)
+
+    def evaluate(self, groups: Sequence[Group], sigma: float) -> list[Array]:
+        """Bounds for the members of each group."""
+
+        def work(group: Group) -> Array:
+            return self.value_at(group, sigma)
+
+        return self.workers.map(work, groups)
+
+
+def rounded_up(values: Array) -> tuple[Array, Indices]:
+    """Distinct values to evaluate, and for each given value the index of one at least as large (E30)."""
+    distinct: Array = np.unique(values)
+    if distinct.size > MAX_DISTINCT:  # bounds grow with prior and order, so larger ones are safe
         largest = float(distinct[-1])
-        distinct = np.geomspace(float(distinct[0]), largest, MAX_DISTINCT_PRIORS)
+        distinct = np.geomspace(float(distinct[0]), largest, MAX_DISTINCT)
         distinct[-1] = largest
-    return distinct, np.searchsorted(distinct, priors.ravel()).astype(np.int64)
+    return distinct, np.searchsorted(distinct, values.ravel()).astype(np.int64)

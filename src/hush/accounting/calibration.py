@@ -10,7 +10,7 @@ Legend: S secrets, Q promised points of a secret, N examples.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
@@ -27,8 +27,10 @@ from hush.accounting.accountant import (
     Evaluator,
     Group,
     Indices,
+    Workers,
     count_tail,
     noiseless_posterior,
+    posteriors_at,
     upper_posterior,
 )
 from hush.accounting.arguments import (
@@ -41,6 +43,7 @@ from hush.accounting.arguments import (
     checked_rounds,
 )
 from hush.accounting.counts import poisson_law
+from hush.accounting.one_round import Part
 from hush.arrays import Array, Progress
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
@@ -52,12 +55,14 @@ SPLIT_FACTOR = 8  # groups that are not proven safe are split into groups this m
 MIN_NOISE, MAX_NOISE = 1e-3, 1e9  # noise multipliers between which the search stays
 BINDING_SHARE = 0.005  # a secret binds if this much less noise would break its promise
 BINDING_WIDTH = 1e-3  # of the groups that separate binding secrets: sharing a law costs about as much noise
-BINDING_CANDIDATES = 0.7  # log distance of a posterior from its ceiling up to which a secret may bind
+BINDING_CANDIDATES = 0.7  # log distance of a value from its limit up to which a secret may bind
 MAX_COUNT = 1e6  # expected draws of a secret in one round
 MIN_COUNT = 1e-12  # a smaller expected count is reported as 0; tightness only
 MAX_TABLE_POINTS = 256  # means in the table that many promises share
 TABLE_STEP = 2e-3  # relative distance of these means, where MAX_TABLE_POINTS allow it
 MAX_SINGLE_SEARCHES = 16  # with more promises than this, they share a table
+
+PartsAt = Callable[[float, float], Sequence[Part]]  # what is released if counts have this mean; and the tail to concede
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -118,10 +123,15 @@ def calibrate(
     prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
     checked_priors(prior_SQ)
     crowd = Crowd(incidence, rate_N, tail=count_tail(float(prior_SQ.min(initial=0.5)), count))
-    evaluator = Evaluator(
-        prior_SQ=prior_SQ, rounds=count, bound=bound, accuracy=checked_accuracy(accuracy), progress=progress
+    value_at = posteriors_at(prior_SQ, rounds=count, bound=bound, accuracy=checked_accuracy(accuracy))
+    search = Search(
+        crowd=crowd,
+        evaluator=Evaluator(value_at=value_at, workers=Workers(progress=progress)),
+        free_SQ=noiseless_posterior(crowd.log_idle_S[:, None], count, prior_SQ),
+        limit_SQ=ceiling_SQ,
+        slack_S=np.log(ceiling_SQ / prior_SQ).min(axis=1),
+        name=f"the bound {bound!r}",
     )
-    search = _Search(crowd=crowd, evaluator=evaluator, prior_SQ=prior_SQ, ceiling_SQ=ceiling_SQ)
     sigma, posterior_SQ, binding = search.solve()
     several = np.ndim(prior) == 2 or np.ndim(ceiling) == 2
     return Calibration(
@@ -135,33 +145,37 @@ def calibrate(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Search:
-    """The search for the least noise multiplier."""
+class Search:
+    """The search for the least noise multiplier at which every value, a posterior say, is at most its limit.
+
+    free_SQ: the values without noise, which are upper bounds with any noise. slack_S: how much a promise allows, on
+    any scale; 0 where it allows nothing. name: of the bound, for messages.
+    """
 
     crowd: Crowd
     evaluator: Evaluator
-    prior_SQ: Array
-    ceiling_SQ: Array
+    free_SQ: Array
+    limit_SQ: Array
+    slack_S: Array
+    name: str
 
     def solve(self) -> tuple[float, Array, Indices]:
-        """The noise, every posterior at it, and the secrets that bind."""
-        posterior_SQ = noiseless_posterior(self.crowd.log_idle_S[:, None], self.evaluator.rounds, self.prior_SQ)
-        needy = np.flatnonzero(~(posterior_SQ <= self.ceiling_SQ).all(axis=1))
+        """The noise, every value at it, and the secrets that bind."""
+        value_SQ = self.free_SQ.copy()
+        needy = np.flatnonzero(~(value_SQ <= self.limit_SQ).all(axis=1))
         if needy.size == 0:
-            return 0.0, posterior_SQ, np.empty(0, dtype=np.int64)
+            return 0.0, value_SQ, np.empty(0, dtype=np.int64)
         self._refuse_impossible(needy)
         drawn = np.flatnonzero(self.crowd.mean_S > 0)
         sigma = self._least_noise(self._most_demanding(needy), 0.0)
-        sigma, proven = self._prove(drawn, sigma, posterior_SQ)
-        groups = [
-            group for at, group in proven if at < sigma
-        ]  # the posteriors of the others are known at exactly this noise
+        sigma, proven = self._prove(drawn, sigma, value_SQ)
+        groups = [group for at, group in proven if at < sigma]  # the values of the others are known at this very noise
         for group, bounds in zip(groups, self.evaluator.evaluate(groups, sigma), strict=True):
-            posterior_SQ[group.member] = np.minimum(posterior_SQ[group.member], bounds)  # both are upper bounds
-        return sigma, posterior_SQ, self._binding(posterior_SQ, drawn, sigma)
+            value_SQ[group.member] = np.minimum(value_SQ[group.member], bounds)  # both are upper bounds
+        return sigma, value_SQ, self._binding(value_SQ, drawn, sigma)
 
     def _refuse_impossible(self, needy: Indices) -> None:
-        tight = needy[(self.prior_SQ[needy] >= self.ceiling_SQ[needy]).any(axis=1)]
+        tight = needy[~(self.slack_S[needy] > 0)]
         if tight.size:
             raise InfeasiblePlan(
                 f"secret {int(tight[0])} has prior = ceiling and examples that are drawn ({tight.size} such secrets): "
@@ -170,20 +184,19 @@ class _Search:
 
     def _most_demanding(self, needy: Indices) -> Group:
         """The secret that probably needs the most noise: the largest mean count relative to what its promise allows."""
-        slack_S = np.log(self.ceiling_SQ[needy] / self.prior_SQ[needy]).min(axis=1)
-        rank_S = self.crowd.mean_S[needy] / slack_S
+        rank_S = self.crowd.mean_S[needy] / self.slack_S[needy]
         return next(self.crowd.grouped(needy[[int(rank_S.argmax())]], FINEST_WIDTH))
 
-    def _prove(self, member: Indices, sigma: float, posterior_SQ: Array) -> tuple[float, list[tuple[float, Group]]]:
+    def _prove(self, member: Indices, sigma: float, value_SQ: Array) -> tuple[float, list[tuple[float, Group]]]:
         """Raise sigma until every secret is proven safe at it; also the groups that prove it, each with its sigma."""
         safe: list[tuple[float, Group]] = []
         waiting = list(self.crowd.grouped(member, self.crowd.coarse_width(member, COARSE_GROUPS)))
         while waiting:
             unproven: list[tuple[float, Group]] = []
             for group, bounds in zip(waiting, self.evaluator.evaluate(waiting, sigma), strict=True):
-                fails = ~(bounds <= self.ceiling_SQ[group.member]).all(axis=1)  # NaN fails
+                fails = ~(bounds <= self.limit_SQ[group.member]).all(axis=1)  # NaN fails
                 proven, rest = group.member[~fails], group.member[fails]
-                posterior_SQ[proven] = np.minimum(posterior_SQ[proven], bounds[~fails])
+                value_SQ[proven] = np.minimum(value_SQ[proven], bounds[~fails])
                 if proven.size:
                     safe.append((sigma, Group(member=proven, law=group.law, width=group.width)))
                 if rest.size:
@@ -198,15 +211,15 @@ class _Search:
                 sigma = self._least_noise(max(unproven, key=lambda pair: pair[0])[1], sigma)
         return sigma, safe
 
-    def _binding(self, posterior_SQ: Array, drawn: Indices, sigma: float) -> Indices:
+    def _binding(self, value_SQ: Array, drawn: Indices, sigma: float) -> Indices:
         """The secrets that no group proves safe with slightly less noise. A coarse group proves most of the others."""
-        near = (np.log(posterior_SQ[drawn]) > np.log(self.ceiling_SQ[drawn]) - BINDING_CANDIDATES).any(axis=1)
+        near = (np.log(value_SQ[drawn]) > np.log(self.limit_SQ[drawn]) - BINDING_CANDIDATES).any(axis=1)
         unproven, width = drawn[near], np.inf
         while unproven.size and width > BINDING_WIDTH:
             width = min(self.crowd.coarse_width(unproven, COARSE_GROUPS), max(BINDING_WIDTH, width / SPLIT_FACTOR))
             groups = list(self.crowd.grouped(unproven, width))
             fails = [
-                group.member[~(bounds <= self.ceiling_SQ[group.member]).all(axis=1)]
+                group.member[~(bounds <= self.limit_SQ[group.member]).all(axis=1)]
                 for group, bounds in zip(
                     groups, self.evaluator.evaluate(groups, sigma * (1 - BINDING_SHARE)), strict=True
                 )
@@ -223,14 +236,14 @@ class _Search:
         sigma = least_safe(excess, unsafe=unsafe, start=0.25, least=MIN_NOISE, most=MAX_NOISE)
         if sigma is None:
             raise CannotCertify(
-                f"secret {int(group.member[0])} needs a noise multiplier above {MAX_NOISE:.0e} under the bound "
-                f"{self.evaluator.bound!r}; raise its ceiling or draw its examples less often"
+                f"secret {int(group.member[0])} needs a noise multiplier above {MAX_NOISE:.0e} under "
+                f"{self.name}; raise its ceiling or draw its examples less often"
             )
         return sigma
 
     def _excess(self, member: Indices, bounds: Array) -> float:
-        """Largest log(posterior / ceiling): safe exactly if it is at most 0."""
-        return float(np.log(bounds / self.ceiling_SQ[member]).max())
+        """Largest log(value / limit): safe exactly if it is at most 0."""
+        return float(np.log(bounds / self.limit_SQ[member]).max())
 
 
 # The largest expected count.
@@ -260,63 +273,95 @@ def capacity(
     0.135
     """
     sigma, count = checked_noise(noise_multiplier), checked_rounds(rounds)
-    checked_choice("bound", bound, Bound)
+
+    def parts_at(mean: float, tail: float) -> list[Part]:
+        return [Part(law=poisson_law(mean, tail=tail), sigma=sigma, rounds=count)]
+
+    prior_SQ, ceiling_SQ = checked_promises(prior, ceiling)
+    return largest_means(
+        prior_SQ, ceiling_SQ, parts_at=parts_at, rounds=count, bound=bound, accuracy=accuracy, most=most
+    )
+
+
+def checked_promises(prior: ArrayLike, ceiling: ArrayLike) -> tuple[Array, Array]:
+    """Priors and ceilings of as many secrets as they have rows."""
     sizes = [np.shape(values)[0] for values in (prior, ceiling) if np.ndim(values)]
     prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, sizes[0] if sizes else 1)
     checked_priors(prior_SQ)
+    return prior_SQ, ceiling_SQ
+
+
+def largest_means(
+    prior_SQ: Array,
+    ceiling_SQ: Array,
+    *,
+    parts_at: PartsAt,
+    rounds: int,
+    bound: Bound,
+    accuracy: float,
+    most: float,
+) -> Array:
+    """For each secret the largest mean, as it was proven, at which the parts of this mean keep its promises."""
+    checked_choice("bound", bound, Bound)
     accuracy, limit = checked_accuracy(accuracy), checked_number("most", most)
     if not MIN_COUNT < limit <= MAX_COUNT:
         raise InvalidInput(
             f"pass an expected count above {MIN_COUNT} and at most {MAX_COUNT:g}", setting="most", value=most
         )
     points, where = np.unique(np.stack([prior_SQ.ravel(), ceiling_SQ.ravel()]), axis=1, return_inverse=True)
-    curves = _Curves(points[0], sigma=sigma, rounds=count, bound=bound, accuracy=accuracy, most=limit)
-    return curves.largest(points[1])[where.ravel()].reshape(prior_SQ.shape).min(axis=1)
+
+    def value_at(mean: float, member: Indices) -> Array:
+        priors, which = np.unique(points[0][member], return_inverse=True)
+        parts = parts_at(mean, count_tail(float(priors[0]), rounds))  # one law serves all priors
+        return upper_posterior(parts, priors, bound=bound, accuracy=accuracy)[which]
+
+    curves = Curves(value_at=value_at, most=limit)
+    mean_P = curves.largest(points[1], np.flatnonzero(points[0] < points[1]))
+    return mean_P[where.ravel()].reshape(prior_SQ.shape).min(axis=1)
 
 
-class _Curves:
-    """Posterior as a function of the expected count, for promised points P: one curve for each distinct prior."""
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """A value, a posterior say, as a function of the expected count, for points P: one increasing curve for each.
 
-    def __init__(
-        self, prior_P: Array, *, sigma: float, rounds: int, bound: Bound, accuracy: float, most: float
-    ) -> None:
-        self._prior_P, self._sigma, self._rounds = prior_P, sigma, rounds
-        self._bound: Bound = bound
-        self._accuracy, self._most = accuracy, most
+    value_at: upper bounds at a mean, for some of the points. Their limits are best sorted where they share a curve.
+    """
 
-    def largest(self, ceiling_P: Array) -> Array:
-        """For each point a mean that is proven safe and close to the largest such mean; 0 where there is none."""
-        mean_P = np.zeros(ceiling_P.size)
-        able = np.flatnonzero(self._prior_P < ceiling_P)
+    value_at: Callable[[float, Indices], Array]
+    most: float
+
+    def largest(self, limit_P: Array, able: Indices) -> Array:
+        """For each point a mean that is proven safe and close to the largest such mean; 0 where none of `able` is."""
+        mean_P = np.zeros(limit_P.size)
         if able.size > MAX_SINGLE_SEARCHES:
-            able = able[self._posteriors(MIN_COUNT, able) <= ceiling_P[able]]
+            able = able[self.value_at(MIN_COUNT, able) <= limit_P[able]]
         if able.size > MAX_SINGLE_SEARCHES:
-            mean_P[able] = self._table(able, ceiling_P[able])
+            mean_P[able] = self._table(able, limit_P[able])
         else:
             low = 0.0
             for point in able.tolist():
-                # With the same prior, a higher ceiling allows a little more.
-                low = self._search(np.array([point]), ceiling_P[[point]], guess=low or 0.1)
+                # On the same curve, a higher limit allows a little more.
+                low = self._search(np.array([point]), limit_P[[point]], guess=low or 0.1)
                 mean_P[point] = low
         return mean_P
 
-    def _table(self, member: Indices, ceiling_m: Array) -> Array:
+    def _table(self, member: Indices, limit_m: Array) -> Array:
         """As ``largest``, by a table of means: octaves first, then steps inside those that hold an answer."""
-        low = self._search(member, ceiling_m) or MIN_COUNT  # where all are safe
-        high = max(self._search(member, ceiling_m, every=False, guess=low), low)
+        low = self._search(member, limit_m) or MIN_COUNT  # where all are safe
+        high = max(self._search(member, limit_m, every=False, guess=low), low)
         octaves = max(int(np.ceil(np.log2(high / low))), 1)
         factor = (high / low) ** (1 / octaves)
         begin_o: Array = low * factor ** np.arange(octaves + 1)
-        begin_m = self._climb(member, ceiling_m, begin_o)
+        begin_m = self._climb(member, limit_m, begin_o)
         steps = int(np.clip(np.log(factor) / TABLE_STEP, 1, MAX_TABLE_POINTS // np.unique(begin_m).size))
         mean_m = begin_m.copy()
         for begin in begin_o[:-1].tolist():  # no octave begins at the last
             inside = np.flatnonzero(begin_m == begin)
             means = begin * factor ** np.linspace(0.0, 1.0, steps + 1)
-            mean_m[inside] = np.maximum(begin, self._climb(member[inside], ceiling_m[inside], means))
-        return np.minimum(mean_m, self._most)  # the last mean may exceed it by rounding
+            mean_m[inside] = np.maximum(begin, self._climb(member[inside], limit_m[inside], means))
+        return np.minimum(mean_m, self.most)  # the last mean may exceed it by rounding
 
-    def _climb(self, member: Indices, ceiling_m: Array, means: Array) -> Array:
+    def _climb(self, member: Indices, limit_m: Array, means: Array) -> Array:
         """For each member the last of these ascending means up to which all are safe; 0 where the first is not."""
         mean_m, left, workers = np.zeros(member.size), np.arange(member.size), os.cpu_count() or 1
         with ThreadPoolExecutor(workers) as pool:  # the array work runs outside the interpreter lock
@@ -324,30 +369,23 @@ class _Curves:
                 if left.size == 0:
                     break
                 safe = np.ones(left.size, dtype=np.bool_)
-                for mean, bounds in zip(batch, pool.map(self._posteriors, batch, repeat(member[left])), strict=True):
-                    safe &= bounds <= ceiling_m[left]
+                for mean, bounds in zip(batch, pool.map(self.value_at, batch, repeat(member[left])), strict=True):
+                    safe &= bounds <= limit_m[left]
                     mean_m[left[safe]] = mean
                 left = left[safe]
         return mean_m
 
-    def _search(self, member: Indices, ceiling_m: Array, *, every: bool = True, guess: float = 0.1) -> float:
+    def _search(self, member: Indices, limit_m: Array, *, every: bool = True, guess: float = 0.1) -> float:
         """A mean close to the largest that is safe for every member, or for any; 0 where none is."""
         worst = np.max if every else np.min
 
         def excess(inverse: float) -> float:
-            return float(worst(np.log(self._posteriors(1 / inverse, member) / ceiling_m)))
+            return float(worst(np.log(self.value_at(1 / inverse, member) / limit_m)))
 
         # The largest safe mean is one over the least safe inverse of a mean.
-        start = 1 / min(max(guess, MIN_COUNT), self._most)
-        inverse = least_safe(excess, start=start, least=1 / self._most, most=1 / MIN_COUNT)
+        start = 1 / min(max(guess, MIN_COUNT), self.most)
+        inverse = least_safe(excess, start=start, least=1 / self.most, most=1 / MIN_COUNT)
         return 0.0 if inverse is None else 1 / inverse
-
-    def _posteriors(self, mean: float, member: Indices) -> Array:
-        """Upper bounds on the members' posteriors for a Poisson count with this mean; one law serves all priors."""
-        priors, where = np.unique(self._prior_P[member], return_inverse=True)
-        law = poisson_law(mean, tail=count_tail(float(priors[0]), self._rounds))
-        bounds = upper_posterior(law, self._sigma, self._rounds, priors, bound=self._bound, accuracy=self._accuracy)
-        return bounds[where]
 
 
 def least_safe(

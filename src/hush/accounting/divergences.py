@@ -10,16 +10,26 @@ The divergences of a run are sums over the atoms of `spread`, which dominate the
 construction, by less than 1e-3. T rounds have T times the KL, and T times the log-moment, of one round. Success is
 conceded beyond the table, and the divergences are conditioned on staying inside (docs/proofs.md, "Conceding a tail").
 
-Labels (E1) to (E4) and (E15) to (E17) refer to docs/proofs.md.
+Labels (E1) to (E4), (E15) to (E17) and (E37) refer to docs/proofs.md.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hush.accounting.counts import EPS, CountLaw
-from hush.accounting.one_round import Round, discretise, gives_away, right_end, spread, spread_from_one
+from hush.accounting.counts import EPS
+from hush.accounting.one_round import (
+    Part,
+    Round,
+    conceded_over,
+    discretise,
+    hidden_parts,
+    spread,
+    spread_from_one,
+    with_revealed,
+)
 from hush.arrays import Array
 
 KL_ROUNDING = 64 * EPS  # relative error of the formulas for KL (E1)
@@ -85,7 +95,7 @@ def renyi_posterior(log_moment: ArrayLike, prior: ArrayLike, order: ArrayLike) -
     for _ in range(NEWTON_STEPS):
         rise = np.minimum(rise, 1 - p)
         up, down = np.log1p(rise / p), _log1m(rise / (1 - p))
-        here = _log_moment_of_bernoullis(alpha, p, rise)
+        here = log_moment_of_bernoullis(alpha, p, rise)
         # moment / slope, without the common factor (r / p)^(alpha - 1) so that nothing overflows
         slope = np.maximum(-np.expm1((alpha - 1) * (down - up)), TINY)  # 0 only where nothing is left to gain
         reach = np.exp(here - (alpha - 1) * up) / (alpha * slope)
@@ -93,7 +103,7 @@ def renyi_posterior(log_moment: ArrayLike, prior: ArrayLike, order: ArrayLike) -
         rise = rise - np.minimum(step, MAX_STEP_SHARE * rise)
         if np.all(step <= STEP_TOLERANCE * rise):
             break
-    return _above(p, rise, _log_moment_of_bernoullis(alpha, p, 1 - p) <= level)
+    return _above(p, rise, log_moment_of_bernoullis(alpha, p, 1 - p) <= level)
 
 
 def _renyi_start(alpha: Array, p: Array, level: Array) -> Array:
@@ -140,7 +150,7 @@ def _entropy_excess(d: Array) -> Array:
     return np.where(small, s * s * series, direct)
 
 
-def _log_moment_of_bernoullis(alpha: Array, p: Array, rise: Array) -> Array:
+def log_moment_of_bernoullis(alpha: Array, p: Array, rise: Array) -> Array:
     """log of r^alpha p^(1 - alpha) + (1 - r)^alpha (1 - p)^(1 - alpha) at r = p + rise."""
     d, e = rise / p, rise / (1 - p)
     up, down = np.log1p(d), _log1m(e)
@@ -171,29 +181,40 @@ def _log1m(x: Array) -> Array:
 # The divergences of a run.
 
 
-def kl_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
+def kl_upper(parts: Sequence[Part], priors: Array, *, accuracy: float) -> Array:
     """Upper bounds on the posterior from each prior through the KL divergence, as in the paper."""
-    end = right_end(float(priors.min()), rounds)
-    if gives_away(law, sigma, end=end):
+    hidden, tables, rounds = _tables(parts, priors, accuracy)
+    if not hidden:
         return np.ones_like(priors)
-    cells = discretise(law, sigma, end=end, cells=_cells(accuracy))
-    return _add_conceded(cells, rounds, kl_posterior(rounds * _kl_round(cells), priors))
+    divergence = sum(times * _kl_round(cells) for cells, times in zip(tables, rounds, strict=True))
+    divergence *= 1 + EPS * (len(hidden) - 1)  # of adding terms that are not negative (E37)
+    return with_revealed(parts, hidden, _add_conceded(tables, rounds, kl_posterior(divergence, priors)))
 
 
-def renyi_upper(law: CountLaw, sigma: float, rounds: int, priors: Array, *, accuracy: float) -> Array:
+def renyi_upper(parts: Sequence[Part], priors: Array, *, accuracy: float) -> Array:
     """Upper bounds on the posterior from each prior through the Renyi divergence of the best order."""
-    end = right_end(float(priors.min()), rounds)
+    hidden, tables, rounds = _tables(parts, priors, accuracy)
     best = np.ones_like(priors)
-    if gives_away(law, sigma, end=end):
+    if not hidden:
         return best
-    cells = discretise(law, sigma, end=end, cells=_cells(accuracy))
     orders = ORDERS
     for _ in range(ORDER_REFINEMENTS):  # each order gives a valid bound; search around the best ones so far
-        log_moment = rounds * _log_moments(cells, orders)
+        log_moment = np.zeros(orders.size)
+        for cells, times in zip(tables, rounds, strict=True):
+            log_moment += times * log_moments_of_round(cells, orders)
+        log_moment *= 1 + EPS * (len(hidden) - 1)  # (E37)
         bounds = renyi_posterior(log_moment[:, None], priors[None, :], orders[:, None])
         best = np.minimum(best, bounds.min(axis=0))
         orders = _around(orders, np.unique(bounds.argmin(axis=0)))
-    return _add_conceded(cells, rounds, best)
+    return with_revealed(parts, hidden, _add_conceded(tables, rounds, best))
+
+
+def _tables(parts: Sequence[Part], priors: Array, accuracy: float) -> tuple[list[Part], list[Round], list[int]]:
+    """The parts in which no single draw reveals the secret, a table of one round for each, and their rounds."""
+    hidden, end = hidden_parts(parts, float(priors.min()))
+    rounds = [part.rounds for part in hidden]
+    tables = [discretise(part.law, part.sigma, end=end, cells=_cells(accuracy)) for part in hidden]
+    return hidden, tables, rounds
 
 
 def _cells(accuracy: float) -> int:
@@ -227,7 +248,7 @@ def _kl_round(cells: Round) -> float:
     return total / stays - float(np.log1p(-cells.conceded)) if stays > 0 else np.inf
 
 
-def _log_moments(cells: Round, orders: Array) -> Array:
+def log_moments_of_round(cells: Round, orders: Array) -> Array:
     """log E_Q[R^order] of one round given that it stays inside the table, rounded up, for each order."""
     if cells.conceded >= 1:
         return np.full(orders.size, np.inf)
@@ -259,6 +280,6 @@ def _log_moment(cells: Round, order: float) -> float:
     return peak + math.log(float(np.exp(weighted - peak).sum())) + cells.q_error + rounding
 
 
-def _add_conceded(cells: Round, rounds: int, inside: Array) -> Array:
-    conceded = cells.conceded_over(rounds)
+def _add_conceded(tables: Sequence[Round], rounds: Sequence[int], inside: Array) -> Array:
+    conceded = conceded_over(tables, rounds)
     return np.minimum(1.0, (conceded + (1 - conceded) * inside) * (1 + 4 * EPS))  # roundings of this line (E17)

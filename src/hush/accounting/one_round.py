@@ -7,13 +7,13 @@ it. Beyond the right end Q has almost no mass: there success is conceded, which 
 short for every sigma. Q-mass left of the table is lifted to the first edge.
 
 `spread` turns the cells into atoms that dominate the round; the cells themselves are an exact coarsening of it, on
-which the explicit attack of ``blowup`` is built. Labels (E12) to (E14), (E18) and (E19) refer to docs/proofs.md.
+which the explicit attack of ``blowup`` is built. Labels (E12) to (E14), (E18), (E19) and (E37) refer to docs/proofs.md.
 
 Legend: U edges of cells, K counts.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,17 @@ MIN_CONCEDED = 1e-307  # the smallest Q-mass beyond the right end that ndtri is 
 TAIL_ROUNDING = 1e-12  # relative error of normal tails and of conceded mass (E12), (E14)
 UNDERFLOW_MASS = 1e-310  # more P-mass than underflow can lose in any table (E14)
 MIN_RATIO_ERROR = 1e-300  # so that no cell has width 0 (E19)
+REVEALED_ROUNDING = 1e-9  # relative, of the probability that a part draws the secret (E37)
 CHUNK_ENTRIES = 1 << 20  # of a (count, cell) matrix computed at a time; sums over counts rely on it (E19)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Part:
+    """Rounds with one law of counts and one noise multiplier: one training, or one release among several."""
+
+    law: CountLaw
+    sigma: float
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +66,13 @@ class Round:
     conceded: float
     attainable: float
 
-    def conceded_over(self, rounds: int) -> float:
-        """Probability under P that any of this many rounds is conceded, rounded up (E14)."""
-        if self.conceded >= 1:
-            return 1.0
-        return min(1.0, -math.expm1(rounds * math.log1p(-self.conceded)) * (1 + TAIL_ROUNDING))
+
+def conceded_over(tables: Sequence[Round], rounds: Sequence[int]) -> float:
+    """Probability under P that any round of any table is conceded, each table used this often, rounded up (E14)."""
+    if any(table.conceded >= 1 for table in tables):
+        return 1.0
+    log_kept = sum(times * math.log1p(-table.conceded) for table, times in zip(tables, rounds, strict=True))
+    return min(1.0, -math.expm1(log_kept) * (1 + TAIL_ROUNDING))
 
 
 def right_end(prior: float, rounds: int, *, share: float = CONCEDED_SHARE) -> float:
@@ -71,6 +83,34 @@ def right_end(prior: float, rounds: int, *, share: float = CONCEDED_SHARE) -> fl
 def gives_away(law: CountLaw, sigma: float, *, end: float) -> bool:
     """Whether a single drawn example is shifted so far beyond `end` that the round reveals the secret."""
     return max(law.lowest, 1) > sigma * (end + CONCEDED_SHIFT)
+
+
+def hidden_parts(parts: Sequence[Part], prior: float, *, share: float = CONCEDED_SHARE) -> tuple[list[Part], float]:
+    """The parts in which a single draw does not reveal the secret, and the end of the table where the others do.
+
+    Without the others there are fewer rounds and the table ends earlier, where yet another part may reveal it.
+    """
+    hidden: list[Part] = list(parts)
+    end = 0.0
+    while hidden:
+        end = right_end(prior, sum(part.rounds for part in hidden), share=share)
+        left = [part for part in hidden if not gives_away(part.law, part.sigma, end=end)]
+        if len(left) == len(hidden):
+            break
+        hidden = left
+    return hidden, end
+
+
+def with_revealed(parts: Sequence[Part], hidden: Sequence[Part], bounds: Array) -> Array:
+    """Bounds for the hidden parts, raised to bounds for all: success is granted where another part draws the secret.
+
+    Otherwise the outputs of the other parts have the law Q, which tells nothing.
+    """
+    if len(hidden) == len(parts):
+        return bounds
+    idle = sum(part.rounds * part.law.log_idle for part in parts if part not in hidden)
+    revealed = min(1.0, -math.expm1(idle) * (1 + REVEALED_ROUNDING))
+    return np.minimum(1.0, (revealed + (1 - revealed) * bounds) * (1 + 4 * EPS))  # roundings of this line (E37)
 
 
 def discretise(law: CountLaw, sigma: float, *, end: float, cells: int) -> Round:

@@ -88,3 +88,38 @@ def planning_ceiling(prior_SQ: Array, ceiling_SQ: Array) -> Array:
     0.1999
     """
     return np.maximum(ceiling_SQ - RESERVED_SHARE * (ceiling_SQ - prior_SQ), prior_SQ)
+
+
+# Several releases share what plans leave to the sampling error (docs/proofs, "Sampling error of several releases").
+
+
+def room_left(posterior_SQ: Array, ceiling_SQ: Array) -> float:
+    """The least distance of a posterior from its ceiling, rounded up: a run whose error is larger is refused.
+
+    >>> room_left(np.array([[0.1]]), np.array([[0.25]])), room_left(np.zeros((0, 1)), np.zeros((0, 1)))
+    (0.15000000000000002, 0.0)
+    """
+    if not posterior_SQ.size:
+        return 0.0
+    return math.nextafter(max(float((ceiling_SQ - posterior_SQ).min()), 0.0), math.inf)
+
+
+def reserve(prior_SQ: Array, ceiling_SQ: Array) -> float:
+    """What plans leave to the sampling error below every ceiling that is above its prior, at least; rounded down.
+
+    >>> f"{reserve(np.array([[1e-10], [0.5]]), np.array([[1e-3], [0.5]])):.4g}"
+    '1e-06'
+    """
+    able = prior_SQ < ceiling_SQ
+    room = float((ceiling_SQ[able] - prior_SQ[able]).min(initial=1.0))
+    return RESERVED_SHARE * room * (1 - 4 * EPS)
+
+
+def chain_ceiling(prior_SQ: Array, ceiling_SQ: Array, total: float) -> Array:
+    """As ``planning_ceiling``, where all releases together may add ``total``: prior where a ceiling has no such room.
+
+    >>> chain_ceiling(np.array([[0.1, 0.1]]), np.array([[0.2, 0.1000001]]), 1e-4).round(4).tolist()
+    [[0.1999, 0.1]]
+    """
+    below_SQ = np.nextafter(ceiling_SQ - total, 0.0)
+    return np.maximum(np.minimum(planning_ceiling(prior_SQ, ceiling_SQ), below_SQ), prior_SQ)

@@ -29,6 +29,7 @@ from hush.errors import InfeasiblePlan
 from hush.incidence import Incidence
 from hush.protection import promise_arrays
 from hush.settings import AUTO, Auto
+from hush.weights.accounts import Account
 from hush.weights.choose import MAX_NOISE_TRIALS, Choice, Chooser, checked_batch_size, make_chooser
 from hush.weights.shift_capacity import KeptWeights, swept_weights, weights_keeping
 
@@ -109,18 +110,31 @@ def chosen(
     bound: Bound,
     asks_share: bool,
     tolerance: float,
+    account: Account | None = None,
+    target: Array | None = None,
     progress: Progress | None = None,
 ) -> tuple[Chooser, Choice | None, float]:
     """A chooser with numbers in place of every ``auto``, the share to keep, and the choice where that was ``auto``.
 
-    incidence: of the examples that can be drawn. asks_share: whether the noise follows from the share kept.
+    incidence: of the examples that can be drawn. asks_share: whether the noise follows from the share kept. account
+    and target: those of a release of a chain (``hush.plan.after``).
 
     Guarantee: what is chosen is only where a plan begins. Every choice is proven by the accountant like any other.
     """
     if batch_size != AUTO and rounds != AUTO and keep != AUTO:
-        return make_chooser(incidence, prior, ceiling, batch_size, rounds, bound, tolerance), None, float(keep)
+        chooser = make_chooser(
+            incidence, prior, ceiling, batch_size, rounds, bound, tolerance, account=account, target=target
+        )
+        return chooser, None, float(keep)
     prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
     shift_S = gaussian_shift(prior_SQ, ceiling_SQ)
+
+    def chooser_for(proposal: Proposal) -> Chooser:
+        sizes = (proposal.batch_size, proposal.rounds)
+        return make_chooser(
+            incidence, prior_SQ, ceiling_SQ, *sizes, bound, tolerance, account=account, target=target
+        )
+
     proposals = propose(
         incidence,
         shift_S,
@@ -129,8 +143,7 @@ def chosen(
         keep=keep if asks_share else None,
     )
     if keep != AUTO or not asks_share:
-        chooser = _chooser(proposals[0], incidence, prior_SQ, ceiling_SQ, bound, tolerance)
-        return chooser, None, 1.0 if keep == AUTO else keep
+        return chooser_for(proposals[0]), None, 1.0 if keep == AUTO else keep
     tried: list[tuple[float, float, Chooser, Choice]] = []
     for number, proposal in enumerate(proposals):
 
@@ -139,7 +152,7 @@ def chosen(
                 progress(number * MAX_NOISE_TRIALS + done, len(proposals) * MAX_NOISE_TRIALS)
 
         share = 1.0 if proposal.keep is None else proposal.keep
-        chooser = _chooser(proposal, incidence, prior_SQ, ceiling_SQ, bound, tolerance)
+        chooser = chooser_for(proposal)
         try:
             choice = chooser.all_examples if share == 1 else chooser.least_noise_keeping(share, progress=report)
         except InfeasiblePlan:
@@ -158,12 +171,6 @@ def chosen(
     most = max(signal for signal, *_ in tried)
     _, share, chooser, choice = next(row for row in tried if row[0] >= ENOUGH_SIGNAL * most)
     return chooser, choice, share
-
-
-def _chooser(
-    proposal: Proposal, incidence: Incidence, prior: Array, ceiling: Array, bound: Bound, tolerance: float
-) -> Chooser:
-    return make_chooser(incidence, prior, ceiling, proposal.batch_size, proposal.rounds, bound, tolerance)
 
 
 def _sizes(

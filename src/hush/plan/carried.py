@@ -11,7 +11,7 @@ from typing import Any
 
 from hush.certificate import Certificate
 from hush.numbers import counted
-from hush.plan.files import SLOTS_COLUMNS, SLOTS_FILE, files_of, has_slots, signature_of, tables_of
+from hush.plan.files import SLOTS_COLUMNS, SLOTS_FILE, files_of, has_chain, has_slots, signature_of, tables_of
 
 __all__ = [
     "OPTIONAL_FILES",
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 RELEASE_FILES = {"certificate.json", "certificate.md"}
-RELEASE_FOLDERS = {"plan", "model"}
+RELEASE_FOLDERS = {"plan", "model", "earlier"}
 OPTIONAL_FILES = re.compile(r"README\.md|report\.html|evaluations\.jsonl|round-\d{6,}")  # of a release
 UNCOMPARED = ("versions",)  # fields of a certificate of which only the form is checked
 REWRITTEN = "holds more than hush writes for this plan, or another version wrote it"
@@ -32,13 +32,14 @@ REWRITTEN = "holds more than hush writes for this plan, or another version wrote
 # Parts of a plan's files that checks prove: from each other, or by recomputing.
 PROVEN = {
     "plan.json": {
-        "format", "noise_multiplier", "rounds", "batch_size", "bound", "noise_scale", "slots", "binding", "digests",
-        "digest",
+        "format", "noise_multiplier", "rounds", "batch_size", "bound", "noise_scale", "slots", "chain", "binding",
+        "digests", "digest",
     },
     "examples.parquet": {"weight", "rate"},
     "secrets.parquet": {"posterior"},
     "incidence.parquet": set[str](),
     "slots.parquet": set[str](),
+    "chain.parquet": {"limit", "before", "after", "granted", "allowed"},
 }  # fmt: skip
 # Why the others are not proven: they say something about the world outside the folder.
 NOT_THE_OWNERS = "not compared with the owner's"
@@ -57,8 +58,17 @@ REASONS = {
     "secrets.parquet": dict.fromkeys(("id", "prior", "ceiling"), f"{NOT_THE_OWNERS} table of secrets"),
     "incidence.parquet": dict.fromkeys(("example", "secret"), f"{NOT_THE_OWNERS} graph"),
     "slots.parquet": dict.fromkeys(SLOTS_COLUMNS, f"{NOT_THE_OWNERS} slots"),
+    "chain.parquet": {"order": "whether the orders of new secrets were chosen by the rule"},
 }
 UNKNOWN = "no check knows it"
+CHAIN_REASONS = {
+    "series": (
+        "whether it names every release about these secrets",
+        "whether equal ids stand for equal secrets",
+        "whether the series was announced before its first release",
+    ),
+    "filter": ("whether it names every release about these secrets", "whether equal ids stand for equal secrets"),
+}
 
 
 def unchecked(
@@ -70,7 +80,7 @@ def unchecked(
     what hush writes.
     """
     plan = root / "plan" if released else root
-    claimed = {plan / name for name in ("plan.json", *files_of(slots=has_slots(record)))}
+    claimed = {plan / name for name in ("plan.json", *files_of(record))}
     claimed |= {root / name for name in RELEASE_FILES} if released else set()
     claimed |= {signature_of(root)} if key_given else set()
     folders = {root / name for name in RELEASE_FOLDERS} if released else set[Path]()
@@ -101,7 +111,12 @@ def unproven(
             lines.append(f"plan.json: {name} {stated}, {REASONS['plan.json'].get(name, UNKNOWN)}")
     if not (slots_given or has_slots(record)):
         lines.append(NO_SLOTS)
-    for file, columns in tables_of(slots=has_slots(record)).items():
+    if has_chain(record):
+        lines += [f"plan.json: chain, {reason}" for reason in CHAIN_REASONS[record["chain"]["kind"]]]
+        ancestors = len(record["chain"]["ancestors"])
+        if ancestors:
+            lines.append(f"plan.json: chain, ancestors of {counted(ancestors, 'secret')}, {NOT_THE_OWNERS} identities")
+    for file, columns in tables_of(record).items():
         left = [] if file in compared else [name for name in columns if name not in PROVEN[file]]
         lines += [f"{file}: {name}, {REASONS.get(file, {}).get(name, UNKNOWN)}" for name in left]
     stated = {} if certificate is None else certificate.versions

@@ -5,6 +5,7 @@ examples.parquet     weight and rate of each example
 secrets.parquet      id, priors, ceilings and posteriors of each secret
 incidence.parquet    the public graph
 slots.parquet        where the secrets stand, if the plan has slots
+chain.parquet        limits or log-moments of each secret, if the plan is one of a chain (``hush.plan.chain_files``)
 certificate.json / certificate.md
 plan.sig             a detached signature, if the plan was signed
 
@@ -29,6 +30,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
+from hush.plan.chain_files import (
+    CHAIN_FILE,
+    chain_digest,
+    chain_record,
+    check_chain_record,
+    columns_of,
+    fields_of_chain,
+    read_chain,
+    rows_of,
+    write_chain,
+)
 from hush.slots import Slots
 from hush.storage import (
     file_digest,
@@ -57,7 +69,7 @@ __all__ = [
 ]
 
 
-MAJOR, MINOR = 1, 5  # a newer minor version adds fields or rewords; a newer major one changes the meaning of a field
+MAJOR, MINOR = 1, 6  # a newer minor version adds fields or rewords; a newer major one changes the meaning of a field
 FORMAT = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
 SETTINGS = (
     "noise_multiplier",
@@ -73,7 +85,10 @@ SETTINGS = (
 OPTIONAL_SETTINGS = ("data_fingerprint",)  # plans of an older minor version lack them; they count as None
 # Of plans with slots; slots: their fingerprint. The last one also of plans without that draw only secrets.
 SLOT_FIELDS = ("slots", "skeleton_fingerprint", "held_out")
-_FIELDS = ("format", *SETTINGS, *OPTIONAL_SETTINGS, *SLOT_FIELDS, "binding", "digests", "digest")  # in order
+CHAIN_FIELD = "chain"  # of plans that are one of a chain
+_FIELDS = (
+    "format", *SETTINGS, *OPTIONAL_SETTINGS, *SLOT_FIELDS, CHAIN_FIELD, "binding", "digests", "digest",
+)  # in order  # fmt: skip
 TABLES = {
     "examples.parquet": ("weight", "rate"),
     "secrets.parquet": ("id", "prior", "ceiling", "posterior"),
@@ -93,7 +108,7 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; name a folder for the plan")
     names = {entry.name for entry in folder.iterdir()}
-    foreign = sorted(names - {"plan.json", SIGNATURE, *FILES, SLOTS_FILE})
+    foreign = sorted(names - {"plan.json", SIGNATURE, *FILES, SLOTS_FILE, CHAIN_FILE})
     if foreign or (names and "plan.json" not in names):
         listed = ", ".join(foreign[:3] or sorted(names)[:3])
         raise InvalidInput(f"{folder} holds something other than a plan ({listed}); name a new folder")
@@ -114,15 +129,18 @@ def _write(plan: "Plan", folder: Path) -> None:
     plan.incidence.to_parquet(folder / "incidence.parquet")
     if plan.slots is not None:
         plan.slots.to_parquet(folder / SLOTS_FILE)
+    if plan.chain is not None:
+        write_chain(plan.chain, folder / CHAIN_FILE)
     _write_json(plan.certificate.to_dict(), folder / "certificate.json")
     (folder / "certificate.md").write_text(plan.certificate.to_markdown(), encoding="utf-8")
     record = {
         "format": f"{MAJOR}.{MINOR}",
         **{name: getattr(plan, name) for name in (*SETTINGS, *OPTIONAL_SETTINGS)},
         **_slot_fields(plan),
+        **({} if plan.chain is None else {CHAIN_FIELD: chain_record(plan.chain)}),
         "binding": plan.binding.tolist(),
     }
-    record["digests"] = {name: file_digest(folder / name) for name in files_of(slots=plan.slots is not None)}
+    record["digests"] = {name: file_digest(folder / name) for name in files_of(record)}
     _write_json(record | {"digest": record_digest(record)}, folder / "plan.json")
 
 
@@ -140,14 +158,22 @@ def has_slots(record: Mapping[str, Any]) -> bool:
     return record.get("slots") is not None
 
 
-def files_of(*, slots: bool) -> tuple[str, ...]:
-    """The files of a plan beside plan.json, with or without slots."""
-    return (*FILES, SLOTS_FILE) if slots else FILES
+def has_chain(record: Mapping[str, Any]) -> bool:
+    """Whether plan.json is that of a plan of a chain."""
+    return record.get(CHAIN_FIELD) is not None
 
 
-def tables_of(*, slots: bool) -> dict[str, tuple[str, ...]]:
+def files_of(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """The files of a plan beside its plan.json."""
+    slots, chain = (SLOTS_FILE,) * has_slots(record), (CHAIN_FILE,) * has_chain(record)
+    return (*FILES, *slots, *chain)
+
+
+def tables_of(record: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """The tables among them, and their columns."""
-    return TABLES | {SLOTS_FILE: SLOTS_COLUMNS} if slots else TABLES
+    slots = {SLOTS_FILE: SLOTS_COLUMNS} if has_slots(record) else {}
+    chain = {CHAIN_FILE: columns_of(record[CHAIN_FIELD])} if has_chain(record) else {}
+    return TABLES | slots | chain
 
 
 def _tables(plan: "Plan") -> dict[str, tuple[pa.Table, str]]:
@@ -171,6 +197,8 @@ def rewritten_files(plan: "Plan", folder: Path, record: dict[str, Any]) -> list[
     digests["incidence.parquet"] = plan.incidence.parquet_digest
     if plan.slots is not None:
         digests[SLOTS_FILE] = plan.slots.parquet_digest
+    if plan.chain is not None:
+        digests[CHAIN_FILE] = chain_digest(plan.chain)
     different = [name for name, digest in digests.items() if file_digest(folder / name) != digest]
     ordered = {name: record[name] for name in _FIELDS if name in record}
     written = (folder / "plan.json").read_bytes() == _json(ordered).encode()
@@ -207,12 +235,16 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise InvalidInput(f"{path}: held_out does not list examples by their numbers; make the plan again")
     if not isinstance(digests, dict) or any(Path(name).name != name or not name.isprintable() for name in digests):
         raise InvalidInput(f"{path}: digests must name the files beside it; make the plan again")
-    needed = {*files_of(slots=has_slots(record)), *digests}
+    if has_chain(record):
+        check_chain_record(record[CHAIN_FIELD], path)
+    needed = {*files_of(record), *digests}
     absent = [name for name in needed if name not in digests or not (folder / name).is_file()]
     if absent:
         raise InvalidInput(f"{folder} lacks {sorted(absent)}; make the plan again")
     if SLOTS_FILE in digests and not has_slots(record):
         raise InvalidInput(f"{path} names {SLOTS_FILE} but no slots; make the plan again")
+    if CHAIN_FILE in digests and not has_chain(record):
+        raise InvalidInput(f"{path} names {CHAIN_FILE} but no chain; make the plan again")
     return record
 
 
@@ -222,10 +254,11 @@ def _are_numbers(value: object) -> bool:
 
 def additions(folder: Path, record: dict[str, Any]) -> list[str]:
     """Which files of a plan of exactly this format hold fields or columns that hush does not write, and so not read."""
-    slots = has_slots(record)
-    known = record.keys() <= set(_FIELDS) - set(() if slots else SLOT_FIELDS[:2])
-    names = [] if known and record["digests"].keys() == set(files_of(slots=slots)) else ["plan.json"]
-    for name, columns in tables_of(slots=slots).items():
+    slots, chain = has_slots(record), has_chain(record)
+    known = record.keys() <= set(_FIELDS) - set(() if slots else SLOT_FIELDS[:2]) - set(() if chain else (CHAIN_FIELD,))
+    known = known and (not chain or record[CHAIN_FIELD].keys() == set(fields_of_chain(record[CHAIN_FIELD])))
+    names = [] if known and record["digests"].keys() == set(files_of(record)) else ["plan.json"]
+    for name, columns in tables_of(record).items():
         with parquet_file(folder / name) as file:
             names += [name] if set(file.schema_arrow.names) - set(columns) else []
     return names
@@ -262,12 +295,13 @@ def read_fields(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     return {
         "incidence": Incidence.from_parquet(folder / "incidence.parquet"),
         "secret_ids": tuple(secrets.column("id").to_pylist()),
-        **{name: _rows(secrets.column(name), folder / "secrets.parquet") for name in names},
+        **{name: rows_of(secrets.column(name), folder / "secrets.parquet") for name in names},
         "binding": np.array(record["binding"], dtype=np.int64),
         "weights": _numbers(examples.column("weight"), folder / "examples.parquet"),
         **{name: record[name] for name in SETTINGS},
         **{name: record.get(name) for name in OPTIONAL_SETTINGS},
         **_read_slots(folder, record),
+        "chain": read_chain(record[CHAIN_FIELD], folder / CHAIN_FILE) if has_chain(record) else None,
     }
 
 
@@ -308,18 +342,6 @@ def _numbers(column: pa.ChunkedArray, path: Path) -> np.ndarray:
             f"{path} has a column of type {column.type}; pass a folder that hush plan or Plan.save wrote"
         )
     return column.to_numpy()
-
-
-def _rows(column: pa.ChunkedArray, path: Path) -> np.ndarray:
-    """A column of equally long lists of numbers as a matrix."""
-    if not pa.types.is_fixed_size_list(column.type) or not pa.types.is_float64(column.type.value_type):
-        raise InvalidInput(
-            f"{path} has a column of type {column.type}; pass a folder that hush plan or Plan.save wrote"
-        )
-    flat = column.combine_chunks().flatten()
-    if flat.null_count:
-        raise InvalidInput(f"{path} has empty cells; pass a folder that hush plan or Plan.save wrote")
-    return flat.to_numpy().reshape(len(column), column.type.list_size)
 
 
 RELEASES = ("release", "share")  # folders of what a run released; the second is that of hush run in 0.1.0

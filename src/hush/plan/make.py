@@ -12,27 +12,34 @@ examples keep their numbers: graph, data and fingerprints are those of the scan,
 was held out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hush.accounting import posteriors
-from hush.accounting.arguments import Bound, checked_choice, checked_noise
+from hush.accounting.arguments import Bound, checked_choice, checked_noise, checked_rounds
+from hush.accounting.releases import Shape
 from hush.accounting.sampling_error import planning_ceiling
 from hush.arrays import Array, Progress, chosen_indices
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import checked_number, checked_positive, rounded_up
+from hush.plan.after import OfSeries, Promised, UnderFilter, release_of
 from hush.plan.auto import chosen
+from hush.plan.chain import used_shares
+from hush.plan.earlier import Earlier, History
 from hush.plan.plan import Plan, check_data_fingerprint, check_ids, drawable_examples
-from hush.plan.settings import Draw
+from hush.plan.settings import Draw, FilterSettings, SeriesSettings
+from hush.protection import promise_arrays
 from hush.settings import AUTO, Auto
 from hush.slots import Slots
-from hush.weights.choose import Capacity, Choice, Chooser, TooLittleNoise, checked_batch_size
+from hush.weights.accounts import FULLY_USED
+from hush.weights.choose import Capacity, Choice, Chooser, TooLittleLeft, TooLittleNoise, checked_batch_size
 from hush.weights.frontier import KEEP, explained, noise_without
 
 __all__ = [
@@ -75,6 +82,11 @@ def make_plan(
     slots: Slots | None = None,
     skeleton_fingerprint: str | None = None,
     draw: Draw | None = None,
+    series: SeriesSettings | None = None,
+    shapes: Sequence[Shape] | None = None,
+    filter: FilterSettings | None = None,
+    after: Sequence[Earlier | str | Path] = (),
+    ancestors: Mapping[str, Sequence[str]] | None = None,
     tolerance: float = 1e-4,
     progress: Progress | None = None,
 ) -> Plan:
@@ -94,8 +106,14 @@ def make_plan(
     draw="secrets" does the same without slots: only examples with a secret are drawn, as whole examples; the others are
     for ordinary training, before the rounds and beside them. By default ("all") every example is drawn without slots.
 
-    Guarantee: the posteriors of the plan are upper bounds, proven for exactly its rates and noise. None exceeds its
-    ceiling, and a thousandth of the way from prior to ceiling is left to what training's computed draws and noise add.
+    series, or shapes for releases that are unlike, announces several releases under one promise before the first;
+    filter adds releases later, each of which may spend a share of the budget. after: the plans of all earlier releases
+    of the chain, in order, as folders or loaded (``hush.plan.earlier``); secrets are the same if their ids are.
+    ancestors: for an id the earlier ids whose examples count as this secret's, of secrets that were merged or split
+    (``hush.plan.after``).
+
+    Guarantee: the posteriors of the plan are upper bounds, proven for exactly its rates and noise, or for all releases
+    of its chain. None exceeds its ceiling, and a thousandth of the way from prior to ceiling is left to what training's computed draws and noise add.
     Otherwise InfeasiblePlan or CannotCertify is raised and says why.
     """
     checked_choice("capacity", capacity, Capacity)
@@ -115,6 +133,28 @@ def make_plan(
     noise = None if noise_multiplier is None else checked_noise(noise_multiplier)
     drawn_from = incidence if drawn_N is None else incidence.select(examples=drawn_N)
     ids = _checked_ids(secret_ids, incidence.num_secrets)
+    release = None
+    checked_choice("bound", bound, Bound)
+    if after or ancestors or not all(one is None for one in (series, shapes, filter)):
+        prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
+        release = release_of(
+            Promised(
+                history=History.of(Earlier.all_of(after), ids, ancestors),
+                incidence=drawn_from,
+                prior_SQ=prior_SQ,
+                ceiling_SQ=ceiling_SQ,
+                bound=bound,
+                batch_size=batch_size,
+                rounds=rounds if rounds == AUTO else checked_rounds(rounds),
+            ),
+            series=series,
+            shapes=shapes,
+            filter=filter,
+        )
+    if release is not None:
+        if capacity == "paper":
+            raise InvalidInput("in a chain capacities come from the accountant, or there are none", setting="capacity")
+        noise, rounds, bound = release.noise(noise), release.rounds(rounds), release.bound
     chooser, choice, share = chosen(
         drawn_from,
         prior=prior,
@@ -125,6 +165,8 @@ def make_plan(
         bound=bound,
         asks_share=capacity == "accounted" and noise is None,
         tolerance=tolerance,
+        account=None if release is None else release.account,
+        target=None if release is None else release.target_SQ,
         progress=progress,
     )
     if choice is not None:
@@ -133,19 +175,26 @@ def make_plan(
         choice = chooser.all_examples
     elif strength is not None:
         choice = chooser.paper(strength)
-    elif noise is None:
-        choice = chooser.least_noise_keeping(share, progress=progress)
-    elif noise >= chooser.all_examples.noise_multiplier:
-        choice = chooser.all_examples
     else:
         try:
-            choice = chooser.proven_at(noise)
+            choice = _chosen_at(noise, share, chooser, progress)
         except TooLittleNoise as error:
-            raise explained(chooser, noise, error, ids.__getitem__) from error
+            if isinstance(release, OfSeries):
+                raise release.refused_batch(error) from error
+            raise explained(chooser, noise or 0.0, error, ids.__getitem__) from error
+        except TooLittleLeft as error:
+            raise error if not isinstance(release, UnderFilter) else release.refused(share) from error
+    if isinstance(release, OfSeries):
+        release.check_kept(choice, None if keep == AUTO else share)
     noise = choice.noise_multiplier if noise is None else noise
     if noise < choice.noise_multiplier:
         raise _too_little_noise(noise, chooser, choice, ids)
-    posterior_SQ, binding = _posteriors_at(noise, chooser, choice)
+    chain = None
+    if release is None:
+        posterior_SQ, binding = _posteriors_at(noise, chooser, choice)
+    else:
+        chain, posterior_SQ = release.finish(chooser, choice.rate_N, noise)
+        binding = np.flatnonzero(used_shares(chain, drawn_from, choice.rate_N) > FULLY_USED)
     weight_N = choice.weight_N
     if drawn_N is not None:
         weight_N = np.zeros(incidence.num_examples)
@@ -171,7 +220,15 @@ def make_plan(
         slots=slots,
         skeleton_fingerprint=skeleton_fingerprint,
         held_out=None if drawn_N is None else np.empty(0, dtype=np.int64),
+        chain=chain,
     )
+
+
+def _chosen_at(noise: float | None, share: float, chooser: Chooser, progress: Progress | None) -> Choice:
+    """At this noise as much data as it allows; without one the least noise that keeps the share."""
+    if noise is None:
+        return chooser.least_noise_keeping(share, progress=progress)
+    return chooser.all_examples if noise >= chooser.all_examples.noise_multiplier else chooser.proven_at(noise)
 
 
 def draws_secrets_only(draw: Draw | None, slots: Slots | None) -> bool:
@@ -201,9 +258,9 @@ def _drawn_with(slots: Slots | None, incidence: Incidence, batch_size: float | A
 def noise_without_forcing(plan: Plan) -> tuple[str, float] | None:
     """If a single secret forces a plan's noise: its id, and the noise that the same rates would need without it.
 
-    None if several secrets bind, or if the difference would be less than 1 %.
+    None if several secrets bind, if the difference would be less than 1 %, or if the plan is one of a chain.
     """
-    if plan.binding.size != 1:
+    if plan.binding.size != 1 or plan.chain is not None:
         return None
     secret = int(plan.binding[0])
     relaxed = noise_without(

@@ -41,6 +41,7 @@ from hush.errors import CannotCertify, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.keys import is_fingerprint
 from hush.numbers import checked_positive, rounded_down, rounded_up
+from hush.plan.chain import Chain, check_chain
 from hush.protection import promise_arrays
 from hush.slots import Slots
 from hush.weights.choose import KEPT_WEIGHT, Capacity, checked_batch_size, rates_of
@@ -88,6 +89,10 @@ class Plan:
     held_out: in a plan that draws only examples with a secret, as every plan with slots does, all others have weight 0,
     and held_out lists those of them that are held out, ascending. In a plan that draws all examples it is None, and the
     held-out examples are those without a secret that have weight 0 (``hush.plan.make.held_out_examples``).
+
+    chain: of a plan that is one of several releases about the same secrets (``hush.plan.chain``). Its posteriors are
+    then those after all announced releases, or after all so far, and binding lists the secrets of which this release
+    uses nearly all that it may.
     """
 
     incidence: Incidence
@@ -110,6 +115,7 @@ class Plan:
     slots: Slots | None = None
     skeleton_fingerprint: str | None = None
     held_out: NDArray[np.int64] | None = None
+    chain: Chain | None = None
 
     def __post_init__(self) -> None:
         whole_numbers = ("binding",) if self.held_out is None else ("binding", "held_out")
@@ -121,6 +127,7 @@ class Plan:
         check_scope(self)
         check_numbers(self)
         self.rates.flags.writeable = False
+        check_chain(self)
 
     @cached_property
     def rates(self) -> Array:
@@ -161,6 +168,12 @@ class Plan:
     def effective_size(self) -> float:
         """(sum w)^2 / sum w^2: the number of equally used examples that would be as diverse."""
         return self.total_weight**2 / float(self.weights @ self.weights)
+
+    @property
+    def drawn_secrets(self) -> NDArray[np.bool_]:
+        """Which secrets have an example that is ever drawn."""
+        drawn_before = np.concatenate([[0], np.cumsum(self.rates[self.incidence.example_of_entry] > 0)])
+        return np.asarray(np.diff(drawn_before[self.incidence.offset_S]) > 0)
 
     @property
     def promises_fingerprint(self) -> str:
@@ -230,6 +243,9 @@ class Plan:
         return {**slots, "held-out examples": fingerprint(b"hush held out 1\n", self.held_out), **skeletons}
 
     def _curve(self, secret: int) -> tuple[tuple[float, float], ...]:
+        if self.chain is not None:
+            rows = self.chain.posterior(np.array([secret]), CURVE_PRIORS[None, :], bound=self.bound)
+            return tuple(zip(CURVE_PRIORS.tolist(), rows[0].tolist(), strict=True))
         after = posterior(
             self.rates[self.incidence.examples_of(secret)],
             noise_multiplier=self.noise_multiplier,
@@ -239,15 +255,20 @@ class Plan:
         )
         return tuple(zip(CURVE_PRIORS.tolist(), np.asarray(after).tolist(), strict=True))
 
+    def sampling_error_of_run(self, trained_parameters: int) -> float:
+        """What computed draws and noise may add to a posterior: those of this run, and of the others of a chain."""
+        error = sampling_error(trained_parameters, batch_size=self.batch_size, rounds=self.rounds)
+        return error if self.chain is None else math.nextafter(error + self.chain.sampling_of_others, math.inf)
+
     def posterior_of_run(self, trained_parameters: int) -> Array:
         """Posteriors after a run that trains this many parameters: the sampling error is added.
 
-        A secret whose examples are never drawn keeps its posterior: the run does not depend on it at all.
+        A secret whose examples are never drawn keeps its posterior: the run does not depend on it at all. In a chain
+        what the other releases may add is added too.
         """
-        error = sampling_error(trained_parameters, batch_size=self.batch_size, rounds=self.rounds)
-        drawn_before = np.concatenate([[0], np.cumsum(self.rates[self.incidence.example_of_entry] > 0)])
-        drawn_S = np.diff(drawn_before[self.incidence.offset_S]) > 0
-        return np.where(drawn_S[:, None], with_sampling_error(self.posterior, error), self.posterior)
+        error = self.sampling_error_of_run(trained_parameters)
+        touched_S = self.drawn_secrets if self.chain is None else self.chain.kind.involved_S
+        return np.where(touched_S[:, None], with_sampling_error(self.posterior, error), self.posterior)
 
     def run_certificate(self, trained_parameters: int, *, planned: Certificate | None = None) -> Certificate:
         """The certificate of a run that trains this many parameters: every number includes the sampling error.
@@ -255,7 +276,7 @@ class Plan:
         planned: the certificate of this plan as it was stored, if not the one of this machine.
         """
         planned = self.certificate if planned is None else planned
-        error = sampling_error(trained_parameters, batch_size=self.batch_size, rounds=self.rounds)
+        error = self.sampling_error_of_run(trained_parameters)
         share = float((self.posterior_of_run(trained_parameters) / self.ceiling).max(initial=0.0))
         curve = {
             name: tuple((prior, float(with_sampling_error(after, error))) for prior, after in points)

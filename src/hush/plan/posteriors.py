@@ -25,6 +25,7 @@ from hush.accounting import posterior
 from hush.accounting.accountant import ACCURACY, count_tail, noiseless_posterior, upper_posterior
 from hush.accounting.arguments import Bound
 from hush.accounting.counts import EPS, CountLaw, count_law
+from hush.accounting.one_round import Part
 from hush.arrays import Array, Progress
 from hush.plan.plan import Plan
 
@@ -216,8 +217,8 @@ class _Court:
         plan, prior = self._plan, self._plan.prior[member]
         prior_Q = prior.max(axis=0) if side == "largest" else prior.min(axis=0)
         law = self._draws.law(member, side=side, tail=count_tail(float(prior_Q.min()), plan.rounds))
-        sigma = plan.noise_multiplier * share
-        return upper_posterior(law, sigma, plan.rounds, prior_Q, bound=plan.bound, accuracy=accuracy)
+        part = Part(law=law, sigma=plan.noise_multiplier * share, rounds=plan.rounds)
+        return upper_posterior([part], prior_Q, bound=plan.bound, accuracy=accuracy)
 
     # From groups to single secrets.
 

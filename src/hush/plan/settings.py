@@ -1,4 +1,7 @@
-"""The settings of a plan: arguments of ``make_plan``, options of ``hush plan``, ``plan:`` in a config."""
+"""The settings of a plan: arguments of ``make_plan``, options of ``hush plan``, ``plan:`` in a config.
+
+Those of a chain of releases are apart: of one plan they say to what it belongs.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, final
 
@@ -6,9 +9,9 @@ from pydantic import Field, model_validator
 
 from hush.accounting.arguments import MAX_ROUNDS
 from hush.errors import InvalidInput, Setting
-from hush.settings import AUTO, OR_AUTO, Auto, Count, Positive, Real, Settings, wrong
+from hush.settings import AUTO, OR_AUTO, Auto, Count, Positive, Real, Settings, Whole, wrong
 
-__all__ = ["Draw", "PlanSettings"]
+__all__ = ["Draw", "FilterSettings", "PlanSettings", "SeriesSettings"]
 
 Draw = Literal["all", "secrets"]
 
@@ -29,6 +32,24 @@ class Sizes(NamedTuple):
 
     batch_size: float
     rounds: int
+
+
+@final
+class SeriesSettings(Settings):
+    """A series of releases under one promise, announced before the first: how many, and how much they may grow.
+
+    growth: how many times as often as in the first release a round of a later one may draw any secret.
+    """
+
+    count: Whole = Field(ge=2, le=1000, description="the number of releases, a whole number from 2 to 1000")
+    growth: Real = Field(default=1.0, ge=1.0, le=1000.0, description="a factor from 1 to 1000, such as 1.2")
+
+
+@final
+class FilterSettings(Settings):
+    """Releases that are added later, each of which may spend a share of the budget of every promise."""
+
+    share: Real = Field(default=0.1, gt=0.0, le=1.0, description="a share above 0 and up to 1, such as 0.1")
 
 
 @final

@@ -16,7 +16,7 @@ that graph, slots and promises are the owner's: pass those, and they are compare
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from hush.arrays import Array, Progress
 from hush.certificate import DATA_FINGERPRINT, SKELETON_FINGERPRINT, Certificate
 from hush.errors import HushError, InvalidInput
 from hush.incidence import Incidence
-from hush.numbers import counted, rounded_up
+from hush.numbers import counted, rounded_down, rounded_up
 from hush.plan import Plan
 from hush.plan.carried import (
     OPTIONAL_FILES,
@@ -39,15 +39,18 @@ from hush.plan.carried import (
     unchecked,
     unproven,
 )
+from hush.plan.chain_files import CHAIN_FILE
+from hush.plan.earlier import EARLIER, earlier_beside
 from hush.plan.files import (
+    FILES,
     MAJOR,
     MINOR,
     RELEASE_SIGNATURE,
     SIGNATURE,
+    SLOTS_FILE,
     additions,
     changed_files,
     covered,
-    files_of,
     is_release,
     minor_version,
     read_fields,
@@ -58,6 +61,7 @@ from hush.plan.files import (
 )
 from hush.plan.plan import drawable_examples, promises_fingerprint
 from hush.plan.posteriors import MAX_BOUND_DIFFERENCE, Fault, are_proven, judge
+from hush.plan.verify_chain import chain_problem, judge_chain, missing_link
 from hush.protection import promise_arrays
 from hush.secret_table import Secrets
 from hush.slots import Slots
@@ -114,6 +118,7 @@ def verify(
     incidence: Incidence | None = None,
     secrets: Secrets | None = None,
     slots: Slots | None = None,
+    after: Sequence[str | Path] | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Recompute everything that a plan's folder states. Guarantee: `passed` only if every promise was proven again.
@@ -123,7 +128,8 @@ def verify(
 
     public_key: a PEM file; the detached signature of the plan, or of the release, must then be valid for it. incidence,
     secrets and slots: those of the owner; graph, ids, priors, ceilings and slots of the plan must then equal them.
-    Slots.none(incidence) says that the owner's secrets cover whole examples.
+    Slots.none(incidence) says that the owner's secrets cover whole examples. after: the earlier releases of its chain,
+    in order, as folders of plans or releases; by default those in ``earlier/`` of the release, or beside the plan.
     """
     root = Path(folder)
     released = is_release(root)
@@ -158,6 +164,7 @@ def verify(
         checks.append(_check_slots(plan, slots))
     checks.append(_check_rates(plan, rates))
     checks.append(_check_plan_certificate(plan, certificate, path))
+    checks.extend(_check_chain(plan, earlier_beside(root) if after is None else after))
     checks.extend(check_posteriors(plan, progress))
     if released:
         release_checks, certificate = check_release(root, plan, certificate)
@@ -209,12 +216,29 @@ def _check_rates(plan: Plan, rate: Array) -> Check:
     return _check("rates", not problems, "; ".join(problems), f"sum to {plan.batch_size:g}, none above 1")
 
 
+def _check_chain(plan: Plan, after: Sequence[str | Path]) -> tuple[Check, ...]:
+    """Every earlier release of the plan is there, and what it states about its chain follows from them."""
+    if plan.chain is None:
+        problem = "the plan names no earlier releases, so those given are not of its chain"
+        return (_check("predecessors", False, problem, ""),) if after else ()
+    earlier, missing = missing_link(plan.chain, after)
+    first = "none: this is the first release of its chain"
+    there = first if not earlier else f"all {len(earlier)} are the ones that the plan names"
+    found = _check("predecessors", missing is None, missing or "", there)
+    if missing is not None:
+        return (found,)
+    problem = chain_problem(plan, earlier)
+    what = "limits and shapes are those announced" if plan.chain.is_series else "spent and allowed, all recomputed"
+    which = f"release {plan.chain.number}" + ("" if plan.chain.count is None else f" of {plan.chain.count}")
+    return (found, _check("chain", problem is None, problem or "", f"{which}; {what}"))
+
+
 # Every posterior again (``hush.plan.posteriors``).
 
 
 def check_posteriors(plan: Plan, progress: Progress | None) -> tuple[Check, Check]:
     """Every recomputed posterior is at most its ceiling and the stated one, and exactly the listed secrets bind."""
-    judgement = judge(plan, progress)
+    judgement = judge(plan, progress) if plan.chain is None else judge_chain(plan)
     total, faults = plan.incidence.num_secrets, judgement.secrets
     at_least = "" if judgement.complete else "at least "
 
@@ -394,6 +418,10 @@ def _curve_is_proven(plan: Plan, stated: Certificate, expected: Certificate) -> 
     for name, points in expected.curve.items():
         prior, recomputed = np.array(points).T
         posterior_stated = np.array(stated.curve[name])[:, 1]
+        if plan.chain is not None:
+            if not np.all(recomputed <= posterior_stated * (1 + MAX_BOUND_DIFFERENCE)):
+                return False
+            continue
         if not are_proven(plan, plan.secret_ids.index(name), prior, posterior_stated, recomputed):
             return False
     return True
@@ -415,7 +443,12 @@ def check_release(folder: Path, plan: Plan, planned: Certificate) -> tuple[tuple
 
 def _check_sampling_error(plan: Plan, trained: int) -> Check:
     """Every posterior is at most its ceiling, also with what computed draws and noise of so many parameters may add."""
-    error = sampling_error(trained, batch_size=plan.batch_size, rounds=plan.rounds)
+    error = plan.sampling_error_of_run(trained)
+    own = sampling_error(trained, batch_size=plan.batch_size, rounds=plan.rounds)
+    if plan.chain is not None and own > plan.chain.sampling_limit:
+        left = f"the chain leaves {rounded_down(plan.chain.sampling_limit, 3)} to this release"
+        detail = f"computed draws and noise may add {rounded_up(own, 3)}, and {left}"
+        return Check(name="sampling error", passed=False, detail=detail)
     passed_S = (plan.posterior_of_run(trained) > plan.ceiling).any(axis=1)
     added = f"computed draws and noise add at most {rounded_up(error, 3)} to a posterior"
     problem = f"{added}, which lifts {counted(int(passed_S.sum()), 'posterior')} above the ceiling"
@@ -446,13 +479,25 @@ def _check_model(folder: Path, certificate: Certificate | None) -> Check:
     return _check("model", problem is None, problem or "", "its files have the fingerprint that the certificate names")
 
 
+def _plan_files(plan: Plan) -> set[str]:
+    """The files of the folder of this plan."""
+    parts = (*((SLOTS_FILE,) if plan.slots is not None else ()), *((CHAIN_FILE,) if plan.chain is not None else ()))
+    return {"plan.json", *FILES, *parts, SIGNATURE}
+
+
 def _check_names(folder: Path, plan: Plan) -> Check:
     """A release and its plan hold no foreign files, which a reader could take for checked ones."""
     known = {*RELEASE_FILES, *RELEASE_FOLDERS, RELEASE_SIGNATURE}
     foreign = [path for path in folder.iterdir() if path.name not in known and not OPTIONAL_FILES.fullmatch(path.name)]
     if (folder / "plan").is_dir():
-        own = {"plan.json", *files_of(slots=plan.slots is not None), SIGNATURE}
+        own = _plan_files(plan)
         foreign += [path for path in (folder / "plan").iterdir() if path.name not in own]
+    if (folder / EARLIER).is_dir():
+        known_files = {"plan.json", *FILES, SLOTS_FILE, CHAIN_FILE, SIGNATURE}
+        places = list((folder / EARLIER).iterdir())
+        foreign += [path for path in places if not (path.is_dir() and not path.is_symlink())]
+        inside = [path for place in places if place.is_dir() for path in place.iterdir()]
+        foreign += [path for path in inside if path.name not in known_files or not _is_covered(path)]
     listed = ", ".join(shown(path, folder) for path in sorted(foreign)[:MAX_NAMED])
     problem = f"holds files that are not part of a release: {listed}; remove them, or ask who put them there"
     return _check("folder", not foreign, problem, "holds only files that are part of a release")

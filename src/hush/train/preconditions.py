@@ -32,7 +32,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hush.accounting.sampling_error import MAX_NOISE_STREAMS, sampling_error
 from hush.errors import CannotCertify, InvalidInput
-from hush.numbers import counted, rounded_up
+from hush.numbers import counted, rounded_down, rounded_up
 from hush.plan import Plan
 
 __all__ = [
@@ -253,10 +253,17 @@ def refuse_passed_ceilings(plan: Plan, trained_parameters: int, *, streams: int 
     """
     if streams > MAX_NOISE_STREAMS:
         raise CannotCertify(f"noise would come from {streams} devices, and is proven for up to {MAX_NOISE_STREAMS}")
+    error = sampling_error(trained_parameters, batch_size=plan.batch_size, rounds=plan.rounds)
+    if plan.chain is not None and error > plan.chain.sampling_limit:
+        raise CannotCertify(
+            f"the computed draws and noise of {counted(plan.rounds, 'round')} and "
+            f"{counted(trained_parameters, 'trained parameter')} differ from ideal ones by up to "
+            f"{rounded_up(error, 2)}, and the releases of the chain leave {rounded_down(plan.chain.sampling_limit, 2)} "
+            "to this one; train fewer parameters (adapters), plan fewer rounds, or announce fewer releases"
+        )
     excess_SQ = plan.posterior_of_run(trained_parameters) - plan.ceiling
     if not (excess_SQ > 0).any():
         return
-    error = sampling_error(trained_parameters, batch_size=plan.batch_size, rounds=plan.rounds)
     passed = counted(int((excess_SQ > 0).any(axis=1).sum()), "secret")
     raise CannotCertify(
         f"the computed draws and noise of {counted(plan.rounds, 'round')} and "

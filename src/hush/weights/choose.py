@@ -23,9 +23,8 @@ from typing import Literal, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hush.accounting import Calibration, calibrate, capacity
+from hush.accounting import Calibration
 from hush.accounting.arguments import Bound, checked_choice, checked_rounds
-from hush.accounting.calibration import MAX_COUNT
 from hush.accounting.divergences import kl_target
 from hush.accounting.sampling_error import planning_ceiling
 from hush.arrays import Array, Progress
@@ -33,6 +32,7 @@ from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import checked_number, counted
 from hush.protection import promise_arrays
+from hush.weights.accounts import Account, OneRelease, Question
 from hush.weights.linear_program import Program, Weights
 from hush.weights.solve import checked_tolerance, solve_program, solve_several
 
@@ -41,6 +41,7 @@ __all__ = [
     "Capacity",
     "Choice",
     "Chooser",
+    "TooLittleLeft",
     "TooLittleNoise",
     "checked_batch_size",
     "flattest_weights",
@@ -56,8 +57,8 @@ MIN_NOISE = 1e-3  # noise multiplier below which the searches for the least nois
 NOISE_TOLERANCE = 5e-3  # relative width at which the search for the noise that keeps a given share stops
 MAX_NOISE_TRIALS = 24  # of that search
 MAX_SECANT_TRIALS = 10  # of those follow the secant, which can converge slowly; the others bisect
-MAX_DISTINCT_PRIORS = 64  # for which the accountant computes counts
-MAX_COUNT_REDUCTIONS = 4  # until the noise that was asked for is proven
+MAX_COUNT_REDUCTIONS = 8  # until the noise that was asked for is proven
+ENDLESS_NOISE = 1e6  # at which every secret with anything left may be drawn as often as its examples allow
 COUNT_MARGIN = 1e-3  # relative margin of each such reduction
 BATCH_MARGIN = 2e-3  # by which a suggested batch size stays below the largest one, so that it works
 
@@ -70,7 +71,7 @@ class TooLittleNoise(InfeasiblePlan):
     """No rates reach the batch size at this noise. ``weights`` holds the rates of the largest possible batch."""
 
     def __init__(self, batch_size: float, weights: Weights) -> None:
-        self.weights = weights
+        self.weights, self.batch_size = weights, batch_size
         self.largest_batch = max(0, math.floor(weights.objective * (1 - BATCH_MARGIN)))
         possible = f"holds at most {self.largest_batch} examples" if self.largest_batch else "is empty"
         super().__init__(
@@ -80,6 +81,19 @@ class TooLittleNoise(InfeasiblePlan):
             Setting("batch_size"),
             " or raise the noise",
             setting="batch_size",
+        )
+
+
+class TooLittleLeft(InfeasiblePlan):
+    """No noise keeps the share of the data that was asked for; ``weights`` keep the most that is possible."""
+
+    def __init__(self, total: float, weights: Weights) -> None:
+        self.weights = weights
+        super().__init__(
+            f"weights that sum to {total:.6g} were asked for, and with any noise they sum to at most "
+            f"{weights.objective:.6g}, since nothing is left of some secrets; lower ",
+            Setting("keep"),
+            setting="keep",
         )
 
 
@@ -157,6 +171,9 @@ def make_chooser(
     rounds: SupportsIndex,
     bound: Bound,
     tolerance: float,
+    *,
+    account: Account | None = None,
+    target: Array | None = None,
 ) -> "Chooser":
     """A Chooser from unchecked arguments."""
     if incidence.num_examples == 0:
@@ -171,6 +188,8 @@ def make_chooser(
         rounds=checked_rounds(rounds),
         bound=bound,
         tolerance=checked_tolerance(tolerance),
+        account=OneRelease() if account is None else account,
+        target_SQ=planning_ceiling(prior_SQ, ceiling_SQ) if target is None else target,
     )
 
 
@@ -179,7 +198,7 @@ class Chooser:
     """One data set with its promises, batch size and rounds; chooses weights under any capacity.
 
     ceiling_SQ holds the promised ceilings. All posteriors are proven below target_SQ, which leaves room for what
-    computed draws and noise add.
+    computed draws and noise add. account: how noise and counts follow from the promises (``hush.weights.accounts``).
     """
 
     incidence: Incidence
@@ -189,11 +208,19 @@ class Chooser:
     rounds: int
     bound: Bound
     tolerance: float
+    account: Account
+    target_SQ: Array
 
     @cached_property
-    def target_SQ(self) -> Array:
-        """The posteriors to stay below: the ceilings without what is left to the sampling error."""
-        return planning_ceiling(self.prior_SQ, self.ceiling_SQ)
+    def question(self) -> Question:
+        """What is asked of the account."""
+        return Question(
+            incidence=self.incidence,
+            prior_SQ=self.prior_SQ,
+            target_SQ=self.target_SQ,
+            rounds=self.rounds,
+            bound=self.bound,
+        )
 
     @cached_property
     def program(self) -> Program:
@@ -247,19 +274,17 @@ class Chooser:
 
     def proven_at(self, noise_multiplier: float) -> Choice:
         """As ``accounted``, with the counts reduced until the choice is proven to need at most this noise."""
-        share, weights = 1.0, None
         allowed_S = self.counts(noise_multiplier)
+        count_S, weights = allowed_S, None
         for _ in range(MAX_COUNT_REDUCTIONS):
             weights = flattest_weights(
-                self.program, share * allowed_S, self.batch_size, tolerance=self.tolerance, warm_start=weights
+                self.program, count_S, self.batch_size, tolerance=self.tolerance, warm_start=weights
             )
             choice = self._solved(weights, noise_multiplier)
             if choice.noise_multiplier <= noise_multiplier:
                 return choice
-            binding = choice.calibration.binding
-            used_S = self.counts(choice.noise_multiplier)
-            excess = float((allowed_S[binding] / used_S[binding]).min(initial=1.0))
-            share *= min(excess, 1.0) * (1 - COUNT_MARGIN)
+            count_S = count_S * self.account.reduction(self.question, choice.calibration, choice.rate_N, allowed_S)
+            count_S = count_S * (1 - COUNT_MARGIN)
         raise CannotCertify(
             "no weights were proven for exactly this noise, the last ones need slightly more; pass about 1 % more",
             setting="noise_multiplier",
@@ -278,6 +303,8 @@ class Chooser:
         target = max(self.incidence.num_examples - (1 - share) * bearing, self.batch_size)
         low, low_missing, high_missing = 0.0, np.inf, target - self.incidence.num_examples
         weights: Weights | None = None
+        if math.isinf(high):  # nothing is left of some secrets, so their examples cannot all be kept
+            low, low_missing, high, high_missing, best = self._noise_reaching(target)
         for trial in range(MAX_NOISE_TRIALS):
             if high <= max(low * (1 + NOISE_TOLERANCE), MIN_NOISE):
                 break
@@ -298,44 +325,37 @@ class Chooser:
             return self.all_examples
         return min(self.all_examples, self._solved(best, high), key=lambda choice: choice.noise_multiplier)
 
+    def _noise_reaching(self, target: float) -> tuple[float, float, float, float, Weights]:
+        """Two noises, a factor of 4 apart, of which the larger one allows this sum of weights; and what is missing."""
+
+        def solved(noise: float) -> Weights:
+            program = self.program.with_capacity(target / self.batch_size * self.counts(noise))
+            return solve_program(program, tolerance=self.tolerance)
+
+        endless = solved(ENDLESS_NOISE)
+        if endless.objective < target:
+            raise TooLittleLeft(target, endless)
+        noise, low, low_missing = 1.0, 0.0, np.inf
+        while noise < ENDLESS_NOISE:
+            weights = solved(noise)
+            if weights.objective >= target:
+                return low, low_missing, noise, target - weights.objective, weights
+            noise, low, low_missing = 4 * noise, noise, target - weights.objective
+        return low, low_missing, ENDLESS_NOISE, target - endless.objective, endless
+
     def counts(self, noise_multiplier: float) -> Array:
         """Expected count per round that the accountant allows each secret at this noise.
 
         Counts are capped above the largest number of examples of any secret: rates cannot sum to more, so a larger
         count never binds.
         """
-        return capacity(
-            self._rounded_prior_SQ,
-            self.target_SQ,
-            noise_multiplier=noise_multiplier,
-            rounds=self.rounds,
-            bound=self.bound,
-            most=min(1.0 + self.incidence.examples_per_secret.max(initial=0), MAX_COUNT),
-        )
-
-    @cached_property
-    def _rounded_prior_SQ(self) -> Array:
-        """Priors rounded up to MAX_DISTINCT_PRIORS values: each costs time, and counts only guide the choice."""
-        distinct: Array = np.unique(self.prior_SQ)
-        if distinct.size <= MAX_DISTINCT_PRIORS:
-            return self.prior_SQ
-        grid: Array = np.geomspace(float(distinct[0]), float(distinct[-1]), MAX_DISTINCT_PRIORS)
-        grid[-1] = distinct[-1]
-        rounded_SQ: Array = grid[np.searchsorted(grid, self.prior_SQ)]
-        return np.where(rounded_SQ < self.target_SQ, rounded_SQ, self.prior_SQ)
+        return self.account.counts(self.question, noise_multiplier)
 
     def _solved(self, weights: Weights, setting: float) -> Choice:
         return self._choice(weights.values, weights.gap, setting, weights)
 
     def _choice(self, weight_N: Array, gap: float, setting: float, solution: Weights | None) -> Choice:
-        calibration = calibrate(
-            self.incidence,
-            prior=self.prior_SQ,
-            ceiling=self.target_SQ,
-            rates=rates_of(weight_N, self.batch_size),
-            rounds=self.rounds,
-            bound=self.bound,
-        )
+        calibration = self.account.calibrate(self.question, rates_of(weight_N, self.batch_size))
         return Choice(
             setting=setting,
             batch_size=self.batch_size,

@@ -1,0 +1,261 @@
+"""A chain: releases about the same secrets, kept under one promise. What a plan of a chain states, and its invariants.
+
+Two kinds. A **series** is announced before its first release: shapes (noise at least, rounds at most) of all releases,
+and for each secret a limit on how often a round of each release may draw it. Whatever is done inside the limits, also
+if it was chosen by looking at earlier models, is dominated by the product of the pairs at the limits, so every plan of
+the series states the posterior after all announced releases. A **filter** takes releases that are added later: for each
+secret a Renyi order is fixed at the first release, and the log-moments of all releases at this order stay within the
+budget of the promise, however each release was chosen (docs/proofs.md, "Several releases").
+
+A limit bounds the intensity of a secret: the sum of -log(1 - rate) over its examples. A count with independent draws is
+then dominated by a Poisson count with this mean.
+
+Legend: N examples, S secrets, Q promised points of a secret, R releases.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.accounting.accountant import ACCURACY
+from hush.accounting.arguments import Bound
+from hush.accounting.divergences import renyi_posterior
+from hush.accounting.releases import Shape, limit_posterior
+from hush.arrays import Array
+from hush.errors import CannotCertify, InvalidInput
+from hush.incidence import Incidence
+from hush.weights.accounts import intensities
+
+if TYPE_CHECKING:
+    from hush.plan.plan import Plan
+
+__all__ = ["MAX_RELEASES", "Chain", "Filter", "Series", "check_chain", "used_shares"]
+
+MAX_RELEASES = 1000  # of a series
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Series:
+    """A series announced beforehand, and which of its releases this is.
+
+    limit_SR: the largest intensity of each secret in a round of each release; 0 in a release before the secret was
+    there. Where secrets were merged, the columns of earlier releases hold the sum of the limits of those merged.
+    """
+
+    shapes: tuple[Shape, ...]
+    number: int
+    limit_SR: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shapes", tuple(self.shapes))
+        object.__setattr__(self, "limit_SR", _frozen(self.limit_SR))
+        if not 1 <= len(self.shapes) <= MAX_RELEASES:
+            raise InvalidInput(f"a series has 1 to {MAX_RELEASES:,} releases, not {len(self.shapes):,}")
+        if not (type(self.number) is int and 1 <= self.number <= len(self.shapes)):
+            raise InvalidInput(f"release {self.number!r} is not one of the {len(self.shapes)} that were announced")
+        if self.limit_SR.ndim != 2 or self.limit_SR.shape[1] != len(self.shapes):
+            raise InvalidInput("a series needs a row of limits for each secret, with one limit for each release")
+        if not (np.all(self.limit_SR >= 0) and np.all(np.isfinite(self.limit_SR))):
+            raise InvalidInput("the limits of a series must be finite numbers of at least 0")
+
+    @property
+    def shape(self) -> Shape:
+        """Noise at least, and rounds at most, of this release."""
+        return self.shapes[self.number - 1]
+
+    @property
+    def limit_S(self) -> Array:
+        """The largest intensity of each secret in a round of this release."""
+        return self.limit_SR[:, self.number - 1]
+
+    @property
+    def involved_S(self) -> NDArray[np.bool_]:
+        """The secrets that some release may draw."""
+        return np.asarray(self.limit_SR.max(axis=1, initial=0.0) > 0)
+
+    def posterior(self, secrets: NDArray[np.int64], prior: Array, *, bound: Bound, accuracy: float = ACCURACY) -> Array:
+        """Posteriors of these secrets after all announced releases, whatever is done inside the limits.
+
+        prior: a row for each of them. Guarantee: upper bounds.
+        """
+        return limit_posterior(self.limit_SR[secrets], self.shapes, prior=prior, bound=bound, accuracy=accuracy)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Filter:
+    """What each secret has spent of the budget of its promise: log-moments of all releases so far at fixed orders.
+
+    share: of the whole budget, that this release may spend. before, after: the log-moments of the releases before this
+    one, and with it. granted: what this release may spend. allowed: what the releases so far could have spent at most, as was known before the first of them:
+    a share of the budget for each. The posterior that a plan states is that of allowed, since what was spent may itself
+    depend on what earlier models showed. Invariant: before <= after <=
+    before + granted <= allowed.
+    """
+
+    share: float
+    order_SQ: Array
+    before_SQ: Array
+    after_SQ: Array
+    granted_SQ: Array
+    allowed_SQ: Array
+
+    def __post_init__(self) -> None:
+        names = ("order_SQ", "before_SQ", "after_SQ", "granted_SQ", "allowed_SQ")
+        for name in names:
+            object.__setattr__(self, name, _frozen(getattr(self, name)))
+        if type(self.share) is not float or not 0 < self.share <= 1:
+            raise InvalidInput("the share of the budget that a release may spend is a number above 0 and at most 1")
+        if len({getattr(self, name).shape for name in names}) > 1 or self.order_SQ.ndim != 2:
+            raise InvalidInput("a filter needs an order and four log-moments for each promised point of each secret")
+        if not (np.all(self.order_SQ > 1) and np.all(np.isfinite(self.order_SQ))):
+            raise InvalidInput("the orders of a filter must be finite numbers above 1")
+        most_SQ = self.before_SQ + self.granted_SQ
+        inside = (self.before_SQ >= 0) & (self.before_SQ <= self.after_SQ) & (self.after_SQ <= most_SQ)
+        inside &= most_SQ <= self.allowed_SQ
+        if not (np.all(inside) and np.all(np.isfinite(self.allowed_SQ))):
+            raise CannotCertify("a filter has spent less than nothing, or more than it may; its plan is void")
+
+    @property
+    def involved_S(self) -> NDArray[np.bool_]:
+        """The secrets that the releases so far may have drawn."""
+        return np.asarray(self.allowed_SQ.max(axis=1, initial=0.0) > 0)
+
+    def posterior(self, secrets: NDArray[np.int64], prior: Array) -> Array:
+        """Posteriors of these secrets after the releases so far, however each of them was chosen.
+
+        prior: a row for each of them, of any length: the least bound of all orders is taken. Guarantee: upper bounds.
+        """
+        bounds = [
+            renyi_posterior(self.allowed_SQ[secrets, point, None], prior, self.order_SQ[secrets, point, None])
+            for point in range(self.order_SQ.shape[1])
+        ]
+        return np.maximum(np.minimum.reduce(bounds), prior)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Chain:
+    """The chain of a plan: its kind, the plans before it by the digest of their plan.json, and merged secrets.
+
+    ancestors: for an id the earlier ids, beside itself, whose examples in earlier releases count as this secret's; all
+    of them, also those of ancestors. raised: ids of secrets whose ceiling is higher than in an earlier plan.
+
+    The releases of a chain share what plans leave to the sampling error: sampling_total is what computed draws and
+    noise of all of them may add to a posterior, sampling_before what those before this one may have added, and
+    sampling_limit what this one may add. Invariant: sampling_before + sampling_limit <= sampling_total.
+    """
+
+    kind: Series | Filter
+    predecessors: tuple[str, ...]
+    ancestors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    raised: tuple[str, ...] = ()
+    sampling_total: float
+    sampling_before: float
+    sampling_limit: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "predecessors", tuple(self.predecessors))
+        object.__setattr__(self, "raised", tuple(self.raised))
+        object.__setattr__(self, "ancestors", {name: tuple(ids) for name, ids in sorted(self.ancestors.items())})
+        digests = self.predecessors
+        if len(set(digests)) < len(digests) or not all(type(one) is str and _DIGEST.fullmatch(one) for one in digests):
+            raise InvalidInput("predecessors must be the digests of different plans, in the order of their releases")
+        if isinstance(self.kind, Series) and self.kind.number != self.number:
+            raise InvalidInput(
+                f"this is release {self.kind.number} of a series, but {len(digests)} plans come before it"
+            )
+        for name, ids in self.ancestors.items():
+            if not ids or name in ids or list(ids) != sorted(set(ids)) or not all(type(one) is str for one in ids):
+                raise InvalidInput("ancestors must be lists of other ids, sorted, each once")
+        parts = (self.sampling_before, self.sampling_limit, self.sampling_total)
+        if not all(type(part) is float and 0 <= part < 1 for part in parts):
+            raise InvalidInput("what a chain leaves to the sampling error must be numbers from 0 to 1")
+        if not math.fsum(parts[:2]) <= self.sampling_total:
+            raise CannotCertify("the releases so far may add more than the chain leaves to the sampling error")
+
+    @property
+    def number(self) -> int:
+        """Which release of the chain this is, from 1."""
+        return len(self.predecessors) + 1
+
+    @property
+    def count(self) -> int | None:
+        """How many releases were announced; None for a filter."""
+        return len(self.kind.shapes) if isinstance(self.kind, Series) else None
+
+    @property
+    def is_series(self) -> bool:
+        """Whether all releases were announced before the first."""
+        return isinstance(self.kind, Series)
+
+    @property
+    def sampling_of_others(self) -> float:
+        """What the other releases that the stated posteriors are about may add: all announced, or those before."""
+        if isinstance(self.kind, Series):
+            return math.nextafter(self.sampling_total - self.sampling_limit, math.inf)
+        return self.sampling_before
+
+    def posterior(self, secrets: NDArray[np.int64], prior: Array, *, bound: Bound, accuracy: float = ACCURACY) -> Array:
+        """Posteriors of these secrets that the chain proves, for a row of priors each."""
+        if isinstance(self.kind, Series):
+            return self.kind.posterior(secrets, prior, bound=bound, accuracy=accuracy)
+        return self.kind.posterior(secrets, prior)
+
+
+def _frozen(values: Array) -> Array:
+    array = np.array(values, dtype=np.float64)
+    array.flags.writeable = False
+    return array
+
+
+def used_shares(chain: Chain, incidence: Incidence, rate_N: Array) -> Array:
+    """The share of what a release may do to each secret that it does: of its limit, or of what it may spend.
+
+    Under a filter a release may spend its share of what was allowed so far, and what earlier ones left of theirs.
+    """
+    if isinstance(chain.kind, Series):
+        return _quotient(intensities(incidence, rate_N), chain.kind.limit_S)
+    spent_SQ = chain.kind.after_SQ - chain.kind.before_SQ
+    return _quotient(spent_SQ, chain.kind.granted_SQ).max(axis=1, initial=0.0)
+
+
+def _quotient(part: Array, whole: Array) -> Array:
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+
+
+# What a plan with a chain must satisfy.
+
+
+def check_chain(plan: "Plan") -> None:
+    """The chain fits the plan: its sizes, and what this release draws and adds is inside its limits."""
+    chain = plan.chain
+    if chain is None:
+        return
+    kind, secrets = chain.kind, len(plan.secret_ids)
+    unknown = chain.ancestors.keys() - set(plan.secret_ids) | set(chain.raised) - set(plan.secret_ids)
+    if unknown:
+        raise InvalidInput(f"the chain names {len(unknown)} ids that are not secrets of this plan")
+    if isinstance(kind, Series):
+        if len(kind.limit_SR) != secrets:
+            raise InvalidInput(f"the chain has limits of {len(kind.limit_SR)} secrets, the plan {secrets} secrets")
+        if plan.noise_multiplier < kind.shape.noise_multiplier or plan.rounds > kind.shape.rounds:
+            raise CannotCertify(
+                f"release {kind.number} was announced with a noise of at least {kind.shape.noise_multiplier!r} and at "
+                f"most {kind.shape.rounds} rounds; the plan has {plan.noise_multiplier!r} and {plan.rounds}"
+            )
+        passed = int(np.count_nonzero(~(intensities(plan.incidence, plan.rates) <= kind.limit_S)))
+        if passed:
+            raise CannotCertify(f"{passed} secrets are drawn more often than their limits allow; the plan is void")
+        return
+    if kind.order_SQ.shape != plan.prior.shape:
+        raise InvalidInput(f"the chain has orders of shape {kind.order_SQ.shape}, the plan priors {plan.prior.shape}")
+    if plan.bound != "renyi":
+        raise InvalidInput("a filter is proven by Renyi divergences; its plans have the bound 'renyi'")
