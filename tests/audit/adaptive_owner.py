@@ -1,9 +1,9 @@
 """An owner who chooses the settings of the second release by looking at the first: how often the secret is found.
 
-Two releases of a secret in one example. The owner, or an adversary who advises the owner, sees the first model and picks
-the settings of the second from a list. A release is one round: the example is drawn with probability ``rate``, and the
-model shows K + noise, K being 0 or 1. With rate 1, T rounds at noise σ are one round at σ/√T, so this covers longer
-trainings too.
+Two releases of a secret in one example. The owner, or an adversary who advises the owner, sees the first model and
+picks the settings of the second from a list. A release is one round: the example is drawn with probability ``rate``,
+and the model shows K + noise, K being 0 or 1. With rate 1, T rounds at noise σ are one round at σ/√T, so this covers
+longer trainings too.
 
 Given the threshold t of the attacker's test, the owner's best choice after a likelihood ratio R of the first release is
 the one with the largest H(t / R), where H(u) is the hockey-stick divergence of the second release. So the largest
@@ -164,8 +164,8 @@ class NamingGame:
     """The secret is one of two equally likely words, which move the output by +K and -K.
 
     The owner sees the first model as the attacker does, and picks the second release for which the better guess is
-    right more often. The game's Bayes-optimal attacker succeeds as often as the product bound allows if the settings are
-    fixed beforehand, up to what the noise of a rare draw hides.
+    right more often. The best attacker succeeds as often as the product bound allows if the settings are fixed
+    beforehand, up to what the noise of a rare draw hides.
     """
 
     first: Release

@@ -19,16 +19,18 @@ from scipy.special import ndtr, ndtri
 
 import hush
 from hush.accounting import moments
+from hush.accounting.arguments import Side
 from hush.accounting.releases import Shape, joint_posterior, limit_posterior
 from hush.audit.mechanism import MechanismAttack
 from hush.audit.statistics import Success
 
 LEVEL = 1e-6  # of each comparison with simulated games, so that no fresh seed would fail
 ROUNDING = 1e-6  # relative; of quadrature
+SIDES: tuple[Side, Side] = ("upper", "lower")
 PROMISES = [(1e-10, 1e-3, 0.54), (1e-6, 1e-3, 0.34), (1e-2, 0.1, 0.15), (0.5, 0.9, 0.15)]
 
 
-def stated(prior: float, *releases: Release, side: str = "upper") -> float:
+def stated(prior: float, *releases: Release, side: Side = "upper") -> float:
     """The product bound of the accountant on settings that happened."""
     return joint_posterior(
         [[release.rate] for release in releases],
@@ -74,7 +76,7 @@ def test_settings_fixed_beforehand_reach_the_product_bound_of_the_accountant(pri
     for second in (Release(rate=0.05, noise=0.4), Release(rate=0.9, noise=2.0), shifted(1.3)):
         first = Release(rate=0.4, noise=0.9)
         exact = product_posterior(prior, first, second)
-        upper, lower = (stated(prior, first, second, side=side) for side in ("upper", "lower"))
+        upper, lower = (stated(prior, first, second, side=side) for side in SIDES)
         assert lower * (1 - ROUNDING) <= exact <= upper * (1 + ROUNDING)
 
 

@@ -119,8 +119,8 @@ def _about_chain(session: AuditSession) -> list[str]:
     without = [number for number, release in enumerate(releases, start=1) if not ids <= set(release.plan.secret_ids)]
     if without:
         raise InvalidInput(
-            f"{counted(len(without), 'earlier release')} of {len(releases)} did not list these canaries; plant the same "
-            "ones in each release (plant_again), or leave those releases out of ",
+            f"{counted(len(without), 'earlier release')} of {len(releases)} did not list these canaries; plant the "
+            "same ones in each release (plant_again), or leave those releases out of ",
             Setting("earlier"),
         )
     if releases:

@@ -2,8 +2,8 @@
 
 :class:`AuditedRun` is what ``hush train`` released, checked against its certificate, and what it certifies of each
 secret. If its plan is one of a chain of releases, what is certified is about all of them, and the plans of the earlier
-ones belong to it. :class:`SecretSpans` says at which characters of which examples secrets stand: from a scan, from planted
-canaries, or from a table of the owner's.
+ones belong to it. :class:`SecretSpans` says at which characters of which examples secrets stand: from a scan, from
+planted canaries, or from a table of the owner's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -156,8 +156,8 @@ class AuditedRun:
         places = [place_of.get(release.plan_digest, -1) for release in releases]
         if -1 in places or len(set(places)) < len(places):
             raise InvalidInput(
-                f"of the {len(places)} models of earlier releases, {places.count(-1)} are of no earlier release of this "
-                "chain, or one is given twice; pass each earlier release once as ",
+                f"of the {len(places)} models of earlier releases, {places.count(-1)} are of no earlier release of "
+                "this chain, or one is given twice; pass each earlier release once as ",
                 Setting("earlier"),
             )
         return tuple(releases[at] for at in np.argsort(places).tolist())
@@ -181,9 +181,7 @@ def _used(plan: Plan, secrets: Sequence[int]) -> UsedRelease:
     """What a release used on these secrets, taken as one."""
     listed = [plan.incidence.examples_of(secret) for secret in secrets]
     examples = listed[0] if len(listed) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *listed]))
-    return UsedRelease(
-        rates=plan.rates[examples], noise_multiplier=plan.training_noise_multiplier, rounds=plan.rounds
-    )
+    return UsedRelease(rates=plan.rates[examples], noise_multiplier=plan.training_noise_multiplier, rounds=plan.rounds)
 
 
 def _earlier_releases(plan: Plan, folders: Sequence[str | Path]) -> tuple[Earlier, ...]:

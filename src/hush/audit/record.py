@@ -232,8 +232,8 @@ def _by_release(exposure: Record) -> str:
         return ""
     alone = ", ".join(f"{mean:.2f}" for mean in exposure["mean_by_release"])
     return (
-        f" They were ranked by the sum over the models of {exposure['releases']} releases; by each alone, oldest first, "
-        f"the mean is {alone}, and by the change from the oldest to the newest {exposure['mean_by_change']:.2f}."
+        f" They were ranked by the sum over the models of {exposure['releases']} releases; by each alone, oldest "
+        f"first, the mean is {alone}, and by the change from the oldest to the newest {exposure['mean_by_change']:.2f}."
     )
 
 
