@@ -20,25 +20,19 @@ from numpy.typing import NDArray
 
 from hush.accounting.arguments import Bound
 from hush.accounting.calibration import MAX_COUNT
-from hush.accounting.releases import (
-    Shape,
-    choose_orders,
-    limit_capacity,
-    limit_posterior,
-    log_moments,
-    moment_budget,
-)
+from hush.accounting.moments import choose_orders, log_moments
+from hush.accounting.releases import Shape, limit_capacity
 from hush.accounting.sampling_error import chain_ceiling, planning_ceiling, reserve
 from hush.arrays import Array
 from hush.errors import CannotCertify, InfeasiblePlan, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import counted, rounded_down, rounded_up
-from hush.plan.chain import Chain, Filter, Series
+from hush.plan.chain import Chain, Filter, Series, above_prior, budgets
 from hush.plan.earlier import History, room_of_release
 from hush.plan.plan import Plan
 from hush.plan.settings import FilterSettings, SeriesSettings
 from hush.settings import AUTO, Auto
-from hush.weights.accounts import FULLY_USED, Account, Announced, Budgets, EqualSeries, intensities
+from hush.weights.accounts import FULLY_USED, Account, Announced, Budgets, EqualSeries, intensities, limit_posteriors
 from hush.weights.choose import Choice, Chooser, TooLittleNoise
 
 __all__ = ["Promised", "Release", "ReleaseRefused", "UnderFilter", "release_of"]
@@ -209,13 +203,11 @@ class FirstOfSeries:
         need_S = account.needed(chooser.question, rate_N)
         shapes = account.shapes(chooser.question, noise)
         limit_S = np.maximum(need_S, _largest_limits(self, shapes, need_S, past_SR=None))
-        posterior_SQ = _posterior(self, limit_S[:, None] * np.ones(len(shapes)), shapes)
-        over_S = ~(posterior_SQ <= self.target_SQ).all(axis=1)  # only where a limit is what is needed, to the last digit
+        posterior_SQ = _posteriors(self, limit_S, np.arange(len(limit_S)), shapes)
+        over_S = ~(posterior_SQ <= self.target_SQ).all(axis=1)  # the accuracy of the bound differs with what shares it
         if over_S.any():
             limit_S[over_S] = need_S[over_S]
-            posterior_SQ[over_S] = limit_posterior(
-                need_S[over_S], shapes, prior=self.promised.prior_SQ[over_S], bound=self.bound
-            )
+            posterior_SQ = _posteriors(self, limit_S, np.arange(len(limit_S)), shapes)
         kind = Series(shapes=shapes, number=1, limit_SR=limit_S[:, None] * np.ones(len(shapes)))
         return _series_chain(self.promised, kind, self.total), posterior_SQ
 
@@ -301,9 +293,7 @@ class OfSeries:
         posterior_SQ = self._stated_before()
         fresh = np.flatnonzero(np.isnan(posterior_SQ).any(axis=1))
         if fresh.size:
-            posterior_SQ[fresh] = limit_posterior(
-                self.limit_SR[fresh], self.shapes, prior=self.promised.prior_SQ[fresh], bound=self.bound
-            )
+            posterior_SQ[fresh] = _posteriors(self, self.limit_SR[fresh], fresh, self.shapes)
         over = np.flatnonzero(~(posterior_SQ <= self.target_SQ).all(axis=1))
         if over.size:
             self._refuse(over, posterior_SQ[over], "the limits announced for them")
@@ -324,12 +314,12 @@ class OfSeries:
         if not joined.any():
             return
         secrets = fresh[joined]
-        after_SQ = limit_posterior(
-            limit_SR[joined], self.shapes, prior=self.promised.prior_SQ[secrets], bound=self.bound
-        )
+        after_SQ = _posteriors(self, limit_SR[joined], secrets, self.shapes)
         over = ~(after_SQ <= self.target_SQ[secrets]).all(axis=1)
         if over.any():
-            self._refuse(secrets[over], after_SQ[over], "what the releases before allowed to the secrets merged in them")
+            self._refuse(
+                secrets[over], after_SQ[over], "what the releases before allowed to the secrets merged in them"
+            )
 
     def _refuse(self, secrets: Indices, after_SQ: Array, why: str) -> None:
         history = self.promised.history
@@ -344,9 +334,7 @@ class OfSeries:
 
     @property
     def account(self) -> Account:
-        return Announced(
-            shape=self.shape, limit_S=self.limit_SR[:, self.number - 1], posterior_SQ=self.posterior_SQ
-        )
+        return Announced(shape=self.shape, limit_S=self.limit_SR[:, self.number - 1], posterior_SQ=self.posterior_SQ)
 
     def refused_batch(self, problem: TooLittleNoise) -> InfeasiblePlan:
         """Why no rates inside the limits reach the batch size."""
@@ -413,8 +401,14 @@ def _largest_limits(
     return limit_S
 
 
-def _posterior(release: FirstOfSeries | OfSeries, limit_SR: Array, shapes: tuple[Shape, ...]) -> Array:
-    return limit_posterior(limit_SR, shapes, prior=release.promised.prior_SQ, bound=release.bound)
+def _posteriors(release: FirstOfSeries | OfSeries, limit: Array, secrets: Indices, shapes: tuple[Shape, ...]) -> Array:
+    return limit_posteriors(
+        limit,
+        shapes,
+        prior_SQ=release.promised.prior_SQ[secrets],
+        below_SQ=release.target_SQ[secrets],
+        bound=release.bound,
+    )
 
 
 def _series_chain(promised: Promised, kind: Series, total: float) -> Chain:
@@ -500,12 +494,18 @@ class UnderFilter:
         )
 
     @cached_property
+    def _budgets(self) -> tuple[Array, Array]:
+        return budgets(self.promised.prior_SQ, self.target_SQ, self.order_SQ)
+
+    @property
     def budget_SQ(self) -> Array:
         """The log-moments that the promises allow; 0 where nothing may be spent."""
-        promised = self.promised
-        able_SQ = promised.prior_SQ < self.target_SQ
-        ceiling_SQ = _above_prior(promised.prior_SQ, self.target_SQ)
-        return np.where(able_SQ, moment_budget(promised.prior_SQ, ceiling_SQ, self.order_SQ), 0.0)
+        return self._budgets[0]
+
+    @property
+    def conceded_SQ(self) -> Array:
+        """What a release may concede."""
+        return self._budgets[1]
 
     @cached_property
     def before_SQ(self) -> Array:
@@ -514,7 +514,7 @@ class UnderFilter:
         before_SQ = history.gather(self._carried_S, "after_SQ", np.zeros(self.promised.prior_SQ.shape))
         again = np.flatnonzero(((history.last_S >= 0) | history.joins_S) & ~self._carried_S)
         if again.size:
-            before_SQ[again] = history.past_moments(again, self.order_SQ[again])
+            before_SQ[again] = history.past_moments(again, self.order_SQ[again], self.conceded_SQ[again])
         return before_SQ
 
     @cached_property
@@ -546,6 +546,7 @@ class UnderFilter:
         kind = Filter(
             share=self.share,
             order_SQ=self.order_SQ,
+            conceded_SQ=self.conceded_SQ,
             before_SQ=self.before_SQ,
             after_SQ=self.before_SQ,
             granted_SQ=self.granted_SQ,
@@ -558,7 +559,12 @@ class UnderFilter:
 
     @property
     def account(self) -> Account:
-        return Budgets(order_SQ=self.order_SQ, granted_SQ=self.granted_SQ, posterior_SQ=self.posterior_SQ)
+        return Budgets(
+            order_SQ=self.order_SQ,
+            conceded_SQ=self.conceded_SQ,
+            granted_SQ=self.granted_SQ,
+            posterior_SQ=self.posterior_SQ,
+        )
 
     def _refuse_spent(self, allowed_SQ: Array) -> None:
         """Refuse secrets of which the releases before may have spent more than the ceilings now allow."""
@@ -581,6 +587,7 @@ class UnderFilter:
         kind = Filter(
             share=self.share,
             order_SQ=self.order_SQ[secrets],
+            conceded_SQ=self.conceded_SQ[secrets],
             before_SQ=np.zeros_like(room_SQ),
             after_SQ=np.zeros_like(room_SQ),
             granted_SQ=np.zeros_like(room_SQ),
@@ -608,13 +615,19 @@ class UnderFilter:
 
     def finish(self, chooser: Chooser, rate_N: Array, noise: float) -> tuple[Chain, Array]:
         moment_SQ = log_moments(
-            self.promised.incidence, rates=rate_N, noise_multiplier=noise, rounds=chooser.rounds, order=self.order_SQ
+            self.promised.incidence,
+            rates=rate_N,
+            noise_multiplier=noise,
+            rounds=chooser.rounds,
+            order=self.order_SQ,
+            conceded=self.conceded_SQ,
         )
         after_SQ = np.where(moment_SQ > 0, np.nextafter(self.before_SQ + moment_SQ, np.inf), self.before_SQ)
         total, before = self.sampling
         kind = Filter(
             share=self.share,
             order_SQ=self.order_SQ,
+            conceded_SQ=self.conceded_SQ,
             before_SQ=self.before_SQ,
             after_SQ=after_SQ,
             granted_SQ=self.granted_SQ,
@@ -641,12 +654,7 @@ def _orders_in(plan: Plan) -> Array:
 
 
 def _chosen_orders(prior_SQ: Array, target_SQ: Array, intensity_S: Array, rounds: int) -> Array:
-    return choose_orders(prior_SQ, _above_prior(prior_SQ, target_SQ), intensity=intensity_S, rounds=rounds)
-
-
-def _above_prior(prior_SQ: Array, target_SQ: Array) -> Array:
-    """The targets; where one is not above its prior, so that nothing may be spent, any number that is."""
-    return np.where(prior_SQ < target_SQ, target_SQ, np.minimum(2 * prior_SQ, (1 + prior_SQ) / 2))
+    return choose_orders(prior_SQ, above_prior(prior_SQ, target_SQ), intensity=intensity_S, rounds=rounds)
 
 
 def _examples_with(graph: Incidence, secrets: Indices) -> int:

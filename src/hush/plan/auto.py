@@ -131,9 +131,7 @@ def chosen(
 
     def chooser_for(proposal: Proposal) -> Chooser:
         sizes = (proposal.batch_size, proposal.rounds)
-        return make_chooser(
-            incidence, prior_SQ, ceiling_SQ, *sizes, bound, tolerance, account=account, target=target
-        )
+        return make_chooser(incidence, prior_SQ, ceiling_SQ, *sizes, bound, tolerance, account=account, target=target)
 
     proposals = propose(
         incidence,

@@ -39,7 +39,7 @@ PROVEN = {
     "secrets.parquet": {"posterior"},
     "incidence.parquet": set[str](),
     "slots.parquet": set[str](),
-    "chain.parquet": {"limit", "before", "after", "granted", "allowed"},
+    "chain.parquet": {"limit", "conceded", "before", "after", "granted", "allowed"},
 }  # fmt: skip
 # Why the others are not proven: they say something about the world outside the folder.
 NOT_THE_OWNERS = "not compared with the owner's"

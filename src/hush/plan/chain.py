@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from hush.accounting.accountant import ACCURACY
 from hush.accounting.arguments import Bound
 from hush.accounting.divergences import renyi_posterior
-from hush.accounting.releases import Shape, limit_posterior
+from hush.accounting.moments import conceded_allowance, moment_budget
+from hush.accounting.releases import MAX_RELEASES, Shape, limit_posterior
 from hush.arrays import Array
 from hush.errors import CannotCertify, InvalidInput
 from hush.incidence import Incidence
@@ -34,9 +35,10 @@ from hush.weights.accounts import intensities
 if TYPE_CHECKING:
     from hush.plan.plan import Plan
 
-__all__ = ["MAX_RELEASES", "Chain", "Filter", "Series", "check_chain", "used_shares"]
+__all__ = ["Chain", "Filter", "Series", "above_prior", "budgets", "check_chain", "used_shares"]
 
-MAX_RELEASES = 1000  # of a series
+EPS = 2.0**-52
+BUDGET_ROUNDING = 1e-12  # relative room below a ceiling, for a posterior that is computed from the budget again
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -94,7 +96,8 @@ class Filter:
     """What each secret has spent of the budget of its promise: log-moments of all releases so far at fixed orders.
 
     share: of the whole budget, that this release may spend. before, after: the log-moments of the releases before this
-    one, and with it. granted: what this release may spend. allowed: what the releases so far could have spent at most, as was known before the first of them:
+    one, and with it; each release may concede the probability conceded beside them. granted: what this release may
+    spend. allowed: what the releases so far could have spent at most, as was known before the first of them:
     a share of the budget for each. The posterior that a plan states is that of allowed, since what was spent may itself
     depend on what earlier models showed. Invariant: before <= after <=
     before + granted <= allowed.
@@ -102,21 +105,24 @@ class Filter:
 
     share: float
     order_SQ: Array
+    conceded_SQ: Array
     before_SQ: Array
     after_SQ: Array
     granted_SQ: Array
     allowed_SQ: Array
 
     def __post_init__(self) -> None:
-        names = ("order_SQ", "before_SQ", "after_SQ", "granted_SQ", "allowed_SQ")
+        names = ("order_SQ", "conceded_SQ", "before_SQ", "after_SQ", "granted_SQ", "allowed_SQ")
         for name in names:
             object.__setattr__(self, name, _frozen(getattr(self, name)))
         if type(self.share) is not float or not 0 < self.share <= 1:
             raise InvalidInput("the share of the budget that a release may spend is a number above 0 and at most 1")
         if len({getattr(self, name).shape for name in names}) > 1 or self.order_SQ.ndim != 2:
-            raise InvalidInput("a filter needs an order and four log-moments for each promised point of each secret")
+            raise InvalidInput("a filter needs an order and five numbers for each promised point of each secret")
         if not (np.all(self.order_SQ > 1) and np.all(np.isfinite(self.order_SQ))):
             raise InvalidInput("the orders of a filter must be finite numbers above 1")
+        if not (np.all(self.conceded_SQ >= 0) and np.all(self.conceded_SQ < 1)):
+            raise InvalidInput("what a release may concede must be probabilities")
         most_SQ = self.before_SQ + self.granted_SQ
         inside = (self.before_SQ >= 0) & (self.before_SQ <= self.after_SQ) & (self.after_SQ <= most_SQ)
         inside &= most_SQ <= self.allowed_SQ
@@ -133,11 +139,13 @@ class Filter:
 
         prior: a row for each of them, of any length: the least bound of all orders is taken. Guarantee: upper bounds.
         """
-        bounds = [
-            renyi_posterior(self.allowed_SQ[secrets, point, None], prior, self.order_SQ[secrets, point, None])
-            for point in range(self.order_SQ.shape[1])
-        ]
-        return np.maximum(np.minimum.reduce(bounds), prior)
+        bounds: list[Array] = []
+        for point in range(self.order_SQ.shape[1]):
+            spent_S, order_S = (array[secrets, point, None] for array in (self.allowed_SQ, self.order_SQ))
+            reserved_S = MAX_RELEASES * self.conceded_SQ[secrets, point, None] * (1 + 4 * EPS)
+            bound = (renyi_posterior(spent_S, prior, order_S) + reserved_S) * (1 + 8 * EPS)  # (E38)
+            bounds.append(np.where(spent_S == 0.0, prior, bound))
+        return np.clip(np.minimum.reduce(bounds), prior, 1.0)
 
 
 @final
@@ -168,6 +176,8 @@ class Chain:
         digests = self.predecessors
         if len(set(digests)) < len(digests) or not all(type(one) is str and _DIGEST.fullmatch(one) for one in digests):
             raise InvalidInput("predecessors must be the digests of different plans, in the order of their releases")
+        if len(digests) >= MAX_RELEASES:
+            raise InvalidInput(f"a chain has at most {MAX_RELEASES:,} releases; start a new one")
         if isinstance(self.kind, Series) and self.kind.number != self.number:
             raise InvalidInput(
                 f"this is release {self.kind.number} of a series, but {len(digests)} plans come before it"
@@ -208,6 +218,23 @@ class Chain:
         if isinstance(self.kind, Series):
             return self.kind.posterior(secrets, prior, bound=bound, accuracy=accuracy)
         return self.kind.posterior(secrets, prior)
+
+
+def budgets(prior_SQ: Array, target_SQ: Array, order_SQ: Array) -> tuple[Array, Array]:
+    """The log-moments that keep the posteriors below these targets at these orders, and what a release may concede.
+
+    Both are 0 where a target is not above its prior.
+    """
+    ceiling_SQ = target_SQ * (1 - BUDGET_ROUNDING)
+    able_SQ = prior_SQ < ceiling_SQ
+    above_SQ = np.where(able_SQ, ceiling_SQ, above_prior(prior_SQ, target_SQ))
+    budget_SQ = np.where(able_SQ, moment_budget(prior_SQ, above_SQ, order_SQ), 0.0)
+    return budget_SQ, np.where(able_SQ, conceded_allowance(prior_SQ, above_SQ), 0.0)
+
+
+def above_prior(prior_SQ: Array, target_SQ: Array) -> Array:
+    """The targets; where one is not above its prior, so that nothing may be done, any number that is."""
+    return np.where(prior_SQ < target_SQ, target_SQ, np.minimum(2 * prior_SQ, (1 + prior_SQ) / 2))
 
 
 def _frozen(values: Array) -> Array:

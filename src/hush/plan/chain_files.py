@@ -2,7 +2,7 @@
 
 plan.json, "chain": kind, predecessors (digests), ancestors, raised, sampling; of a series also number and shapes
 (pairs of noise and rounds), of a filter share. chain.parquet: of a series the column limit, with a number for each
-announced release; of a filter order, before, after, granted and allowed, with a number for each promised point.
+announced release; of a filter order, conceded, before, after, granted and allowed, with a number for each promised point.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ CHAIN_FILE, CHAIN_TABLE = "chain.parquet", "plan chain"
 SERIES, FILTER = "series", "filter"
 COMMON_FIELDS = ("kind", "predecessors", "ancestors", "raised", "sampling")
 FIELDS = {SERIES: ("number", "shapes"), FILTER: ("share",)}
-COLUMNS = {SERIES: ("limit",), FILTER: ("order", "before", "after", "granted", "allowed")}
+COLUMNS = {SERIES: ("limit",), FILTER: ("order", "conceded", "before", "after", "granted", "allowed")}
 SAMPLING = ("total", "before", "limit")
 
 
@@ -125,10 +125,12 @@ def _table(chain: Chain) -> pa.Table:
         arrays = {"limit": kind.limit_SR}
     else:
         arrays = {name: getattr(kind, f"{name}_SQ") for name in COLUMNS[FILTER]}
-    return pa.table({
-        name: pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), array.shape[1])
-        for name, array in arrays.items()
-    })
+    return pa.table(
+        {
+            name: pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), array.shape[1])
+            for name, array in arrays.items()
+        }
+    )
 
 
 def _are_texts(value: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from hush.accounting.releases import log_moments
+from hush.accounting.moments import log_moments
 from hush.accounting.sampling_error import room_left
 from hush.arrays import Array
 from hush.errors import InvalidInput
@@ -195,8 +195,11 @@ class History:
                 limit_SR[place, number] = total * (1 + 2.0**-52 * len(rows)) if len(rows) > 1 else total
         return limit_SR
 
-    def past_moments(self, secrets: Indices, order_SQ: Array) -> Array:
-        """The log-moments that the earlier releases spent on these secrets at these orders, rounded up."""
+    def past_moments(self, secrets: Indices, order_SQ: Array, conceded_SQ: Array) -> Array:
+        """The log-moments that the earlier releases spent on these secrets at these orders, rounded up.
+
+        conceded_SQ: what each release may concede beside them.
+        """
         total_SQ = np.zeros(order_SQ.shape)
         for one in self.earlier:
             moment_SQ = log_moments(
@@ -205,6 +208,7 @@ class History:
                 noise_multiplier=one.plan.noise_multiplier,
                 rounds=one.plan.rounds,
                 order=order_SQ,
+                conceded=conceded_SQ,
             )
             total_SQ = np.where(moment_SQ > 0, np.nextafter(total_SQ + moment_SQ, np.inf), total_SQ)
         return total_SQ
@@ -284,7 +288,9 @@ def _closed(
     """The ancestors of each id, with those of ancestors, and those of earlier plans."""
     unknown = stated.keys() - set(ids)
     if unknown:
-        raise InvalidInput(f"ancestors are stated for {len(unknown)} ids that are no secrets of this release; drop them")
+        raise InvalidInput(
+            f"ancestors are stated for {len(unknown)} ids that are no secrets of this release; drop them"
+        )
     before: dict[str, set[str]] = {}
     known: set[str] = set()
     for one in earlier:

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hush.accounting.releases import log_moments, moment_budget
+from hush.accounting.moments import log_moments
 from hush.accounting.sampling_error import chain_ceiling
 from hush.arrays import Array
 from hush.errors import HushError
-from hush.plan.chain import Chain, Filter, Series, used_shares
+from hush.plan.chain import Chain, Filter, Series, budgets, used_shares
 from hush.plan.earlier import Earlier, History, room_of_release
 from hush.plan.plan import Plan
 from hush.plan.posteriors import FINE_ACCURACY, MAX_MACHINE_DIFFERENCE, Fault, Judgement
-from hush.weights.accounts import FULLY_USED
+from hush.weights.accounts import FULLY_USED, limit_posteriors
 
 __all__ = ["chain_problem", "judge_chain", "missing_link"]
 
@@ -78,7 +78,7 @@ def chain_problem(plan: Plan, earlier: tuple[Earlier, ...]) -> str | None:
     if problem is None and isinstance(chain.kind, Series):
         problem = _series_problem(plan, chain.kind, history)
     elif problem is None and isinstance(chain.kind, Filter):
-        problem = _filter_problem(plan, chain.kind, history)
+        problem = _filter_problem(plan, chain, chain.kind, history)
     return problem
 
 
@@ -119,7 +119,7 @@ def _series_problem(plan: Plan, kind: Series, history: History) -> str | None:
     return None
 
 
-def _filter_problem(plan: Plan, kind: Filter, history: History) -> str | None:
+def _filter_problem(plan: Plan, chain: Chain, kind: Filter, history: History) -> str | None:
     carried_S = history.carried(Filter)
     for name, what in (("order_SQ", "orders"), ("before_SQ", "log-moments spent before")):
         stated = getattr(kind, name)
@@ -130,13 +130,14 @@ def _filter_problem(plan: Plan, kind: Filter, history: History) -> str | None:
             return f"the {what} of {history.named(changed)} are not those of their last release"
     room = 1 + MAX_MACHINE_DIFFERENCE
     everyone = np.arange(len(plan.secret_ids))
-    past_SQ = history.past_moments(everyone, kind.order_SQ)
+    past_SQ = history.past_moments(everyone, kind.order_SQ, kind.conceded_SQ)
     own_SQ = log_moments(
         plan.incidence,
         rates=plan.rates,
         noise_multiplier=plan.noise_multiplier,
         rounds=plan.rounds,
         order=kind.order_SQ,
+        conceded=kind.conceded_SQ,
     )
     for moment_SQ, stated_SQ, which in (
         (past_SQ, kind.before_SQ, "the earlier releases"),
@@ -145,17 +146,17 @@ def _filter_problem(plan: Plan, kind: Filter, history: History) -> str | None:
         short = np.flatnonzero(~(moment_SQ <= stated_SQ * room).all(axis=1))
         if short.size:
             return f"{which} spent more on {history.named(short)} than is stated"
-    return _allowance_problem(plan, kind, history, carried_S)
+    return _allowance_problem(plan, chain, kind, history, carried_S)
 
 
-def _allowance_problem(plan: Plan, kind: Filter, history: History, carried_S: Array) -> str | None:
+def _allowance_problem(plan: Plan, chain: Chain, kind: Filter, history: History, carried_S: Array) -> str | None:
     """What may be spent was known beforehand: a share of the budget for each release, or all of it."""
-    assert plan.chain is not None
-    target_SQ = chain_ceiling(plan.prior, plan.ceiling, plan.chain.sampling_total)
-    able_SQ = plan.prior < target_SQ
-    above_SQ = np.where(able_SQ, target_SQ, np.minimum(2 * plan.prior, (1 + plan.prior) / 2))
-    budget_SQ = np.where(able_SQ, moment_budget(plan.prior, above_SQ, kind.order_SQ), 0.0)
+    target_SQ = chain_ceiling(plan.prior, plan.ceiling, chain.sampling_total)
+    budget_SQ, conceded_SQ = budgets(plan.prior, target_SQ, kind.order_SQ)
     room = 1 + MAX_MACHINE_DIFFERENCE
+    less = np.flatnonzero((kind.conceded_SQ * room < conceded_SQ).any(axis=1))
+    if less.size:
+        return f"releases may concede more on {history.named(less)} than is stated"
     passed = np.flatnonzero((kind.granted_SQ > kind.share * budget_SQ * room).any(axis=1))
     if passed.size:
         return f"this release may spend more than its share of the budget on {history.named(passed)}"
@@ -182,9 +183,17 @@ def judge_chain(plan: Plan) -> Judgement:
     chain, everyone = plan.chain, np.arange(len(plan.secret_ids))
     bound_SQ = chain.posterior(everyone, plan.prior, bound=plan.bound)
     limit_SQ = plan.posterior * (1 + MAX_MACHINE_DIFFERENCE)
-    for secret in np.flatnonzero(~(bound_SQ <= limit_SQ).all(axis=1)).tolist():  # alone, and finer
-        again = chain.posterior(np.array([secret]), plan.prior[[secret]], bound=plan.bound, accuracy=FINE_ACCURACY)
-        bound_SQ[secret] = np.minimum(bound_SQ[secret], again[0])
+    over = np.flatnonzero(~(bound_SQ <= np.minimum(limit_SQ, plan.ceiling)).all(axis=1))
+    if over.size and isinstance(chain.kind, Series):  # finer, and no limits sharing a bound
+        again_SQ = limit_posteriors(
+            chain.kind.limit_SR[over],
+            chain.kind.shapes,
+            prior_SQ=plan.prior[over],
+            below_SQ=limit_SQ[over],
+            bound=plan.bound,
+            accuracy=FINE_ACCURACY,
+        )
+        bound_SQ[over] = np.minimum(bound_SQ[over], again_SQ)
     total_SQ = np.where(chain.kind.involved_S[:, None], plan.posterior + chain.sampling_total, plan.posterior)
     broken_S = ~((bound_SQ <= plan.ceiling) & (total_SQ <= plan.ceiling)).all(axis=1)
     larger_S = ~broken_S & ~(bound_SQ <= limit_SQ).all(axis=1)

@@ -10,25 +10,40 @@ Legend: N examples, S secrets, Q promised points of a secret.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hush.accounting import Calibration, calibrate, capacity
+from hush.accounting.accountant import ACCURACY
 from hush.accounting.arguments import Bound
 from hush.accounting.calibration import MAX_COUNT, MAX_NOISE, MIN_NOISE, least_safe
-from hush.accounting.releases import Shape, calibrate_moments, limit_capacity, limit_posterior, moment_capacity
+from hush.accounting.moments import calibrate_moments, moment_capacity
+from hush.accounting.releases import Shape, limit_capacity, limit_posterior
 from hush.arrays import Array
 from hush.errors import CannotCertify, InfeasiblePlan, Setting
 from hush.incidence import Incidence
 
-__all__ = ["Account", "Announced", "Budgets", "EqualSeries", "OneRelease", "Question", "intensities", "rounded_limits"]
+__all__ = [
+    "FULLY_USED",
+    "Account",
+    "Announced",
+    "Budgets",
+    "EqualSeries",
+    "OneRelease",
+    "Question",
+    "intensities",
+    "limit_posteriors",
+]
 
 EPS = 2.0**-52
 MAX_DISTINCT_PRIORS = 64  # for which the accountant computes counts
 LIMIT_STEP = 1e-3  # relative; limits lie on a grid of this step, so that secrets share them; tightness only
+UNSHARED = 256  # different limits that are evaluated at a time, so few that each has a bound of its own; tightness only
 MAX_PROOF_STEPS = 40  # secrets that may in turn need more noise than those before
 FULLY_USED = 0.99  # a secret binds if a release uses more than this share of what it may
 
@@ -148,11 +163,12 @@ class EqualSeries:
         need_S = self.needed(question, rate_N)
         _refuse_certain_draws(need_S)
 
-        def posterior(noise: float, secrets: Array) -> Array:
-            return limit_posterior(
+        def posterior(noise: float, secrets: NDArray[np.int64]) -> Array:
+            return limit_posteriors(
                 need_S[secrets],
                 self.shapes(question, noise),
-                prior=question.prior_SQ[secrets],
+                prior_SQ=question.prior_SQ[secrets],
+                below_SQ=question.target_SQ[secrets],
                 bound=question.bound,
             )
 
@@ -204,6 +220,7 @@ class Budgets:
     """
 
     order_SQ: Array
+    conceded_SQ: Array
     granted_SQ: Array
     posterior_SQ: Array
 
@@ -212,6 +229,7 @@ class Budgets:
         return moment_capacity(
             self.order_SQ,
             self.granted_SQ,
+            conceded=self.conceded_SQ,
             noise_multiplier=noise_multiplier,
             rounds=question.rounds,
             most=question.most,
@@ -225,11 +243,14 @@ class Budgets:
         noise, _, binding = calibrate_moments(
             question.incidence,
             order=self.order_SQ,
+            conceded=self.conceded_SQ,
             budget=self.granted_SQ,
             rates=rate_N,
             rounds=question.rounds,
         )
-        return _calibrated(question, question.rounds, noise, self.posterior_SQ, np.isin(np.arange(len(drawn_S)), binding))
+        return _calibrated(
+            question, question.rounds, noise, self.posterior_SQ, np.isin(np.arange(len(drawn_S)), binding)
+        )
 
     def reduction(self, question: Question, calibration: Calibration, rate_N: Array, allowed_S: Array) -> Array | float:
         """As for every noise."""
@@ -260,6 +281,27 @@ def rounded_limits(limit_S: Array) -> Array:
     return np.where(some, np.maximum(np.exp(step * math.log1p(LIMIT_STEP)), limit_S), limit_S)
 
 
+def limit_posteriors(
+    limit: Array, shapes: Sequence[Shape], *, prior_SQ: Array, below_SQ: Array, bound: Bound, accuracy: float = ACCURACY
+) -> Array:
+    """As ``limit_posterior``, where bounds that are not below these are computed again, no limits sharing a bound.
+
+    With many secrets limits that are nearly equal share the bound of the largest, which may miss a ceiling.
+    """
+    posterior_SQ = limit_posterior(limit, shapes, prior=prior_SQ, bound=bound, accuracy=accuracy)
+    above = np.flatnonzero(~(posterior_SQ <= below_SQ).all(axis=1))
+    if not above.size:
+        return posterior_SQ
+    rows, which = np.unique(limit[above].reshape(above.size, -1), axis=0, return_inverse=True)
+    order = above[np.argsort(which.ravel(), kind="stable")]
+    sizes = np.bincount(which.ravel(), minlength=len(rows))
+    ends = np.cumsum([sizes[begin : begin + UNSHARED].sum() for begin in range(0, len(rows), UNSHARED)])
+    for part in np.split(order, ends[:-1]):
+        again = limit_posterior(limit[part], shapes, prior=prior_SQ[part], bound=bound, accuracy=accuracy)
+        posterior_SQ[part] = np.minimum(posterior_SQ[part], again)
+    return posterior_SQ
+
+
 def _calibrated(question: Question, rounds: int, noise: float, posterior_SQ: Array, binding_S: Array) -> Calibration:
     return Calibration(
         noise_multiplier=noise,
@@ -282,7 +324,9 @@ def _refuse_certain_draws(need_S: Array) -> None:
         )
 
 
-def _least_noise(question: Question, need_S: Array, posterior) -> tuple[float, Array]:
+def _least_noise(
+    question: Question, need_S: Array, posterior: Callable[[float, NDArray[np.int64]], Array]
+) -> tuple[float, Array]:
     """The least noise at which every secret keeps its promises, and all posteriors at it."""
     posterior_SQ = question.prior_SQ.copy()
     drawn = np.flatnonzero(need_S > 0)
