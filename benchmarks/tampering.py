@@ -126,7 +126,7 @@ def write_certificate(folder: Path, certificate: Certificate) -> None:
 def seal(plan_folder: Path) -> None:
     """Digests made to fit, as whoever changes a file can."""
     record = json.loads((plan_folder / "plan.json").read_text())
-    record["digests"] = {name: file_digest(plan_folder / name) for name in files_of(slots=has_slots(record))}
+    record["digests"] = {name: file_digest(plan_folder / name) for name in files_of(record)}
     record["digest"] = record_digest(record)
     (plan_folder / "plan.json").write_text(json.dumps(record, indent=2) + "\n")
 

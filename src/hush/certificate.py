@@ -14,8 +14,11 @@ from hush.numbers import counted, is_number, rounded_down, rounded_up
 
 __all__ = [
     "ASSUMPTIONS",
+    "CHAIN_ASSUMPTIONS",
+    "CHAIN_NOT_COVERED",
     "DATA_FINGERPRINT",
     "NOT_COVERED",
+    "OTHER_RELEASES",
     "PUBLIC_ASSUMPTIONS",
     "PUBLIC_NOT_COVERED",
     "SKELETON_FINGERPRINT",
@@ -32,6 +35,7 @@ SKELETON_FINGERPRINT = "skeletons (keyed)"
 # What the certificate of a plan does not state.
 OF_A_RUN = ("trained_parameters", "sampling_error", "public_part", "rehearsed")
 WITH_SLOTS = ("scope",)  # what the certificate of a plan without slots does not state
+IN_A_CHAIN = ("releases",)  # what only a plan states that is one of several releases
 SECRETS_ONLY = ("drawn",)  # what only a plan without slots states that draws no example without a secret
 PUBLIC_PART = ("examples", "skeletons")  # numbers of what a run learnt first, by ordinary training
 
@@ -66,13 +70,17 @@ ASSUMPTIONS = (
     "Floating-point sums and normal samples behave as their real counterparts up to the margins that training adds.",
 )
 
+OTHER_RELEASES = (
+    "Other releases about the same secrets: further runs, hyperparameter sweeps scored on secret-bearing data, early "
+    "stopping or checkpoint selection by such a score."
+)
+
 NOT_COVERED = (
     "That a secret exists, which examples contain it, and with that the weights, rates and noise: the graph is public.",
     "Anything in examples that contain no secret, and copies of a secret outside the listed examples.",
     "Other priors than those promised: see the curve. Few bits about a secret are not protected.",
     "Joint guesses: each ceiling is for one secret, on average over runs; several secrets may fall together.",
-    "Other releases about the same secrets: further runs, hyperparameter sweeps scored on secret-bearing data, early "
-    "stopping or checkpoint selection by such a score.",
+    OTHER_RELEASES,
     "A tokenizer, vocabulary or preprocessing fitted on text that contains the secrets.",
 )
 
@@ -111,6 +119,24 @@ SLOTS_NOT_COVERED = (
     "still shows is not one of the secrets.",
 )
 
+# What a plan that is one of several releases says instead of OTHER_RELEASES, and adds to the assumptions.
+
+CHAIN_NOT_COVERED = (
+    "Releases that this chain does not name: a training on these secrets that no plan of it accounts for, also one "
+    "whose model was only looked at, hyperparameter sweeps scored on secret-bearing data, early stopping or checkpoint "
+    "selection by such a score."
+)
+
+CHAIN_ASSUMPTIONS = (
+    "A secret has the same id in every release of the chain, and no other secret ever has it; where secrets were "
+    "merged or split, the plan names the earlier ids.",
+    "Every training that read an example with one of these secrets is a release of the chain, whether its model was "
+    "passed on, only looked at, or not chosen.",
+    "Which examples there are, which contain which secret and what is promised does not depend on earlier models.",
+)
+SERIES_KEYS = ("kind", "number", "announced", "merged", "raised")
+FILTER_KEYS = ("kind", "number", "share", "merged", "raised")
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +150,9 @@ class Certificate:
     about whole examples, or about both, and the slots and examples that this is about. drawn, in a plan without slots
     that draws only examples with a secret, is how many these are. public_part, of a run that began with ordinary
     training on what is public, counts the examples without a secret and the skeletons that it learnt. rehearsed is True
-    if the settings of a run were chosen by a rehearsal on public content.
+    if the settings of a run were chosen by a rehearsal on public content. releases, of a plan that is one of several
+    releases, says which of them it is, whether they were announced or are added, and how many secrets were merged from
+    earlier ones or had their ceilings raised.
     """
 
     noise_multiplier: float
@@ -152,6 +180,7 @@ class Certificate:
     drawn: int | None = None
     public_part: Mapping[str, int] | None = None
     rehearsed: bool | None = None
+    releases: Mapping[str, Any] | None = None
     assumptions: tuple[str, ...] = field(default=ASSUMPTIONS)
     not_covered: tuple[str, ...] = field(default=NOT_COVERED)
 
@@ -172,7 +201,11 @@ class Certificate:
         if not isinstance(data, Mapping):
             raise InvalidInput("the certificate is not a JSON object; pass one that hush wrote")
         data = {"num_found": data.get("num_secrets"), **data}  # hush 0.1.0 did not tell the two apart
-        missing = [name for name in known if name not in data and name not in (*OF_A_RUN, *WITH_SLOTS, *SECRETS_ONLY)]
+        missing = [
+            name
+            for name in known
+            if name not in data and name not in (*OF_A_RUN, *WITH_SLOTS, *SECRETS_ONLY, *IN_A_CHAIN)
+        ]
         if missing:
             raise InvalidInput(f"the certificate lacks {missing}; pass one that hush wrote")
         values: dict[str, Any] = {name: data[name] for name in known if name in data}
@@ -186,7 +219,7 @@ class Certificate:
 
     def to_markdown(self) -> str:
         """For people to read and sign; every bound is rounded to the safe side."""
-        parts = [self._title(), self._promise(), *self._scope(), *self._public_part(), self._curves()]
+        parts = [self._title(), self._promise(), *self._chain(), *self._scope(), *self._public_part(), self._curves()]
         parts += ["## Under these assumptions\n", *(f"- {line}" for line in self.assumptions), ""]
         parts += ["## What is not covered\n", *(f"- {line}" for line in self.not_covered), ""]
         parts += ["## Provenance\n", f"- created {self.created}"]
@@ -210,7 +243,7 @@ class Certificate:
             strict = {name: float(value) for name, value in self.strictest.items()}
             promise = (
                 f"For {each}: nobody who gives no candidate for it more than its prior, "
-                "and who then sees the trained model, indeed every iterate, names the right one with probability "
+                f"and who then sees {self._seen()}, names the right one with probability "
                 f"above its ceiling. Priors are at most {rounded_up(strict['largest_prior'], 3)}, ceilings from "
                 f"{rounded_down(strict['smallest_ceiling'], 3)} to {rounded_up(strict['largest_ceiling'], 3)}; the "
                 f"closest posterior comes to {rounded_up(100 * strict['largest_share_of_ceiling'])} % of its ceiling. "
@@ -229,9 +262,61 @@ class Certificate:
             f"expected batch {self.batch_size!r}, clip norm {self.clip_norm!r}\n"
             f"- bound: {self.bound}; weights: {self.capacity}, {100 * self.kept_fraction:.1f} % of "
             f"{examples} kept, stated to be within {float(rounded_up(self.weights_gap, 2)):.1e} of the largest sum\n"
-            f"- binding, those that about 1 % less noise would break: {', '.join(names) or 'none'}\n"
+            f"- binding, {self._binds()}: {', '.join(names) or 'none'}\n"
             f"{self._sampling()}"
         )
+
+    def _seen(self) -> str:
+        """The models that the promise is about."""
+        if self.releases is None:
+            return "the trained model, indeed every iterate"
+        number = int(self.releases["number"])
+        if self.releases["kind"] == "series":
+            return (
+                f"the models of all {int(self.releases['announced'])} announced releases, indeed every iterate of each"
+            )
+        if number == 1:
+            return "the model of this first release, indeed every iterate"
+        return f"the models of all {number} releases so far, indeed every iterate of each"
+
+    def _binds(self) -> str:
+        if self.releases is None:
+            return "those that about 1 % less noise would break"
+        return "those of which this release uses more than 99 % of what it may"
+
+    def _chain(self) -> list[str]:
+        """Which of several releases this is, and what was fixed before the first of them."""
+        if self.releases is None:
+            return []
+        number, changes = int(self.releases["number"]), self._changes()
+        if self.releases["kind"] == "series":
+            announced = int(self.releases["announced"])
+            return [
+                "## Several releases\n",
+                f"This is release {number} of a series of {announced} that was announced before its first release: the "
+                "least noise and the most rounds of each, and for each secret how often a round may draw it at most. "
+                f"The posteriors stated here are those after all {announced}, and no later plan of the series raises "
+                "them. They hold whatever is done inside the limits, also if it is chosen by looking at earlier "
+                f"models.{changes}\n",
+            ]
+        share = float(rounded_up(100 * float(self.releases["share"]), 3))
+        return [
+            "## Several releases\n",
+            f"This is release {number} of releases that are added one after the other. For each secret the Renyi order "
+            f"that accounts for it was fixed at its first release, and this release may spend {share:g} % of the "
+            "budget of its promise. The posteriors stated here are those after the releases so far, each of which "
+            "spends all that it may; the settings of a release may have been chosen by looking at earlier models. "
+            f"Later releases raise the posteriors, and never above the ceilings.{changes}\n",
+        ]
+
+    def _changes(self) -> str:
+        releases = {} if self.releases is None else self.releases
+        parts = [
+            (int(releases["merged"]), "takes over what earlier ids spent", "take over what earlier ids spent"),
+            (int(releases["raised"]), "has a higher ceiling than before", "have a higher ceiling than before"),
+        ]
+        said = [f"{counted(many, 'secret')} {one if many == 1 else more}" for many, one, more in parts if many]
+        return f" {'; '.join(said)}." if said else ""
 
     def _scope(self) -> list[str]:
         """What each promise covers, in a plan with slots."""
@@ -270,6 +355,12 @@ class Certificate:
     def _sampling(self) -> str:
         if self.sampling_error is None or self.trained_parameters is None:
             return ""
+        if self.releases is not None:
+            return (
+                f"- computed draws and noise, for {counted(self.trained_parameters, 'trained parameter')} here and at "
+                f"what is left to the other releases, add at most {rounded_up(self.sampling_error, 3)} to any "
+                "posterior; the posteriors stated here include it\n"
+            )
         return (
             f"- computed draws and noise, for {counted(self.trained_parameters, 'trained parameter')}, add at most "
             f"{rounded_up(self.sampling_error, 3)} to any posterior; the posteriors stated here include it\n"
@@ -278,7 +369,8 @@ class Certificate:
     def _curves(self) -> str:
         if not self.curve:
             return ""
-        lines = ["## From other priors\n", "What the same model allows for the secrets closest to their ceilings:\n"]
+        models = "What the same model allows" if self.releases is None else "What the same releases allow"
+        lines = ["## From other priors\n", f"{models} for the secrets closest to their ceilings:\n"]
         names = [_escaped(name) for name in self.curve]
         lines += ["| prior | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
         for row in zip(*self.curve.values(), strict=True):
@@ -316,6 +408,14 @@ def _is_public_part(value: object) -> bool:
     return min(value.values()) >= 0 < max(value.values())
 
 
+def _are_releases(value: object) -> bool:
+    if not isinstance(value, dict) or value.get("kind") not in ("series", "filter"):
+        return False
+    keys = SERIES_KEYS if value["kind"] == "series" else FILTER_KEYS
+    whole = [value.get(name) for name in keys if name not in ("kind", "share")]
+    return set(value) == set(keys) and all(map(_is_whole, whole)) and is_number(value.get("share", 0))
+
+
 def _are_curves(value: object) -> bool:
     """Points of two numbers each, the same number of points for every secret: rows of one table."""
     if not isinstance(value, dict) or not all(isinstance(points, list) for points in value.values()):
@@ -340,6 +440,7 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {  # the check of each field as r
     "drawn": lambda value: _is_whole(value) and value > 0,
     "public_part": _is_public_part,
     "rehearsed": lambda value: value is True,
+    "releases": _are_releases,
     "curve": _are_curves,
 }
 

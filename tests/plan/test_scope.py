@@ -55,7 +55,7 @@ def sealed(folder: Path, **changes: Any) -> None:
     """plan.json with these fields (None: without them), and digests made to fit."""
     record = json.loads((folder / "plan.json").read_text()) | changes
     record = {name: value for name, value in record.items() if value is not None or name not in changes}
-    record["digests"] = {name: file_digest(folder / name) for name in files_of(slots=has_slots(record))}
+    record["digests"] = {name: file_digest(folder / name) for name in files_of(record)}
     record["digest"] = record_digest(record)
     (folder / "plan.json").write_text(json.dumps(record, indent=2) + "\n")
 

@@ -29,6 +29,7 @@ __all__ = [
     "equal_rates",
     "graph_from_json",
     "is_parquet",
+    "read_ancestors",
     "read_incidence",
     "read_problem",
     "read_promises",
@@ -232,6 +233,17 @@ def read_promises(
     _check_stated(stated, path, "prior", "ceiling", "rounds")
     stated.pop("rates", None)
     return Promises(incidence=incidence, ids=ids, **stated)
+
+
+def read_ancestors(path: Path | None) -> dict[str, list[str]] | None:
+    """For ids of merged or split secrets their earlier ids, from a JSON file."""
+    if path is None:
+        return None
+    content: Any = _read_json(path)
+    lists = isinstance(content, dict) and all(isinstance(one, list) for one in content.values())
+    if not lists or not all(isinstance(name, str) for names in content.values() for name in names):
+        raise InvalidInput(f"{path} is not an object of ids, each with a list of earlier ids; write it so")
+    return content
 
 
 def read_incidence(path: Path) -> Incidence:

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 StageSettings = TypeVar("StageSettings", bound="Settings")
 
 __all__ = [
+    "CHAIN_PANEL",
     "DATA_PANEL",
     "PRINTING_PANEL",
     "PROMISE_PANEL",
     "SPEED_PANEL",
+    "AfterOption",
+    "AncestorsOption",
     "BatchOption",
     "BatchesOption",
     "BoundChoice",
@@ -33,7 +36,9 @@ __all__ = [
     "CeilingOption",
     "ColumnOption",
     "DeviceOption",
+    "FilterShareOption",
     "ForceOption",
+    "GrowthOption",
     "IncidenceArgument",
     "JsonOption",
     "OnceCommand",
@@ -47,6 +52,7 @@ __all__ = [
     "PriorOption",
     "RoundsOption",
     "SecretsOption",
+    "SeriesOption",
     "SeveralRoundsOption",
     "ShowTextOption",
     "TextUnit",
@@ -68,12 +74,14 @@ OPTION_OF = {
     "attacks": "attack",
     "candidates": "ranked_candidates",
     "continuations": "continuation",
+    "count": "series",
     "examples": "tried_examples",
     "lora.targets": "lora_target",
     "methods": "compare",
     "prompts": "prompt",
     "secrets": "simulated_secrets",
     "settings": "setting",
+    "share": "filter_share",
     "templates": "template",
 }
 
@@ -182,6 +190,7 @@ class TextUnit(StrEnum):
 
 PROMISE_PANEL = "Promises"  # headings of the help
 DATA_PANEL = "Data"
+CHAIN_PANEL = "Several releases under one promise"
 SPEED_PANEL = "Speed and memory (what is proven does not depend on these)"
 PRINTING_PANEL = "Printing"
 
@@ -274,6 +283,43 @@ SecretsOption = Annotated[
     typer.Option(
         help="Instead: a table of ids, priors and ceilings, Parquet from Secrets.to_parquet or hush scan.",
         rich_help_panel=PROMISE_PANEL,
+    ),
+]
+
+AfterOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="The earlier releases of the chain, in order: folders of plans, of releases or of runs. Can be repeated.",
+        metavar="PLAN|RUN",
+        rich_help_panel=CHAIN_PANEL,
+    ),
+]
+SeriesOption = Annotated[
+    int | None,
+    typer.Option(
+        help="This is the first of so many releases, announced now: the promises hold after all of them.",
+        rich_help_panel=CHAIN_PANEL,
+    ),
+]
+GrowthOption = Annotated[
+    float,
+    typer.Option(
+        help="With --series: how many times as often as now a later release may draw a secret.",
+        rich_help_panel=CHAIN_PANEL,
+    ),
+]
+FilterShareOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Releases are added later, as they come: this one may spend this share of the budget of each promise.",
+        rich_help_panel=CHAIN_PANEL,
+    ),
+]
+AncestorsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="A JSON file: for ids of merged or split secrets a list of the earlier ids whose examples are theirs.",
+        rich_help_panel=CHAIN_PANEL,
     ),
 ]
 

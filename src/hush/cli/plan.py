@@ -14,10 +14,14 @@ from hush.cli.checks import check_scanned, read_data_fingerprint, read_slots
 from hush.cli.messages import working
 from hush.cli.options import (
     DATA_PANEL,
+    AfterOption,
+    AncestorsOption,
     BatchesOption,
     CeilingOption,
     ColumnOption,
+    FilterShareOption,
     ForceOption,
+    GrowthOption,
     IncidenceArgument,
     JsonOption,
     OneBound,
@@ -27,6 +31,7 @@ from hush.cli.options import (
     PlanRoundsOption,
     PriorOption,
     SecretsOption,
+    SeriesOption,
     SeveralRoundsOption,
     TopOption,
     UnitOption,
@@ -113,6 +118,11 @@ def plan(
             rich_help_panel=CHOICE_PANEL,
         ),
     ] = None,
+    series: SeriesOption = None,
+    growth: GrowthOption = 1.0,
+    filter_share: FilterShareOption = None,
+    after: AfterOption = None,
+    ancestors: AncestorsOption = None,
     bound: OneBoundOption = OneBound.blowup,
     clip_norm: Annotated[float, typer.Option(help="Norm to which each example's gradient is clipped.")] = 1.0,
     data: Annotated[
@@ -150,21 +160,31 @@ def plan(
     If the scan hides spans, its slots are part of the plan: the promises are about the text in them, only examples with
     a secret are drawn, and --batch-size counts these alone; --draw secrets does so where whole examples are secret.
 
+    Who retrains passes --series 12 before the first of 12 releases, or --filter-share 0.1 for releases that are added
+    later, and with every later release --after for each earlier one: the promises then hold after all of them together.
+
     Example: `hush plan found/public/incidence.parquet --secrets found/public/secrets.parquet --data mail.jsonl
     --key my.key --batch-size 16 --rounds 50 --output my-plan`
     """
     options = locals()
     from hush.cli.checks import check_folder_free, check_outside_data
-    from hush.cli.inputs import read_promises, secrets_named_by_id
+    from hush.cli.inputs import read_ancestors, read_promises, secrets_named_by_id
     from hush.cli.outlook import check_model_option, read_outlook
     from hush.cli.results.accounting import print_json
     from hush.cli.results.plan import plan_record, show_plan
+    from hush.plan.earlier import Earlier
     from hush.plan.files import check_folder
     from hush.plan.make import choose_held_out, draws_secrets_only, make_plan_holding_out
-    from hush.plan.settings import PlanSettings
+    from hush.plan.settings import FilterSettings, PlanSettings, SeriesSettings
     from hush.settings import AUTO
     from hush.weights.choose import checked_batch_size
 
+    if growth != 1 and series is None:
+        raise InvalidInput("--growth is how much a series may grow; pass --series, or drop it")
+    announced = {
+        "series": None if series is None else SeriesSettings(count=series, growth=growth),
+        "filter": None if filter_share is None else FilterSettings(share=filter_share),
+    }
     check_folder(output)
     check_folder_free(output, "a plan", force=force)
     check_outside_data(output, data)
@@ -183,6 +203,8 @@ def plan(
         fingerprint = read_data_fingerprint(data, key, column=column, unit=unit, rows=graph.num_examples)
         check_scanned(incidence, fingerprint)
         slots, skeletons = read_slots(incidence, graph, data=data, key=key, column=column, unit=unit)
+    with working("Reading earlier releases"):
+        announced |= {"after": Earlier.all_of(after or ()), "ancestors": read_ancestors(ancestors)}
     begin = time.perf_counter()
     with working("Planning") as progress, secrets_named_by_id(promises.ids):
         made = make_plan_holding_out(
@@ -195,6 +217,7 @@ def plan(
             data_fingerprint=fingerprint,
             slots=slots,
             skeleton_fingerprint=skeletons,
+            **announced,
             progress=progress,
         )
     with working("Writing the plan"):

@@ -1,10 +1,10 @@
 """A release of a chain: what it may do, given the releases before it and those that are announced.
 
-Each kind of release answers what the choice of weights asks (``account``), and then states the chain of the plan that
-was chosen. The rules: a secret that was there before keeps its limits, or its orders and what it spent. A new secret,
-or one that was merged from several, gets the largest limit that the announced releases leave it, given the limits under
-which its examples were drawn before; under a filter, the order that the same rule chooses for everyone, and all
-log-moments of its examples at this order.
+Each kind of release says which rounds and noise it may have, answers what the choice of weights asks (``account``), and
+then states the chain of the plan that was chosen (``finish``). The rules: a secret that was there before keeps its
+limits, or its orders and what it spent. A new secret, or one that was merged from several, gets the largest limit that
+the announced releases leave it, given the limits under which its examples were drawn before; under a filter, the order
+that the same rule chooses for everyone, and all log-moments of its examples at this order.
 
 Legend: S secrets, Q promised points of a secret, R releases.
 """
@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,44 +81,13 @@ class Promised:
         return self.history.raised(self.prior_SQ, self.ceiling_SQ)
 
 
-class Release(Protocol):
-    """One release of a chain, of one of the three kinds below."""
-
-    @property
-    def account(self) -> Account:
-        """How noise and counts follow from what this release may do."""
-        ...
-
-    @property
-    def target_SQ(self) -> Array:
-        """The posteriors to stay below."""
-        ...
-
-    @property
-    def bound(self) -> Bound:
-        """The bound that proves the chain."""
-        ...
-
-    def rounds(self, stated: int | Auto) -> int | Auto:
-        """The rounds of this release, given those that were asked for."""
-        ...
-
-    def noise(self, stated: float | None) -> float | None:
-        """The noise of this release, given that asked for; None if it follows from the weights."""
-        ...
-
-    def finish(self, chooser: Chooser, rate_N: Array, noise: float) -> tuple[Chain, Array]:
-        """The chain of the plan with these rates and this noise, and the posteriors that it states."""
-        ...
-
-
 def release_of(
     promised: Promised,
     *,
     series: SeriesSettings | None,
     shapes: Sequence[Shape] | None,
     filter: FilterSettings | None,
-) -> Release | None:
+) -> "Release | None":
     """The kind of release that is asked for; None for one that stands alone."""
     if sum(one is not None for one in (series, shapes, filter)) > 1:
         raise InvalidInput("a chain is a series or a filter: pass one of series, shapes and filter")
@@ -140,7 +109,7 @@ def release_of(
             "under a filter instead"
         )
     if filter is None:
-        if chain is None:
+        if chain is None or not isinstance(chain.kind, Filter):
             raise InvalidInput(
                 "the earlier release was not announced as one of a series, so later ones are added under a filter; "
                 "pass the share of the budget that each may spend"
@@ -317,9 +286,7 @@ class OfSeries:
         after_SQ = _posteriors(self, limit_SR[joined], secrets, self.shapes)
         over = ~(after_SQ <= self.target_SQ[secrets]).all(axis=1)
         if over.any():
-            self._refuse(
-                secrets[over], after_SQ[over], "what the releases before allowed to the secrets merged in them"
-            )
+            self._refuse(secrets[over], after_SQ[over], "what releases before allowed to the secrets merged in them")
 
     def _refuse(self, secrets: Indices, after_SQ: Array, why: str) -> None:
         history = self.promised.history
@@ -339,12 +306,11 @@ class OfSeries:
     def refused_batch(self, problem: TooLittleNoise) -> InfeasiblePlan:
         """Why no rates inside the limits reach the batch size."""
         largest = problem.largest_batch
-        size = f"to at most {largest}" if largest else "it cannot be reached at all"
         return InfeasiblePlan(
             Setting("batch_size"),
             f"={problem.batch_size:g} is more than the limits of the series allow: with every secret drawn as often as "
-            f"they allow, a batch holds at most {largest} examples; lower it {size}, or leave out examples whose "
-            "secrets have little room",
+            f"they allow, a batch holds at most {largest} examples; lower it to that, or leave out secrets with little "
+            "room and their examples",
             setting="batch_size",
         )
 
@@ -532,7 +498,7 @@ class UnderFilter:
         grown_SQ = np.minimum(allowed_SQ + self.share * self.budget_SQ, self.budget_SQ)
         chain = history.chain
         changed = chain is not None and isinstance(chain.kind, Filter) and chain.kind.share != self.share
-        whole_S = history.joins_S if not changed else np.ones(len(history.ids), dtype=bool)
+        whole_S = history.joins_S | np.full(len(history.ids), changed)
         return np.where(whole_S[:, None], self.budget_SQ, grown_SQ)
 
     @cached_property
@@ -568,6 +534,7 @@ class UnderFilter:
 
     def _refuse_spent(self, allowed_SQ: Array) -> None:
         """Refuse secrets of which the releases before may have spent more than the ceilings now allow."""
+        self._refuse_lowered()
         over = np.flatnonzero(~(np.maximum(allowed_SQ, self.before_SQ) <= self.budget_SQ).all(axis=1))
         if not over.size:
             return
@@ -580,6 +547,23 @@ class UnderFilter:
             secrets=[history.ids[secret] for secret in over.tolist()],
             setting="ceiling",
         )
+
+    def _refuse_lowered(self) -> None:
+        """Refuse lower ceilings than before: what a release may concede was fixed with the ceilings then."""
+        history = self.promised.history
+        lowered_S = np.zeros(len(history.ids), dtype=bool)
+        for number, one in enumerate(history.earlier):
+            here = np.flatnonzero(history.last_S == number)
+            stated_SQ = one.plan.ceiling[history.row_S[here]]
+            lowered_S[here] = (self.promised.ceiling_SQ[here] < stated_SQ).any(axis=1)
+        lowered = np.flatnonzero(lowered_S)
+        if lowered.size:
+            raise ReleaseRefused(
+                f"the ceilings of {history.named(lowered)} are lower than in earlier releases, which spent what the "
+                "higher ones allowed; state them as before, or higher",
+                secrets=[history.ids[secret] for secret in lowered.tolist()],
+                setting="ceiling",
+            )
 
     def _ceiling_for(self, spent_SQ: Array, secrets: Indices) -> str:
         """A ceiling under which so much is spent and as much is left as one release may spend."""
@@ -599,7 +583,8 @@ class UnderFilter:
     def refused(self, keep: float) -> ReleaseRefused:
         """Why no noise keeps this share of the data: the secrets of which nothing is left, and what would do."""
         promised, history = self.promised, self.promised.history
-        spent = np.flatnonzero(~(self.granted_SQ > 0).all(axis=1) & (promised.incidence.examples_per_secret > 0))
+        listed_S = np.asarray(promised.incidence.examples_per_secret > 0)
+        spent = np.flatnonzero(~(self.granted_SQ > 0).all(axis=1) & listed_S)
         graph = promised.incidence
         touched = _examples_with(graph, spent)
         bearing = int(np.count_nonzero(graph.secrets_per_example))
@@ -655,6 +640,9 @@ def _orders_in(plan: Plan) -> Array:
 
 def _chosen_orders(prior_SQ: Array, target_SQ: Array, intensity_S: Array, rounds: int) -> Array:
     return choose_orders(prior_SQ, above_prior(prior_SQ, target_SQ), intensity=intensity_S, rounds=rounds)
+
+
+Release = FirstOfSeries | OfSeries | UnderFilter
 
 
 def _examples_with(graph: Incidence, secrets: Indices) -> int:

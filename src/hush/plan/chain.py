@@ -13,11 +13,13 @@ then dominated by a Poisson count with this mean.
 Legend: N examples, S secrets, Q promised points of a secret, R releases.
 """
 
+import hashlib
+import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,7 @@ from hush.accounting.arguments import Bound
 from hush.accounting.divergences import renyi_posterior
 from hush.accounting.moments import conceded_allowance, moment_budget
 from hush.accounting.releases import MAX_RELEASES, Shape, limit_posterior
+from hush.accounting.sampling_error import chain_ceiling
 from hush.arrays import Array
 from hush.errors import CannotCertify, InvalidInput
 from hush.incidence import Incidence
@@ -35,7 +38,7 @@ from hush.weights.accounts import intensities
 if TYPE_CHECKING:
     from hush.plan.plan import Plan
 
-__all__ = ["Chain", "Filter", "Series", "above_prior", "budgets", "check_chain", "used_shares"]
+__all__ = ["Chain", "Filter", "Series", "above_prior", "budgets", "chain_facts", "check_chain", "used_shares"]
 
 EPS = 2.0**-52
 BUDGET_ROUNDING = 1e-12  # relative room below a ceiling, for a posterior that is computed from the budget again
@@ -213,11 +216,37 @@ class Chain:
             return math.nextafter(self.sampling_total - self.sampling_limit, math.inf)
         return self.sampling_before
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of everything that a chain states."""
+        kind = self.kind
+        if isinstance(kind, Series):
+            facts = ["series", kind.number, [[shape.noise_multiplier, shape.rounds] for shape in kind.shapes]]
+            arrays = [kind.limit_SR]
+        else:
+            facts = ["filter", kind.share]
+            arrays = [kind.order_SQ, kind.conceded_SQ, kind.before_SQ, kind.after_SQ, kind.granted_SQ, kind.allowed_SQ]
+        sampling = [self.sampling_total, self.sampling_before, self.sampling_limit]
+        head = [facts, self.predecessors, self.ancestors, self.raised, sampling]
+        digest = hashlib.sha256(b"hush chain 1\n" + json.dumps(head, sort_keys=True).encode())
+        for array in arrays:
+            digest.update(np.array(array.shape, dtype="<i8").tobytes())
+            digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+        return digest.hexdigest()
+
     def posterior(self, secrets: NDArray[np.int64], prior: Array, *, bound: Bound, accuracy: float = ACCURACY) -> Array:
         """Posteriors of these secrets that the chain proves, for a row of priors each."""
         if isinstance(self.kind, Series):
             return self.kind.posterior(secrets, prior, bound=bound, accuracy=accuracy)
         return self.kind.posterior(secrets, prior)
+
+
+def chain_facts(chain: Chain) -> dict[str, Any]:
+    """What a certificate says about a chain."""
+    facts = {"number": chain.number, "merged": len(chain.ancestors), "raised": len(chain.raised)}
+    if isinstance(chain.kind, Series):
+        return {"kind": "series", "number": chain.number, "announced": len(chain.kind.shapes), **facts}
+    return {"kind": "filter", "number": chain.number, "share": chain.kind.share, **facts}
 
 
 def budgets(prior_SQ: Array, target_SQ: Array, order_SQ: Array) -> tuple[Array, Array]:
@@ -252,6 +281,21 @@ def used_shares(chain: Chain, incidence: Incidence, rate_N: Array) -> Array:
         return _quotient(intensities(incidence, rate_N), chain.kind.limit_S)
     spent_SQ = chain.kind.after_SQ - chain.kind.before_SQ
     return _quotient(spent_SQ, chain.kind.granted_SQ).max(axis=1, initial=0.0)
+
+
+def spent_shares(plan: "Plan") -> Array:
+    """The share of its promise that each secret has spent: of its budget; of a series, the releases that are made.
+
+    All of a series is promised from the start: its posteriors are those after the last release.
+    """
+    chain = plan.chain
+    if chain is None:
+        raise InvalidInput("this plan is not one of a chain, so nothing says what other releases may spend")
+    if isinstance(chain.kind, Series):
+        return np.full(len(plan.secret_ids), chain.number / len(chain.kind.shapes))
+    target_SQ = chain_ceiling(plan.prior, plan.ceiling, chain.sampling_total)
+    budget_SQ, _ = budgets(plan.prior, target_SQ, chain.kind.order_SQ)
+    return _quotient(chain.kind.after_SQ, budget_SQ).max(axis=1, initial=0.0)
 
 
 def _quotient(part: Array, whole: Array) -> Array:

@@ -2,7 +2,8 @@
 
 plan.json, "chain": kind, predecessors (digests), ancestors, raised, sampling; of a series also number and shapes
 (pairs of noise and rounds), of a filter share. chain.parquet: of a series the column limit, with a number for each
-announced release; of a filter order, conceded, before, after, granted and allowed, with a number for each promised point.
+announced release; of a filter order, conceded, before, after, granted and allowed, with a number for each promised
+point.
 """
 
 from collections.abc import Mapping

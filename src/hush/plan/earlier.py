@@ -103,7 +103,7 @@ class History:
     def of(
         cls, earlier: tuple[Earlier, ...], ids: tuple[str, ...], ancestors: Mapping[str, Sequence[str]] | None
     ) -> Self:
-        """The history of these secrets. Guarantee: the earlier releases are one chain, in order, and none is missing."""
+        """The history of these secrets. Guarantee: the earlier releases are one chain, in order, none missing."""
         _check_is_chain(earlier)
         last_S, row_S = np.full(len(ids), -1), np.full(len(ids), -1)
         for number, one in enumerate(earlier):
@@ -163,8 +163,8 @@ class History:
                     changed = here[(plan.prior[rows] != prior_SQ[here]).any(axis=1)]
                 raise InvalidInput(
                     f"the priors of {self.named(changed)} are not those of release {number + 1}; in a chain a secret "
-                    "keeps its priors: state them as before (its ceiling may be raised), or give it a new id only if it "
-                    "is another secret"
+                    "keeps its priors: state them as before (its ceiling may be raised), or, if it is another secret, "
+                    "give it a new id"
                 )
             raised_S[here] = (ceiling_SQ[here] > plan.ceiling[rows]).any(axis=1)
             before = set(() if plan.chain is None else plan.chain.raised)

@@ -113,7 +113,8 @@ def make_plan(
     (``hush.plan.after``).
 
     Guarantee: the posteriors of the plan are upper bounds, proven for exactly its rates and noise, or for all releases
-    of its chain. None exceeds its ceiling, and a thousandth of the way from prior to ceiling is left to what training's computed draws and noise add.
+    of its chain. None exceeds its ceiling, and a thousandth of the way from prior to ceiling is left to what training's
+    computed draws and noise add.
     Otherwise InfeasiblePlan or CannotCertify is raised and says why.
     """
     checked_choice("capacity", capacity, Capacity)
@@ -135,7 +136,12 @@ def make_plan(
     ids = _checked_ids(secret_ids, incidence.num_secrets)
     release = None
     checked_choice("bound", bound, Bound)
+    rounds = AUTO if rounds == AUTO else checked_rounds(rounds)
     if after or ancestors or not all(one is None for one in (series, shapes, filter)):
+        if secret_ids is None:
+            raise InvalidInput(
+                "in a chain a secret is known by its id in every release; pass a table of secrets, or ids"
+            )
         prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
         release = release_of(
             Promised(
@@ -145,7 +151,7 @@ def make_plan(
                 ceiling_SQ=ceiling_SQ,
                 bound=bound,
                 batch_size=batch_size,
-                rounds=rounds if rounds == AUTO else checked_rounds(rounds),
+                rounds=rounds,
             ),
             series=series,
             shapes=shapes,

@@ -28,8 +28,11 @@ from hush.accounting.sampling_error import sampling_error, with_sampling_error
 from hush.arrays import Array
 from hush.certificate import (
     ASSUMPTIONS,
+    CHAIN_ASSUMPTIONS,
+    CHAIN_NOT_COVERED,
     DATA_FINGERPRINT,
     NOT_COVERED,
+    OTHER_RELEASES,
     PUBLIC_ASSUMPTIONS,
     PUBLIC_NOT_COVERED,
     SKELETON_FINGERPRINT,
@@ -41,7 +44,7 @@ from hush.errors import CannotCertify, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.keys import is_fingerprint
 from hush.numbers import checked_positive, rounded_down, rounded_up
-from hush.plan.chain import Chain, check_chain
+from hush.plan.chain import Chain, chain_facts, check_chain
 from hush.protection import promise_arrays
 from hush.slots import Slots
 from hush.weights.choose import KEPT_WEIGHT, Capacity, checked_batch_size, rates_of
@@ -215,15 +218,32 @@ class Plan:
                 "posteriors": fingerprint(b"hush posteriors 1\n", self.posterior, self.binding),
                 **({} if self.data_fingerprint is None else {DATA_FINGERPRINT: self.data_fingerprint}),
                 **self._scope_fingerprints(),
+                **({} if self.chain is None else {"chain": self.chain.fingerprint}),
             },
             versions=_versions(),
             created=self.created,
             marks=(f"simulation, noise scaled by {self.noise_scale!r}",) if self.noise_scale != 1 else (),
             scope=None if self.slots is None else scope_counts(self.incidence, self.slots),
             drawn=self._drawn if self.slots is None and self.draws_secrets_only else None,
-            assumptions=(*ASSUMPTIONS, *self._scope_sentences(SLOT_ASSUMPTIONS, PUBLIC_ASSUMPTIONS)),
-            not_covered=(*NOT_COVERED, *self._scope_sentences(SLOTS_NOT_COVERED, PUBLIC_NOT_COVERED), *remarks(self)),
+            releases=None if self.chain is None else chain_facts(self.chain),
+            assumptions=(
+                *ASSUMPTIONS,
+                *(() if self.chain is None else CHAIN_ASSUMPTIONS),
+                *self._scope_sentences(SLOT_ASSUMPTIONS, PUBLIC_ASSUMPTIONS),
+            ),
+            not_covered=(
+                *self._not_covered,
+                *self._scope_sentences(SLOTS_NOT_COVERED, PUBLIC_NOT_COVERED),
+                *remarks(self),
+            ),
         )
+
+    @property
+    def _not_covered(self) -> tuple[str, ...]:
+        """What no plan covers; a chain covers the releases that it names."""
+        if self.chain is None:
+            return NOT_COVERED
+        return tuple(CHAIN_NOT_COVERED if sentence == OTHER_RELEASES else sentence for sentence in NOT_COVERED)
 
     @property
     def _drawn(self) -> int:

@@ -60,7 +60,14 @@ from hush.plan.files import (
     stored_rates,
 )
 from hush.plan.plan import drawable_examples, promises_fingerprint
-from hush.plan.posteriors import MAX_BOUND_DIFFERENCE, Fault, are_proven, judge
+from hush.plan.posteriors import (
+    FINE_ACCURACY,
+    MAX_BOUND_DIFFERENCE,
+    MAX_MACHINE_DIFFERENCE,
+    Fault,
+    are_proven,
+    judge,
+)
 from hush.plan.verify_chain import chain_problem, judge_chain, missing_link
 from hush.protection import promise_arrays
 from hush.secret_table import Secrets
@@ -238,7 +245,7 @@ def _check_chain(plan: Plan, after: Sequence[str | Path]) -> tuple[Check, ...]:
 
 def check_posteriors(plan: Plan, progress: Progress | None) -> tuple[Check, Check]:
     """Every recomputed posterior is at most its ceiling and the stated one, and exactly the listed secrets bind."""
-    judgement = judge(plan, progress) if plan.chain is None else judge_chain(plan)
+    judgement = judge(plan, progress) if plan.chain is None else judge_chain(plan, plan.chain)
     total, faults = plan.incidence.num_secrets, judgement.secrets
     at_least = "" if judgement.complete else "at least "
 
@@ -419,7 +426,9 @@ def _curve_is_proven(plan: Plan, stated: Certificate, expected: Certificate) -> 
         prior, recomputed = np.array(points).T
         posterior_stated = np.array(stated.curve[name])[:, 1]
         if plan.chain is not None:
-            if not np.all(recomputed <= posterior_stated * (1 + MAX_BOUND_DIFFERENCE)):
+            row = np.array([plan.secret_ids.index(name)])
+            finer = plan.chain.posterior(row, prior[None, :], bound=plan.bound, accuracy=FINE_ACCURACY)[0]
+            if not np.all(np.minimum(recomputed, finer) <= posterior_stated * (1 + MAX_MACHINE_DIFFERENCE)):
                 return False
             continue
         if not are_proven(plan, plan.secret_ids.index(name), prior, posterior_stated, recomputed):

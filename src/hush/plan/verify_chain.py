@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hush.accounting.moments import log_moments
 from hush.accounting.sampling_error import chain_ceiling
-from hush.arrays import Array
 from hush.errors import HushError
 from hush.plan.chain import Chain, Filter, Series, budgets, used_shares
 from hush.plan.earlier import Earlier, History, room_of_release
@@ -83,7 +83,7 @@ def chain_problem(plan: Plan, earlier: tuple[Earlier, ...]) -> str | None:
 
 
 def _sampling_problem(chain: Chain, history: History) -> str | None:
-    """What all releases may add to a posterior by computed draws and noise was fixed at the first, and is not passed."""
+    """What computed draws and noise of all releases may add was fixed at the first, and is not passed."""
     before = history.chain
     if before is None:
         used = room_of_release(history.earlier[0].plan) if history.earlier else 0.0
@@ -149,7 +149,9 @@ def _filter_problem(plan: Plan, chain: Chain, kind: Filter, history: History) ->
     return _allowance_problem(plan, chain, kind, history, carried_S)
 
 
-def _allowance_problem(plan: Plan, chain: Chain, kind: Filter, history: History, carried_S: Array) -> str | None:
+def _allowance_problem(
+    plan: Plan, chain: Chain, kind: Filter, history: History, carried_S: NDArray[np.bool_]
+) -> str | None:
     """What may be spent was known beforehand: a share of the budget for each release, or all of it."""
     target_SQ = chain_ceiling(plan.prior, plan.ceiling, chain.sampling_total)
     budget_SQ, conceded_SQ = budgets(plan.prior, target_SQ, kind.order_SQ)
@@ -173,14 +175,13 @@ def _allowance_problem(plan: Plan, chain: Chain, kind: Filter, history: History,
     return None
 
 
-def judge_chain(plan: Plan) -> Judgement:
+def judge_chain(plan: Plan, chain: Chain) -> Judgement:
     """Prove every stated posterior by the chain, with room for the sampling error, and that the listed secrets bind.
 
     Guarantee: without a fault every stated posterior is an upper bound for all releases of the chain, up to
     MAX_MACHINE_DIFFERENCE, and at most its ceiling, also with what sampling in all releases may add.
     """
-    assert plan.chain is not None
-    chain, everyone = plan.chain, np.arange(len(plan.secret_ids))
+    everyone = np.arange(len(plan.secret_ids))
     bound_SQ = chain.posterior(everyone, plan.prior, bound=plan.bound)
     limit_SQ = plan.posterior * (1 + MAX_MACHINE_DIFFERENCE)
     over = np.flatnonzero(~(bound_SQ <= np.minimum(limit_SQ, plan.ceiling)).all(axis=1))

@@ -248,9 +248,9 @@ class Budgets:
             rates=rate_N,
             rounds=question.rounds,
         )
-        return _calibrated(
-            question, question.rounds, noise, self.posterior_SQ, np.isin(np.arange(len(drawn_S)), binding)
-        )
+        bind_S = np.zeros(len(drawn_S), dtype=bool)
+        bind_S[binding] = True
+        return _calibrated(question, question.rounds, noise, self.posterior_SQ, bind_S)
 
     def reduction(self, question: Question, calibration: Calibration, rate_N: Array, allowed_S: Array) -> Array | float:
         """As for every noise."""
@@ -302,7 +302,9 @@ def limit_posteriors(
     return posterior_SQ
 
 
-def _calibrated(question: Question, rounds: int, noise: float, posterior_SQ: Array, binding_S: Array) -> Calibration:
+def _calibrated(
+    question: Question, rounds: int, noise: float, posterior_SQ: Array, binding_S: NDArray[np.bool_]
+) -> Calibration:
     return Calibration(
         noise_multiplier=noise,
         posterior=posterior_SQ,
@@ -343,7 +345,7 @@ def _least_noise(
     for _ in range(MAX_PROOF_STEPS):
         secret = np.array([worst])
 
-        def excess(sigma: float, secret: Array = secret) -> float:
+        def excess(sigma: float, secret: NDArray[np.int64] = secret) -> float:
             return float(np.log(posterior(sigma, secret) / question.target_SQ[secret]).max())
 
         least = least_safe(excess, unsafe=noise, start=0.25, least=MIN_NOISE, most=MAX_NOISE)

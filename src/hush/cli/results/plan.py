@@ -87,6 +87,7 @@ def plan_record(plan: Plan, folder: Path, seconds: float, *, outlook: Outlook, s
         ],
         "forcing": None if forcing is None else {"id": forcing[0], "noise_without": forcing[1]},
         "auto": {name: value for name, value in numbers.items() if getattr(settings, name) == AUTO},
+        "chain": None if plan.certificate.releases is None else dict(plan.certificate.releases),
         "outlook": outlook.record(),
         "cautions": plan_cautions(plan),
         "fingerprints": dict(plan.certificate.fingerprints),
@@ -110,6 +111,8 @@ def show_plan(record: Record, console: Console, *, top: int) -> None:
         ["expected batch", f"{batch:g}, rates up to {rounded_up(record['largest_rate'], 3)}"],
     ]
     secrets = record["num_secrets"]
+    if record["chain"] is not None:
+        rows += _chain_rows(record["chain"])
     if scope is not None:
         rows += _scope_rows(record)
     elif record.get("draw") == "secrets":
@@ -188,6 +191,19 @@ def _scope_rows(record: Record) -> list[list[str]]:
         ["secrets covered", ", ".join(covered)],
         ["learnt without noise", f"{counted(scope['examples_with_slots'], 'skeleton')}, {free} without a secret"],
     ]
+
+
+def _chain_rows(chain: Record) -> list[list[str]]:
+    """Which release of a chain this is, and what its promises are about."""
+    number = f"{chain['number']:,}"
+    if chain["kind"] == "series":
+        rows = [["release", f"{number} of {chain['announced']:,}, all of which the promises are about"]]
+    else:
+        share = rounded_up(100 * chain["share"], 3)
+        rows = [["release", f"{number}, which may spend {share} % of the budget of each promise"]]
+    for name, what in (("merged", "secrets with earlier ids"), ("raised", "secrets with a higher ceiling than before")):
+        rows += [[what, f"{chain[name]:,}"]] if chain[name] else []
+    return rows
 
 
 def _free(record: Record) -> int:
