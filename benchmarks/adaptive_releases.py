@@ -125,7 +125,7 @@ def named_rows(runs: int, rng: np.random.Generator) -> list[dict[str, Any]]:
                 "product_bounds": [product_bound(0.5, game.first, second) for second in game.seconds],
                 "named": naming.success(),
                 "named_without_looking": [naming.success(choices=[place]) for place in range(2)],
-                "simulated": [success.rate, *success.interval(LEVEL)],
+                "simulated": [success.lower(LEVEL / 2), success.rate, success.upper(LEVEL / 2)],
             }
         )
         print(f"named    stated {value:g} named {rows[-1]['named']:.5f}", flush=True)
@@ -191,7 +191,7 @@ def stopping(runs: int, rng: np.random.Generator) -> dict[str, Any]:
                 "releases": number,
                 "stated": float(stated[number - 1]),
                 "chains": success.runs,
-                "named": [success.rate, *success.interval(LEVEL)],
+                "named": [success.lower(LEVEL / 2), success.rate, success.upper(LEVEL / 2)],
                 "named_and_at_most_this_stated": float((named & (made <= number)).mean()),
             }
         )

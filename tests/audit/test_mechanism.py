@@ -20,6 +20,7 @@ from hush.audit.mechanism import (
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 
+SIDES: tuple[Side, Side] = ("upper", "lower")
 LEVEL = 1e-6  # of each comparison here, so that no fresh seed would fail
 
 
@@ -230,6 +231,41 @@ def sweep(settings: int, *, work: float, most: int, seed: int) -> None:
 
 def test_no_bound_is_beaten_and_all_are_nearly_reached_over_200_random_settings() -> None:
     sweep(200, work=4e5, most=20_000, seed=9)
+
+
+def random_releases(rng: np.random.Generator) -> list[Setting]:
+    """Two to four releases of one secret that share a shift at which success is neither sure nor rare."""
+    prior = random_setting(rng).prior
+    target = rng.uniform(min(max(2 * prior, 0.03), 0.9), 0.97)
+    releases: list[Setting] = []
+    for part in rng.dirichlet(np.ones(int(rng.integers(2, 5)))):
+        one = random_setting(rng)
+        distance = (ndtri(target) - ndtri(prior)) * part**0.5 / (one.rates.sum() * one.rounds**0.5)
+        releases.append(one._replace(noise_multiplier=float(np.log1p(distance**2) ** -0.5), prior=prior))
+    return releases
+
+
+def test_no_bound_of_several_releases_is_beaten_and_all_are_nearly_reached() -> None:
+    """Unlike rates, noise and rounds: the accountant's product bound against simulations without its code."""
+    rng, settings = np.random.default_rng(12), 60
+    each = 0.01 / (2 * settings)
+    ratios: list[float] = []
+    for _ in range(settings):
+        releases = random_releases(rng)
+        rates = [one.rates for one in releases]
+        noise, rounds = [one.noise_multiplier for one in releases], [one.rounds for one in releases]
+        prior, trials = releases[0].prior, int(np.clip(4e5 / sum(rounds), 1000, 20_000))
+        attack = attack_joint_mechanism(
+            rates, noise_multipliers=noise, rounds=rounds, prior=prior, trials=trials, rng=rng
+        )
+        upper, lower = (
+            hush.joint_posterior(rates, noise_multipliers=noise, rounds=rounds, prior=prior, side=side)
+            for side in SIDES
+        )
+        assert attack.lower(each) <= upper, f"the accountant is unsound at {releases}: {attack} beats {upper}"
+        assert attack.upper(each) >= lower, f"the accountant overstates an attack at {releases}: {lower}, not {attack}"
+        ratios.append(attack.success / upper)
+    assert 0.9 < np.median(ratios) < 1.05
 
 
 @pytest.mark.slow
