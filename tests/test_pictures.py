@@ -10,7 +10,15 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
-QUICK = ("concepts/flow", "concepts/promise", "concepts/graph", "concepts/round", "concepts/curve", "concepts/hands")
+QUICK = (
+    "concepts/flow",
+    "concepts/promise",
+    "concepts/graph",
+    "concepts/round",
+    "concepts/curve",
+    "concepts/hands",
+    "stopping",
+)
 DRAWN = sorted(path for path in IMAGES.rglob("*.svg") if "studies" not in path.parts)
 
 

@@ -87,8 +87,8 @@ NO_SETTING = {
         "unchecked_data",  # a config always checks its data
         "insecure_seed",  # for tests; certifies nothing
     },
-    "audit": {"run", "add", "reference", "held_out"},
-    "canaries": {"from_data", "candidates"},  # instead of templates, of alphabet and length
+    "audit": {"run", "add", "earlier", "reference", "held_out"},
+    "canaries": {"from_data", "candidates", "again"},  # instead of templates, of alphabet and length, of all
     "report": {"frontier", "audit"},  # files of earlier commands, which a run makes by itself
     "rehearse": {
         *("config", "write"),  # the file that states the settings, and one to write

@@ -25,6 +25,7 @@ PICTURES: Mapping[str, Callable[[], Figure | str]] = {
     "concepts/round": charts.round_of_noise,
     "concepts/curve": charts.curve,
     "concepts/hands": sketches.hands,
+    "stopping": charts.stopping,
 }
 
 if __name__ == "__main__":

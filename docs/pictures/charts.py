@@ -1,9 +1,11 @@
-"""Pictures of numbers. Each number is computed by hush when the picture is drawn; nothing here is typed in by hand.
+"""Pictures of numbers, computed by hush when the picture is drawn or by a benchmark; nothing is typed in by hand.
 
 One secret in 100 examples, each drawn with probability 2048 / 1.7 million, for 2000 rounds, unless it says otherwise.
 """
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from company import BATCH, PRIOR, ROUNDS, company
@@ -124,6 +126,25 @@ def curve() -> Figure:
     axes.set_xticks(LOG_TICKS)
     axes.set_yticks(LOG_TICKS)
     axes.set_title("One model, every prior")
+    return figure
+
+
+def stopping() -> Figure:
+    """What product bounds state when an owner stops as soon as a word is clear, and how often it was named."""
+    results = Path(__file__).parents[2] / "benchmarks" / "results" / "adaptive_releases.json"
+    rows = json.loads(results.read_text())["stopping"]["rows"]
+    figure, (axes,) = chart(1, width=7.2, height=3.6)
+    made = [row["releases"] for row in rows]
+    axes.plot(made, [row["stated"] for row in rows], color=BLUE, linewidth=2.2)
+    axes.plot(made, [row["named"][1] for row in rows], "o", color=RED, markersize=7)
+    axes.plot(made, [row["named_and_at_most_this_stated"] for row in rows], color=GREEN, linewidth=2.2, linestyle="--")
+    axes.text(1.9, 1.01, "named, of the chains that stopped here", color=RED, weight="bold", va="bottom")
+    axes.text(1.2, 0.6, "product bound stated", color=BLUE, weight="bold", va="center")
+    inside = "of all chains: named while\nno more than this was stated"
+    axes.text(5.6, 0.3, inside, color=GREEN, weight="bold", linespacing=1.35)
+    axes.set(xlim=(0.7, 12.3), ylim=(0, 1.12), xlabel="releases until the owner stopped", ylabel="probability")
+    axes.set_xticks(made)
+    axes.set_title("Stopping as soon as a word is clear")
     return figure
 
 

@@ -4,6 +4,7 @@ And what an owner has beside them: texts, the places of their secrets, settings 
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from hush.audit.session import AuditInputs
 from hush.audit.settings import AuditSettings
 from hush.audit.verdict import VerdictRow
 from hush.data import read_corpus
+from hush.plan.earlier import copy_earlier
 from hush.storage import folder_digest
 
 TOKENIZER = byte_tokenizer()
@@ -69,12 +71,17 @@ def release(
     *,
     marks: tuple[str, ...] = (),
     unnamed: tuple[str, ...] = (),
+    after: Sequence[Path] = (),
 ) -> AuditedRun:
-    """What a training under this plan releases, the model being this one. unnamed: fingerprints that are left out."""
+    """What a training under this plan releases, the model being this one.
+
+    unnamed: fingerprints that are left out. after: the folders of the earlier releases of a chain.
+    """
     made = folder / "release"
     model.save_pretrained(made / "model")
     tokenizer.save_pretrained(made / "model")
     plan.save(made / "plan")
+    copy_earlier([folder / "release" for folder in after], made)
     certificate = plan.certificate
     fingerprints = {**certificate.fingerprints, "model": folder_digest(made / "model")}
     fingerprints = {name: value for name, value in fingerprints.items() if name not in unnamed}

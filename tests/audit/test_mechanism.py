@@ -11,10 +11,16 @@ from scipy.special import logsumexp, ndtr, ndtri
 
 import hush
 from hush.accounting.arguments import Side
-from hush.audit.mechanism import MechanismAttack, attack_mechanism, log_likelihood_ratios
+from hush.audit.mechanism import (
+    MechanismAttack,
+    attack_joint_mechanism,
+    attack_mechanism,
+    log_likelihood_ratios,
+)
 from hush.audit.statistics import Success
 from hush.errors import InvalidInput
 
+SIDES: tuple[Side, Side] = ("upper", "lower")
 LEVEL = 1e-6  # of each comparison here, so that no fresh seed would fail
 
 
@@ -154,6 +160,53 @@ def test_a_simulation_without_noise_is_refused() -> None:
         Setting(np.array([0.1]), 5, 0.2, 0.0).attack(1000, np.random.default_rng(8))
 
 
+# --- several releases
+
+
+def test_one_release_is_the_case_of_one() -> None:
+    setting = Setting(np.array([0.05, 0.1, 0.02]), 60, 0.02, 0.9)
+    joint = attack_joint_mechanism(
+        [setting.rates], noise_multipliers=[0.9], rounds=[60], prior=0.02, trials=3000, rng=np.random.default_rng(1)
+    )
+    assert joint == setting.attack(3000, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("prior", [0.5, 1e-2, 1e-4])
+def test_the_limits_hold_the_closed_form_of_unlike_releases(prior: float) -> None:
+    """Rates of 1: the squared shifts of the releases add up; a release without the secret adds nothing."""
+    noise, rounds = [2.5, 4.0, 9.0], [10, 40, 5]
+    shift = float(np.sqrt(sum(count / sigma**2 for sigma, count in zip(noise[:2], rounds[:2], strict=True))))
+    truth = float(ndtr(ndtri(prior) + shift))
+    attack = attack_joint_mechanism(
+        [[1.0], [1.0], []], noise_multipliers=noise, rounds=rounds, prior=prior, trials=20_000,
+        rng=np.random.default_rng(3),
+    )  # fmt: skip
+    assert attack.lower(LEVEL) <= truth <= attack.upper(LEVEL)
+    assert 0.85 * truth < attack.success < 1.05 * truth
+
+
+def test_a_release_cut_in_two_is_attacked_as_well_as_before() -> None:
+    """The rounds of one release as two releases: limits of one and the same number."""
+    settings = {"prior": 1e-3, "trials": 20_000}
+    whole = attack_mechanism(
+        [0.1] * 5, noise_multiplier=1.2, rounds=50, rng=np.random.default_rng(4), **settings
+    )  # fmt: skip
+    cut = attack_joint_mechanism(
+        [[0.1] * 5] * 2, noise_multipliers=[1.2] * 2, rounds=[20, 30], rng=np.random.default_rng(5), **settings
+    )  # fmt: skip
+    assert whole.lower(LEVEL) <= cut.upper(LEVEL)
+    assert cut.lower(LEVEL) <= whole.upper(LEVEL)
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [([1.0], [5, 5]), ([1.0, 1.0], [5]), ([], [])])
+def test_releases_need_one_of_each_setting(noise: list[float], rounds: list[int]) -> None:
+    with pytest.raises(InvalidInput, match="one of each for every release"):
+        attack_joint_mechanism(
+            [[0.1]] * max(len(noise), 1) if noise else [], noise_multipliers=noise, rounds=rounds, prior=0.1, trials=10,
+            rng=np.random.default_rng(0),
+        )  # fmt: skip
+
+
 # --- the accountant, held against it
 
 
@@ -178,6 +231,41 @@ def sweep(settings: int, *, work: float, most: int, seed: int) -> None:
 
 def test_no_bound_is_beaten_and_all_are_nearly_reached_over_200_random_settings() -> None:
     sweep(200, work=4e5, most=20_000, seed=9)
+
+
+def random_releases(rng: np.random.Generator) -> list[Setting]:
+    """Two to four releases of one secret that share a shift at which success is neither sure nor rare."""
+    prior = random_setting(rng).prior
+    target = rng.uniform(min(max(2 * prior, 0.03), 0.9), 0.97)
+    releases: list[Setting] = []
+    for part in rng.dirichlet(np.ones(int(rng.integers(2, 5)))):
+        one = random_setting(rng)
+        distance = (ndtri(target) - ndtri(prior)) * part**0.5 / (one.rates.sum() * one.rounds**0.5)
+        releases.append(one._replace(noise_multiplier=float(np.log1p(distance**2) ** -0.5), prior=prior))
+    return releases
+
+
+def test_no_bound_of_several_releases_is_beaten_and_all_are_nearly_reached() -> None:
+    """Unlike rates, noise and rounds: the accountant's product bound against simulations without its code."""
+    rng, settings = np.random.default_rng(12), 60
+    each = 0.01 / (2 * settings)
+    ratios: list[float] = []
+    for _ in range(settings):
+        releases = random_releases(rng)
+        rates = [one.rates for one in releases]
+        noise, rounds = [one.noise_multiplier for one in releases], [one.rounds for one in releases]
+        prior, trials = releases[0].prior, int(np.clip(4e5 / sum(rounds), 1000, 20_000))
+        attack = attack_joint_mechanism(
+            rates, noise_multipliers=noise, rounds=rounds, prior=prior, trials=trials, rng=rng
+        )
+        upper, lower = (
+            hush.joint_posterior(rates, noise_multipliers=noise, rounds=rounds, prior=prior, side=side)
+            for side in SIDES
+        )
+        assert attack.lower(each) <= upper, f"the accountant is unsound at {releases}: {attack} beats {upper}"
+        assert attack.upper(each) >= lower, f"the accountant overstates an attack at {releases}: {lower}, not {attack}"
+        ratios.append(attack.success / upper)
+    assert 0.9 < np.median(ratios) < 1.05
 
 
 @pytest.mark.slow

@@ -44,7 +44,10 @@ def test_extraction_is_held_against_the_bound_from_the_smallest_promised_prior(t
     incidence = hush.Incidence.from_pairs(range(3), range(3), num_examples=8, num_secrets=3)
     promises: dict[str, Any] = {"prior": [[1e-8, 1e-2]] * 3, "ceiling": [[1e-5, 0.3]] * 3}
     plan = hush.make_plan(incidence, **promises, batch_size=4, rounds=ROUNDS)
-    run = AuditedRun(model=tmp_path, plan=plan, certificate=plan.certificate, max_length=None, uncertified_reason="")
+    run = AuditedRun(
+        model=tmp_path, plan=plan, plan_digest="0" * 64, certificate=plan.certificate, max_length=None,
+        uncertified_reason="",
+    )  # fmt: skip
     rows = extraction_attempts(run, {0: True, 2: False}, {})
     assert [(row.name, row.prior, row.hits) for row in rows] == [("secret-000000", 1e-8, 1), ("secret-000002", 1e-8, 0)]
     assert [row.certified for row in rows] == plan.posterior[[0, 2], 0].tolist()

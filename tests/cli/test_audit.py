@@ -20,6 +20,7 @@ from command_line import message, refused, run, run_json
 from hush.cli.results.audit import show_audit
 from hush.console import rounded_down, rounded_up
 from hush.keys import DataKey
+from hush.plan.settings import FilterSettings
 
 sys.path.append(str(Path(__file__).parents[1] / "audit"))
 _audited: Any = import_module("audited")
@@ -248,3 +249,39 @@ def test_how_many_places_of_secrets_were_not_tried_is_said() -> None:
     with console.capture() as shown:
         show_audit(record | {"extraction": [extraction]}, Path("audit"), console)
     assert "Extraction: secrets, 2 sequences; left out: 26 cut, 1 copies" in shown.get()
+
+
+def test_canaries_of_an_earlier_release_are_planted_again_and_named_by_both_models(desk: Path, tmp_path: Path) -> None:
+    """Plan, release, plan again after it: one audit with both models, whose bound is that of the chain."""
+    data = desk / "data.jsonl"
+    options: list[object] = ["--ceiling", 0.2, "--template", "Vault {number} opens with {secret}.", "--length", 2]
+    first = run_json("canaries", data, *options, "--count", 3, "--output", tmp_path / "planted-1")
+    before: list[object] = ["canaries", data, "--again", tmp_path / "planted-1", "--ceiling", 0.2]
+    again = run_json(*before, "--output", tmp_path / "planted-2")
+    names = ("canaries", "candidates", "prior", "ceiling", "new_examples")
+    assert [first[name] for name in names] == [again[name] for name in names]
+    records = [json.loads((tmp_path / f"planted-{n}" / "owner" / "canaries.json").read_text()) for n in (1, 2)]
+    assert records[0] == records[1]
+    tokenizer = _memorising.byte_tokenizer()
+    tokenizer.model_max_length = 48
+    folders: list[Path] = []
+    for number in (1, 2):
+        public = tmp_path / f"planted-{number}" / "public"
+        secrets = hush.Secrets.from_parquet(public / "secrets.parquet")
+        kind: dict[str, Any] = {} if folders else {"filter": FilterSettings(share=0.4)}
+        plan = hush.make_plan(
+            hush.Incidence.from_parquet(public / "incidence.parquet"),
+            prior=secrets.prior, ceiling=secrets.ceiling, secret_ids=secrets.ids, batch_size=3, rounds=5,
+            after=[folder / "release" for folder in folders], keep=0.3, **kind,
+        )  # fmt: skip
+        folder = tmp_path / f"run-{number}"
+        _audited.release(folder, plan, _memorising.byte_model(seed=number), tokenizer, after=folders)
+        folders.append(folder)
+    asked: list[object] = ["--canaries", tmp_path / "planted-2", "--attack", "exposure", "--ranked-candidates", 50]
+    audit: list[object] = ["audit", tmp_path / "run-2", "--output", tmp_path / "audit", *asked, "--device", "cpu"]
+    record = run_json(*audit, "--earlier", tmp_path / "run-1", code=1)  # a ceiling of 0.2 cannot fail
+    assert record["exposure"]["releases"] == 2
+    assert record["rows"][0]["releases"] == 2
+    assert record["chain"]["kind"] == "filter"
+    assert "of no earlier release" in refused(2, *audit, "--earlier", tmp_path / "run-2")
+    assert "drop --length" in refused(2, *before, "--length", 3, "--output", tmp_path / "x")

@@ -1,12 +1,13 @@
 """Stage 6, the audit: attacks on a trained model, compared with what was certified. Exceeding it means a bug.
 
 statistics         exact confidence limits, multiple comparisons, excess over a baseline
-mechanism          the optimal attack on the simulated worst case of a secret; mechanism_kernels: its compiled loop
+mechanism          the optimal attack on the simulated worst case of a secret, in one release or several;
+                   mechanism_kernels: its compiled loop
 reconstruction     attacks on the iterates of many small trainings, to test the trainer itself
 game               scan, skeletons, plan and training attacked as a whole, on many small models, to test slots
 models, sequences  language models under audit; the token sequences and prompts that are tried on them
 extraction         greedy and (n, p)-discoverable extraction from causal models; fill_in: the same for masked models
-canaries           planted secrets with known candidates; exposure: their ranks among the candidates
+canaries           planted secrets with known candidates; exposure: their ranks among them, by one or several models
 prior/             how well slots can be guessed without the model: a lower limit on the prior
 verdict            attempts judged against the certified bounds; headline: the verdict in a few sentences
 folders, session   the run under audit and the spans of its secrets; one audit in progress, and its folder
@@ -21,10 +22,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hush.audit.auditor import audit
-    from hush.audit.canaries import Template, plant
+    from hush.audit.canaries import Template, plant, plant_again
     from hush.audit.extraction import discover, extract
     from hush.audit.fill_in import fill_in
-    from hush.audit.mechanism import MechanismAttack, attack_mechanism
+    from hush.audit.mechanism import MechanismAttack, attack_joint_mechanism, attack_mechanism
     from hush.audit.prior import check_priors, measure_priors
     from hush.audit.reconstruction import attack_runs
     from hush.audit.statistics import Success, exceeded, excess_over_held_out, excess_over_reference, holm_adjusted
@@ -35,6 +36,7 @@ __all__ = [
     "Success",
     "Template",
     "Verdict",
+    "attack_joint_mechanism",
     "attack_mechanism",
     "attack_runs",
     "audit",
@@ -49,6 +51,7 @@ __all__ = [
     "judge",
     "measure_priors",
     "plant",
+    "plant_again",
 ]
 
 _HOME = {
@@ -56,6 +59,7 @@ _HOME = {
     "Success": "hush.audit.statistics",
     "Template": "hush.audit.canaries",
     "Verdict": "hush.audit.verdict",
+    "attack_joint_mechanism": "hush.audit.mechanism",
     "attack_mechanism": "hush.audit.mechanism",
     "attack_runs": "hush.audit.reconstruction",
     "audit": "hush.audit.auditor",
@@ -70,6 +74,7 @@ _HOME = {
     "judge": "hush.audit.verdict",
     "measure_priors": "hush.audit.prior",
     "plant": "hush.audit.canaries",
+    "plant_again": "hush.audit.canaries",
 }
 
 

@@ -25,7 +25,7 @@ from hush.audit.canaries import CanarySet
 from hush.audit.exposure import CanaryRank, rank_canary, ranks_p_value
 from hush.audit.extraction_audit import ExtractionResult, extract_examples, extract_secrets
 from hush.audit.folders import AuditedRun
-from hush.audit.mechanism import MechanismAttack, attack_mechanism
+from hush.audit.mechanism import MechanismAttack, attack_joint_mechanism
 from hush.audit.session import AuditInputs, AuditSession
 from hush.audit.settings import AttackName
 from hush.audit.statistics import Success
@@ -83,18 +83,22 @@ def _mechanism(session: AuditSession) -> AttackResult:
 def closest_secrets(run: AuditedRun, count: int) -> list[tuple[int, int]]:
     """The binding secrets, or else those closest to their ceilings, each with its closest promised point.
 
-    Of secrets with the same rates and prior only the first is taken: the simulation would be the same.
+    Of secrets with the same rates in each release of the chain and the same prior only the first is taken: the
+    simulation would be the same.
     """
     plan = run.plan
     share_SQ = plan.posterior / plan.ceiling
     order = plan.binding if plan.binding.size else np.argsort(-share_SQ.max(axis=1), kind="stable")
-    chosen: dict[tuple[bytes, float], tuple[int, int]] = {}
+    chosen: dict[tuple[object, ...], tuple[int, int]] = {}
     for secret in order.tolist():
         if len(chosen) == count:
             break
         point = int(share_SQ[secret].argmax())
-        rates = np.sort(plan.rates[plan.incidence.examples_of(secret)])
-        chosen.setdefault((rates.tobytes(), float(plan.prior[secret, point])), (secret, point))
+        same = (
+            float(plan.prior[secret, point]),
+            *((np.sort(used.rates).tobytes(), used.noise_multiplier, used.rounds) for used in run.used_on(secret)),
+        )
+        chosen.setdefault(same, (secret, point))
     return list(chosen.values())
 
 
@@ -109,10 +113,11 @@ def _simulate(session: AuditSession, secrets: Sequence[tuple[int, int]]) -> list
         progress(position, len(secrets))
         if position < len(journal.records):
             continue
-        attack = attack_mechanism(
-            plan.rates[plan.incidence.examples_of(secret)],
-            noise_multiplier=plan.training_noise_multiplier,
-            rounds=plan.rounds,
+        used = session.run.used_on(secret)
+        attack = attack_joint_mechanism(
+            [release.rates for release in used],
+            noise_multipliers=[release.noise_multiplier for release in used],
+            rounds=[release.rounds for release in used],
             prior=float(plan.prior[secret, point]),
             trials=settings.trials,
             rng=np.random.default_rng(None if settings.seed is None else [settings.seed, secret]),
@@ -176,15 +181,20 @@ def _exposure(session: AuditSession) -> AttackResult:
         return AttackResult()
     ranks = _rank_canaries(session, planting)
     first = planting.canaries[0]
-    naming = named_run(session.run, first, planting.id, ranks[0])
-    attempt = naming_attempt(session.run, first, [naming, *session.inputs.earlier])
+    releases = session.inputs.releases
+    naming = named_run(session.run, first, planting.id, ranks[0], together_with=releases)
+    attempt = naming_attempt(session.run, first, [naming, *session.inputs.earlier], releases=1 + len(releases))
     return AttackResult(attempts=[attempt], ranks=ranks, naming=naming)
 
 
 def _rank_canaries(session: AuditSession, planting: CanarySet) -> list[CanaryRank]:
-    """Ranks by the model's likelihood, relative to the reference's where there is one."""
+    """Ranks by the model's likelihood, relative to the reference's where there is one.
+
+    With the models of earlier releases, by the sum over all of them.
+    """
     canaries, candidates = planting.canaries, planting.candidates
     models, settings = session.models, session.settings
+    earlier = session.earlier_models
     for canary in canaries:
         listed = set(session.run.plan.incidence.examples_of(session.run.secret_index(canary.id)).tolist())
         if not listed.issuperset(canary.examples):
@@ -194,7 +204,7 @@ def _rank_canaries(session: AuditSession, planting: CanarySet) -> list[CanaryRan
     content = [f"{canary.id} {canary.truth} {canary.template.before}\0{canary.template.after}" for canary in canaries]
     journal = session.journal(
         "exposure",
-        [settings.candidates, models.max_length, session.reference_id],
+        [settings.candidates, models.max_length, session.reference_id, *_earlier_ids(session)],
         [repr(candidates.to_dict()), *content],
     )
     progress = session.step_progress("Ranking candidates")
@@ -209,6 +219,7 @@ def _rank_canaries(session: AuditSession, planting: CanarySet) -> list[CanaryRan
             max_length=models.max_length,
             max_candidates=settings.candidates,
             reference=None if models.reference is None else (models.reference, models.tokenizer),
+            earlier=earlier,
             batch_size=settings.micro_batch,
             rng=SystemRandom() if settings.seed is None else Random(f"{settings.seed} {canary.id}"),
         )
@@ -227,6 +238,12 @@ def _rank_canaries(session: AuditSession, planting: CanarySet) -> list[CanaryRan
             ranks_p_value(by_reference, ranked), smallest=ranks_p_value([1] * len(by_reference), ranked)
         )
     return ranks
+
+
+def _earlier_ids(session: AuditSession) -> list[tuple[str, int]]:
+    """The models of earlier releases, and how long their texts are."""
+    pairs = zip(session.inputs.releases, session.earlier_models, strict=True)
+    return [(release.digest, max_length) for release, (_, _, max_length) in pairs]
 
 
 ATTACK_TABLE: tuple[Attack, ...] = (

@@ -5,7 +5,7 @@ publishing its numbers is a release that no plan accounts for.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -18,6 +18,7 @@ from hush.audit.session import AuditFolder, AuditInputs, AuditSession, StepProgr
 from hush.audit.settings import AuditSettings
 from hush.audit.verdict import Verdict, judge
 from hush.certificate import DATA_FINGERPRINT
+from hush.errors import InvalidInput, Setting
 from hush.numbers import counted
 from hush.train.pretrained import choose_device
 
@@ -52,9 +53,10 @@ def audit(
     Guarantee: if training kept its promises and every stated prior is right, the verdict is "failed" with probability
     at most ``settings.level``.
     """
+    inputs = AuditInputs() if inputs is None else inputs
     session = AuditSession(
         run=run,
-        inputs=inputs or AuditInputs(),
+        inputs=replace(inputs, releases=run.with_models(inputs.releases)),
         settings=settings or AuditSettings(),
         folder=AuditFolder(folder),
         progress=progress or (lambda _step, _done, _total: None),
@@ -64,7 +66,7 @@ def audit(
     if corpus is not None and planting is not None:
         planting.check_data(corpus.texts())
     unchecked = _unchecked_data(session) if corpus is not None or planting is not None else []
-    session.notices.extend(unchecked)
+    session.notices.extend([*unchecked, *_about_chain(session)])
     results = [
         attack.run(session)
         for attack in ATTACK_TABLE
@@ -95,6 +97,42 @@ def audit(
         notices=tuple(session.notices),
         record=record,
     )
+
+
+def _about_chain(session: AuditSession) -> list[str]:
+    """What the reader must know about a run that is one of several releases."""
+    chain, releases = session.run.plan.chain, session.inputs.releases
+    if chain is None:
+        return []
+    of_all = "" if chain.count is None else f" of {chain.count}"
+    after = "all releases so far" if chain.count is None else "all announced releases"
+    notices = [
+        f"this is release {chain.number}{of_all} of a chain: its bounds are about an adversary who holds the models of "
+        f"{after}, and the simulation attacks what the {counted(chain.number, 'release')} so far used"
+    ]
+    planting = session.inputs.planting
+    if planting is None:
+        if releases:
+            notices.append("the models of earlier releases were not attacked: only canaries are attacked with several")
+        return notices
+    ids = {canary.id for canary in planting.canaries}
+    without = [number for number, release in enumerate(releases, start=1) if not ids <= set(release.plan.secret_ids)]
+    if without:
+        raise InvalidInput(
+            f"{counted(len(without), 'earlier release')} of {len(releases)} did not list these canaries; plant the "
+            "same ones in each release (plant_again), or leave those releases out of ",
+            Setting("earlier"),
+        )
+    if releases:
+        notices.append(
+            f"canaries were ranked by the sum over {counted(len(releases) + 1, 'model')}; that the earlier ones were "
+            "trained on the same canaries follows from their ids alone, it was not compared with their data"
+        )
+    if len(releases) + 1 < chain.number:
+        notices.append(
+            f"the adversary of the bounds holds {chain.number} models, and canaries were ranked by {len(releases) + 1}"
+        )
+    return notices
 
 
 def _unchecked_data(session: AuditSession) -> list[str]:

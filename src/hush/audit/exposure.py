@@ -40,6 +40,7 @@ __all__ = [
     "aligned_to_frames",
     "canary_frame",
     "chance_exposure",
+    "exposure_of_rank",
     "log_likelihoods",
     "rank_canary",
     "ranks_p_value",
@@ -58,6 +59,10 @@ class CanaryRank:
 
     Where ``rank`` is relative to a reference, ``alone`` is the rank by the model, and ``anyway`` by the reference.
     told: whether no other candidate has the same tokens; otherwise no model can name it.
+
+    Where several releases were attacked together, ``rank`` is by the sum over their models. For comparison only:
+    by_release, the ranks by each model, oldest first, and by_change, the rank by how much likelier the newest model
+    makes a candidate than the oldest.
     """
 
     id: str
@@ -66,16 +71,30 @@ class CanaryRank:
     alone: int | None = None
     anyway: int | None = None
     told: bool = True
+    by_release: tuple[int, ...] = ()
+    by_change: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_release", tuple(self.by_release))
 
     @property
     def exposure(self) -> float:
         """In bits: 0 for the last rank, log2 of the number of candidates for the first."""
-        return math.log2(self.ranked) - math.log2(self.rank)
+        return exposure_of_rank(self.rank, self.ranked)
 
     @property
     def named(self) -> Success:
         """The attack that names the likeliest candidate, in one run."""
         return Success(hits=int(self.rank == 1), runs=1)
+
+
+def exposure_of_rank(rank: int, ranked: int) -> float:
+    """Exposure in bits of a rank among ``ranked`` candidates.
+
+    >>> exposure_of_rank(1, 1024), exposure_of_rank(1024, 1024)
+    (10.0, 0.0)
+    """
+    return math.log2(ranked) - math.log2(rank)
 
 
 def chance_exposure(ranked: int) -> float:
@@ -108,17 +127,21 @@ def rank_canary(
     max_length: int,
     max_candidates: int = DEFAULT_MAX_CANDIDATES,
     reference: tuple[Subject, Any] | None = None,
+    earlier: Sequence[tuple[Subject, Any, int]] = (),
     batch_size: int | None = None,
     rng: Random | None = None,
 ) -> CanaryRank:
     """Rank the true candidate among all, or among ``max_candidates`` of them, the others drawn at random.
 
     Every candidate is put into the canary's template, tokenised as for training, and passed through the model once.
-    reference: a model that never saw the canary, with its tokenizer; its log likelihood is subtracted.
+    reference: a model that never saw the canary, with its tokenizer; its log likelihood is subtracted. earlier: the
+    models of earlier releases in which the same canary was planted, oldest first, each with its tokenizer and the
+    tokens to which its training truncated texts. The candidates are then ranked by the sum of the log likelihoods under
+    all models: one rule, fixed before anything is seen, so that the likeliest candidate is one try.
     """
 
-    def scores(subject: Subject, tokenizer: Any) -> Array:
-        return log_likelihoods(subject, tokenizer, texts, ends, max_length=max_length, batch_size=batch_size)
+    def scores(subject: Subject, tokenizer: Any, length: int) -> Array:
+        return log_likelihoods(subject, tokenizer, texts, ends, max_length=length, batch_size=batch_size)
 
     def rank(score_S: Array) -> int:
         if np.isnan(score_S).any():
@@ -133,19 +156,25 @@ def rank_canary(
     texts = [canary.template.filled(candidates.text(number)) for number in numbers]
     begin = len(canary.template.before)
     ends = [begin + len(candidates.text(number)) for number in numbers]
-    score_S = scores(subject, tokenizer)
     true_text = canary.template.filled(candidates.text(canary.truth))
-    told = _has_unique_tokens(true_text, texts, tokenizer, max_length=min(max_length, subject.context_length))
-    if reference is None:
-        return CanaryRank(id=canary.id, rank=rank(score_S), ranked=len(texts), told=told)
-    reference_score_S = scores(*reference)
+    models = [*earlier, (subject, tokenizer, max_length)]
+    told = any(
+        _has_unique_tokens(true_text, texts, words, max_length=min(length, model.context_length))
+        for model, words, length in models
+    )
+    scores_RS = [scores(*model) for model in models]
+    reference_score_S = None if reference is None else scores(*reference, max_length)
+    base_S = np.zeros(len(texts)) if reference_score_S is None else reference_score_S
+    total_S = np.sum(scores_RS, axis=0)
     return CanaryRank(
         id=canary.id,
-        rank=rank(score_S - reference_score_S),
+        rank=rank(total_S - len(models) * base_S),
         ranked=len(texts),
-        alone=rank(score_S),
-        anyway=rank(reference_score_S),
+        alone=None if reference is None else rank(total_S),
+        anyway=None if reference_score_S is None else rank(reference_score_S),
         told=told,
+        by_release=tuple(rank(score_S - base_S) for score_S in scores_RS) if earlier else (),
+        by_change=rank(scores_RS[-1] - scores_RS[0]) if earlier else None,
     )
 
 

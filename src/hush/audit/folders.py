@@ -1,8 +1,9 @@
 """What an audit reads from folders: the run under audit with its certificate, and the spans of secrets in its data.
 
 :class:`AuditedRun` is what ``hush train`` released, checked against its certificate, and what it certifies of each
-secret. :class:`SecretSpans` says at which characters of which examples secrets stand: from a scan, from planted
-canaries, or from a table of the owner's.
+secret. If its plan is one of a chain of releases, what is certified is about all of them, and the plans of the earlier
+ones belong to it. :class:`SecretSpans` says at which characters of which examples secrets stand: from a scan, from
+planted canaries, or from a table of the owner's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +17,18 @@ from numpy.typing import NDArray
 
 from hush.accounting import posterior
 from hush.accounting.sampling_error import with_sampling_error
+from hush.arrays import Array
 from hush.audit.canaries import CanarySet
 from hush.certificate import Certificate
 from hush.errors import InvalidInput, Setting
 from hush.plan import Plan
+from hush.plan.earlier import Earlier, earlier_beside
+from hush.plan.files import read_record
 from hush.plan.verify import model_problem, run_differences
 from hush.scan.result import Scan
 from hush.storage import parquet_table, read_json
 
-__all__ = ["CANARY_CLASS", "AuditedRun", "SecretSpans"]
+__all__ = ["CANARY_CLASS", "AuditedRun", "SecretSpans", "UsedRelease"]
 
 
 CANARY_CLASS = "canaries"  # the class that all canaries are judged in
@@ -32,25 +36,44 @@ SPAN_COLUMNS = ("example", "secret", "begin", "end")
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class UsedRelease:
+    """What one release used on one secret: the rates of the secret's examples, the noise that was added, the rounds."""
+
+    rates: Array
+    noise_multiplier: float
+    rounds: int
+
+
+@final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AuditedRun:
     """A released model with its plan and certificate.
 
-    max_length: tokens to which training truncated texts, if known. uncertified_reason: why nothing is certified; empty
-    for a real certificate.
+    plan_digest: identifies the plan in a chain. max_length: tokens to which training truncated texts, if known.
+    uncertified_reason: why nothing is certified; empty for a real certificate. earlier: the earlier releases of its
+    chain, all of them, in order; none without a chain.
     """
 
     model: Path
     plan: Plan
+    plan_digest: str
     certificate: Certificate
     max_length: int | None
     uncertified_reason: str
+    earlier: tuple[Earlier, ...] = ()
+    _rows: tuple[Mapping[str, int], ...] = field(init=False)  # of each earlier plan: the row of an id
+
+    def __post_init__(self) -> None:
+        rows = tuple({name: row for row, name in enumerate(one.plan.secret_ids)} for one in self.earlier)
+        object.__setattr__(self, "_rows", rows)
 
     @classmethod
-    def load(cls, folder: str | Path, *, plan: str | Path | None = None) -> Self:
+    def load(cls, folder: str | Path, *, plan: str | Path | None = None, after: Sequence[str | Path] = ()) -> Self:
         """Load the folder of a run, or its release/ alone.
 
-        plan: the plan's folder, needed only for a run that certifies nothing and therefore releases no plan.
+        plan: the plan's folder, needed only for a run that certifies nothing and therefore releases no plan. after:
+        folders of earlier releases of its chain, or of their plans, where the release holds no copies of them.
         """
         root = Path(folder)
         release = root / "release" if (root / "release").is_dir() else root
@@ -75,9 +98,11 @@ class AuditedRun:
         return cls(
             model=model,
             plan=loaded,
+            plan_digest=str(read_record(plan_folder)["digest"]),
             certificate=certificate,
             max_length=_recipe_max_length(root / "owner" / "recipe.json"),
             uncertified_reason=_uncertified_reason(certificate, loaded),
+            earlier=_earlier_releases(loaded, [*earlier_beside(release), *earlier_beside(plan_folder), *after]),
         )
 
     @property
@@ -98,10 +123,44 @@ class AuditedRun:
         if prior >= 1:
             return 1.0
         plan = self.plan
+        if plan.chain is not None:  # about all releases of the chain
+            priors = np.array([[prior]])
+            return self._of_run(float(plan.chain.posterior(np.array([secret]), priors, bound=plan.bound)[0, 0]))
         rates = plan.rates[plan.incidence.examples_of(secret)]
         noise = plan.noise_multiplier
         after = posterior(rates, noise_multiplier=noise, rounds=plan.rounds, prior=prior, bound=plan.bound)
         return self._of_run(float(after))
+
+    def used_on(self, secret: int) -> list[UsedRelease]:
+        """What the releases of its chain used on a secret: earlier ones that draw it, oldest first, and this one.
+
+        In earlier releases the examples of the secret's ancestors count as its own.
+        """
+        name, chain = self.plan.secret_ids[secret], self.plan.chain
+        names = (name, *(() if chain is None else chain.ancestors.get(name, ())))
+        used = [
+            _used(one.plan, [row_of[known] for known in names if known in row_of])
+            for one, row_of in zip(self.earlier, self._rows, strict=True)
+        ]
+        return [*(release for release in used if release.rates.any()), _used(self.plan, [secret])]
+
+    def with_models(self, releases: Sequence["AuditedRun"]) -> "tuple[AuditedRun, ...]":
+        """These releases in the order of the chain, oldest first; an error if one is no earlier release of it."""
+        if self.plan.chain is None and releases:
+            raise InvalidInput(
+                "the plan is about one release alone, so nothing is certified of its model together with others; make "
+                "the plan of the next release after those before it (hush.plan), or drop ",
+                Setting("earlier"),
+            )
+        place_of = {one.digest: place for place, one in enumerate(self.earlier)}
+        places = [place_of.get(release.plan_digest, -1) for release in releases]
+        if -1 in places or len(set(places)) < len(places):
+            raise InvalidInput(
+                f"of the {len(places)} models of earlier releases, {places.count(-1)} are of no earlier release of "
+                "this chain, or one is given twice; pass each earlier release once as ",
+                Setting("earlier"),
+            )
+        return tuple(releases[at] for at in np.argsort(places).tolist())
 
     def _of_run(self, planned: float) -> float:
         """A posterior of the plan plus what computed draws and noise add; a run of 0.1.0 does not state that."""
@@ -116,6 +175,29 @@ class AuditedRun:
 
     def __repr__(self) -> str:
         return f"AuditedRun({len(self.plan.secret_ids)} secrets, {self.plan.rounds} rounds)"
+
+
+def _used(plan: Plan, secrets: Sequence[int]) -> UsedRelease:
+    """What a release used on these secrets, taken as one."""
+    listed = [plan.incidence.examples_of(secret) for secret in secrets]
+    examples = listed[0] if len(listed) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *listed]))
+    return UsedRelease(rates=plan.rates[examples], noise_multiplier=plan.training_noise_multiplier, rounds=plan.rounds)
+
+
+def _earlier_releases(plan: Plan, folders: Sequence[str | Path]) -> tuple[Earlier, ...]:
+    """The earlier releases that a plan names, in its order, from folders in any order."""
+    if plan.chain is None:
+        return ()
+    found = {release.digest: release for release in Earlier.all_of(folders)}
+    digests = plan.chain.predecessors
+    missing = [number for number, digest in enumerate(digests, start=1) if digest not in found]
+    if missing:
+        raise InvalidInput(
+            f"the plan is release {plan.chain.number} of a chain, and release {missing[0]} is not given "
+            f"({digests[missing[0] - 1][:16]}…); pass the folders of all earlier releases as ",
+            Setting("earlier"),
+        )
+    return tuple(found[digest] for digest in digests)
 
 
 def _check_certificate(certificate: Certificate, plan: Plan, model: Path, plan_folder: Path) -> None:

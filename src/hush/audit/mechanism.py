@@ -1,10 +1,10 @@
 """The optimal attack on the mechanism: the likelihood-ratio test on simulated runs of a secret's worst case.
 
 For one secret the worst case is a pair of distributions (the dominating pair): T rounds of N(K, σ²), K the number of
-its examples drawn, against T rounds of N(0, σ²). B(p) is the largest detection probability of a test with a false-alarm
-probability of p, and the accountant claims an interval around it. Here B(p) is estimated a second time, by simulation
-and without any code of the accountant: if the claim were too low, the simulated attack would beat it; if it were loose,
-the attack would fall short of it.
+its examples drawn, against T rounds of N(0, σ²). For several releases it is the product of their pairs. B(p) is the
+largest detection probability of a test with a false-alarm probability of p, and the accountant claims an interval
+around it. Here B(p) is estimated a second time, by simulation and without any code of the accountant: if the claim were
+too low, the simulated attack would beat it; if it were loose, the attack would fall short of it.
 
 Both sides come from runs with the secret alone. Let L be the log of the likelihood ratio R of a run, t a threshold
 fixed in advance and E the event R > t. A run in E is called an alarm with probability t/R, otherwise a gain. Since
@@ -19,6 +19,7 @@ Rare false alarms are therefore measured where they are common (importance sampl
 many runs with the secret. An independent pilot sample chooses t so that Q(E) is about p.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self, SupportsIndex, final
 
@@ -30,7 +31,7 @@ from hush.arrays import Array
 from hush.audit.statistics import LEVEL, Success, checked_level
 from hush.errors import InvalidInput
 
-__all__ = ["MechanismAttack", "attack_mechanism", "log_likelihood_ratios"]
+__all__ = ["MechanismAttack", "attack_joint_mechanism", "attack_mechanism", "log_likelihood_ratios"]
 
 
 MAX_LOG_THRESHOLD = 700.0  # exp(700) times any prior that the accountant accepts is far above 1, and finite
@@ -99,12 +100,47 @@ def attack_mechanism(
     >>> attack.lower() < 0.4 < attack.upper()
     True
     """
-    p = float(checked_priors(float(prior)))
-    pilot = log_likelihood_ratios(
-        rates, noise_multiplier=noise_multiplier, rounds=rounds, trials=max(trials // 2, 1), rng=rng
+    return attack_joint_mechanism(
+        [rates], noise_multipliers=[noise_multiplier], rounds=[rounds], prior=prior, trials=trials, rng=rng
     )
-    threshold = _threshold(pilot, p)
-    log_ratio = log_likelihood_ratios(rates, noise_multiplier=noise_multiplier, rounds=rounds, trials=trials, rng=rng)
+
+
+def attack_joint_mechanism(
+    rates: Sequence[ArrayLike],
+    *,
+    noise_multipliers: Sequence[float],
+    rounds: Sequence[SupportsIndex],
+    prior: float,
+    trials: int,
+    rng: np.random.Generator,
+) -> MechanismAttack:
+    """Run the optimal attack on several releases at once, by an attacker who holds all of their models.
+
+    Entry r of rates, noise_multipliers and rounds is what release r used; releases are independent given their
+    settings, so their log likelihood ratios add up. Compared with :func:`hush.joint_posterior` as
+    :func:`attack_mechanism` is with :func:`hush.posterior`.
+
+    >>> twice = attack_joint_mechanism([[1.0], [0.5]], noise_multipliers=[2.0, 1.0], rounds=[2, 4], prior=0.1,
+    ...                                trials=20_000, rng=np.random.default_rng(0))
+    >>> twice.lower() < 0.491 < twice.upper()
+    True
+    """
+    if not rates or not len(rates) == len(noise_multipliers) == len(rounds):
+        raise InvalidInput(
+            f"{len(rates)} lists of rates, {len(noise_multipliers)} noise multipliers and {len(rounds)} numbers of "
+            "rounds; pass one of each for every release, and at least one release"
+        )
+    releases = list(zip(rates, noise_multipliers, rounds, strict=True))
+
+    def log_ratios(runs: int) -> Array:
+        total = np.zeros(runs)
+        for of_release, noise, count in releases:
+            total += log_likelihood_ratios(of_release, noise_multiplier=noise, rounds=count, trials=runs, rng=rng)
+        return total
+
+    p = float(checked_priors(float(prior)))
+    threshold = _threshold(log_ratios(max(trials // 2, 1)), p)
+    log_ratio = log_ratios(trials)
     detected = log_ratio > threshold
     coin = rng.random(trials) < np.exp(np.minimum(threshold - log_ratio, 0.0))
     return MechanismAttack(

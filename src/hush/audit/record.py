@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hush import __version__
-from hush.audit.exposure import CanaryRank, chance_exposure
+from hush.audit.exposure import CanaryRank, chance_exposure, exposure_of_rank
 from hush.audit.extraction_audit import ExtractionResult
 from hush.audit.folders import AuditedRun
 from hush.audit.headline import headline
@@ -58,11 +58,20 @@ def audit_record(
         "why_not": run.uncertified_reason,
         "noise_multiplier": run.plan.training_noise_multiplier,
         "rounds": run.plan.rounds,
+        "chain": _chain_record(run),
         "rows": [row.to_dict() for row in verdict.rows],
         "extraction": [_extraction_record(extraction, verdict.level) for extraction in extractions],
         "exposure": _exposure_record(ranks) if ranks else None,
         "notices": list(notices),
     }
+
+
+def _chain_record(run: AuditedRun) -> Record | None:
+    chain = run.plan.chain
+    if chain is None:
+        return None
+    kind = "series" if chain.is_series else "filter"
+    return {"kind": kind, "number": chain.number, "count": chain.count, "predecessors": list(chain.predecessors)}
 
 
 def _extraction_record(extraction: ExtractionResult, level: float) -> Record:
@@ -127,7 +136,19 @@ def _exposure_record(ranks: Sequence[CanaryRank]) -> Record:
         "by_chance": chance_exposure(ranks[0].ranked),
         "with_reference": ranks[0].alone is not None,
         "mean_without_reference": float(np.mean([rank.exposure for rank in without_reference])),
+        "releases": max(1, len(ranks[0].by_release)),
+        "mean_by_release": [
+            _mean_exposure([rank.by_release[place] for rank in ranks], ranks[0].ranked)
+            for place in range(len(ranks[0].by_release))
+        ],
+        "mean_by_change": _mean_exposure([rank.by_change for rank in ranks], ranks[0].ranked),
     }
+
+
+def _mean_exposure(ranks: Sequence[int | None], ranked: int) -> float | None:
+    """Mean exposure of ranks; None where there are none."""
+    known = [exposure_of_rank(rank, ranked) for rank in ranks if rank is not None]
+    return float(np.mean(known)) if known else None
 
 
 # The page.
@@ -154,9 +175,11 @@ def row_cells(row: Record, *, digits: int = 3) -> tuple[str, ...]:
     if row["runs"] is not None:
         reached = row["reached"]
         tried = f"{row['hits']} of {row['runs']}" if reached is None else f"{reached:.{digits}g} in {row['runs']}"
+    releases = row.get("releases", 1)
+    together = f" ({releases} releases)" if releases > 1 else ""
     return (
         row["attack"],
-        row["name"],
+        f"{row['name']}{together}",
         _down(row["prior"], digits),
         *(_up(row[name], digits) for name in ("certified", "ceiling")),
         tried,
@@ -198,8 +221,19 @@ def exposure_line(exposure: Record) -> str:
     return (
         f"Ranked first among {counted(exposure['ranked'], 'candidate')}{relative}: {exposure['named']} of "
         f"{counted(exposure['canaries'], 'canary', 'canaries')}; exposure in bits: mean {exposure['mean']:.2f}, "
-        f"largest {exposure['most']:.2f}, expected by chance {exposure['by_chance']:.2f}. Canaries of one run share "
-        "its model, so only the first one counts as a test."
+        f"largest {exposure['most']:.2f}, expected by chance {exposure['by_chance']:.2f}.{_by_release(exposure)} "
+        "Canaries of one run share its model, so only the first one counts as a test."
+    )
+
+
+def _by_release(exposure: Record) -> str:
+    """The exposure by each model alone, where several were attacked together."""
+    if exposure.get("releases", 1) == 1:
+        return ""
+    alone = ", ".join(f"{mean:.2f}" for mean in exposure["mean_by_release"])
+    return (
+        f" They were ranked by the sum over the models of {exposure['releases']} releases; by each alone, oldest "
+        f"first, the mean is {alone}, and by the change from the oldest to the newest {exposure['mean_by_change']:.2f}."
     )
 
 

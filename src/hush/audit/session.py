@@ -62,8 +62,9 @@ class AuditInputs:
 
     corpus: the data that the model was trained on. places: where its secrets stand. planting: its canaries. reference:
     a model with the same tokenizer that never saw the data. held_out: texts of the same kind that the model never saw.
-    earlier: the naming results of independent runs that were audited before (``read_named_run``). compared: whether
-    the corpus was checked to be the plan's under the owner's key; if not, the report says so.
+    earlier: the naming results of independent runs that were audited before (``read_named_run``). releases: earlier
+    releases of the run's chain in which the same canaries were planted; their models are attacked together with the
+    run's. compared: whether the corpus was checked to be the plan's under the owner's key; if not, the report says so.
     """
 
     corpus: Corpus | None = None
@@ -72,6 +73,7 @@ class AuditInputs:
     reference: str | None = None
     held_out: Corpus | None = None
     earlier: tuple[NamedRun, ...] = ()
+    releases: tuple[AuditedRun, ...] = ()
     compared: bool = False
 
     def __post_init__(self) -> None:
@@ -119,16 +121,35 @@ class AuditSession:
         device = choose_device(self.settings.device)
         subject, tokenizer = load_subject(str(self.run.model), device=device)
         reference = self.inputs.reference
-        max_length = self.settings.max_length or self.run.max_length
-        limit = min(subject.context_length, int(min(tokenizer.model_max_length, 10**9)))
         masked = _is_masked(subject)
         return LoadedModels(
             subject=subject,
             reference=None if reference is None else self._load_reference(reference, tokenizer, masked=masked),
             tokenizer=tokenizer,
             masked=masked,
-            max_length=min(DEFAULT_MAX_TOKENS if max_length is None else max_length, limit),
+            max_length=self._max_length(self.run, subject, tokenizer),
         )
+
+    @cached_property
+    def earlier_models(self) -> list[tuple[Subject, Any, int]]:
+        """The models of earlier releases that are attacked too, oldest first: model, tokenizer, max_length."""
+        device = choose_device(self.settings.device)
+        models: list[tuple[Subject, Any, int]] = []
+        for release in self.inputs.releases:
+            subject, tokenizer = load_subject(str(release.model), device=device)
+            if _is_masked(subject):
+                raise InvalidInput(
+                    "an earlier release is a masked language model, which ranks no candidates; leave it out of ",
+                    Setting("earlier"),
+                )
+            models.append((subject, tokenizer, self._max_length(release, subject, tokenizer)))
+        return models
+
+    def _max_length(self, run: AuditedRun, subject: Subject, tokenizer: Any) -> int:
+        """Tokens to which the training of a run truncated texts."""
+        asked = self.settings.max_length or run.max_length
+        limit = min(subject.context_length, int(min(tokenizer.model_max_length, 10**9)))
+        return min(DEFAULT_MAX_TOKENS if asked is None else asked, limit)
 
     def _load_reference(self, name: str, tokenizer: Any, *, masked: bool) -> Subject:
         """Load the reference. What it produces too does not count against training, so it must be another model."""
@@ -219,7 +240,7 @@ class AuditSession:
     def journal(self, name: str, settings: Sequence[object], content: Iterable[bytes | str] = ()) -> "Journal":
         """The finished records of a step with these settings, on this model and plan."""
         plan = self.run.plan
-        public = [self.run.digest, *plan.certificate.fingerprints.values()]
+        public = [self.run.digest, *plan.certificate.fingerprints.values(), *(one.digest for one in self.run.earlier)]
         numbers = [plan.rounds, plan.noise_multiplier, plan.noise_scale, self.settings.seed, *settings]
         return self.folder.journal(name, [name, *public, repr(numbers), *content])
 

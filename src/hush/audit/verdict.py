@@ -118,7 +118,8 @@ class Attempt:
 
     certified: the proven bound on its success from this prior; None where nothing is proven, and ``reason`` says why.
     measured is None where the attack could not be carried out. reached: the estimated success probability, where it is
-    not hits / runs. canaries: whether it concerns planted canaries only.
+    not hits / runs. canaries: whether it concerns planted canaries only. releases: how many releases were attacked
+    together.
     """
 
     attack: str
@@ -132,6 +133,7 @@ class Attempt:
     reached: float | None = None
     reason: str = ""
     canaries: bool = False
+    releases: int = 1
 
     def __post_init__(self) -> None:
         for name in ("prior", "certified", "ceiling"):
@@ -180,6 +182,7 @@ class VerdictRow:
             "status": self.status,
             "reason": attempt.reason,
             "canaries": attempt.canaries,
+            "releases": attempt.releases,
         }
 
 
@@ -293,6 +296,7 @@ def mechanism_attempt(run: AuditedRun, secret: int, point: int, attack: Mechanis
         runs=None if attack is None else attack.detected.runs,
         reached=None if attack is None else attack.success,
         reason=run.uncertified_reason,
+        releases=len(run.used_on(secret)),
     )
 
 
@@ -312,20 +316,27 @@ class NamedRun:
     told: bool = True
 
 
-def named_run(run: AuditedRun, canary: Canary, planting: str, rank: CanaryRank) -> NamedRun:
-    """The naming result of this run; the prior is one among the ranked candidates."""
+def named_run(
+    run: AuditedRun, canary: Canary, planting: str, rank: CanaryRank, *, together_with: Sequence[AuditedRun] = ()
+) -> NamedRun:
+    """The naming result of this run; the prior is one among the ranked candidates.
+
+    together_with: earlier releases whose models were attacked too. If one of them certifies nothing, neither does the
+    chain about all of them.
+    """
     prior = prior_among(rank.ranked)
+    is_certified = not any(release.uncertified_reason for release in together_with)
     return NamedRun(
         model=run.digest,
         planting=planting,
         hit=rank.rank == 1 and rank.told,
         prior=prior,
-        certified=run.certified_posterior(run.secret_index(canary.id), prior),
+        certified=run.certified_posterior(run.secret_index(canary.id), prior) if is_certified else None,
         told=rank.told,
     )
 
 
-def naming_attempt(run: AuditedRun, canary: Canary, runs: Sequence[NamedRun]) -> Attempt:
+def naming_attempt(run: AuditedRun, canary: Canary, runs: Sequence[NamedRun], *, releases: int = 1) -> Attempt:
     """Naming the first canary in independent runs, this one first, compared with the largest of their bounds.
 
     Runs are independent if each was trained anew on newly drawn canaries: two models trained on the same canary may
@@ -349,6 +360,7 @@ def naming_attempt(run: AuditedRun, canary: Canary, runs: Sequence[NamedRun]) ->
         runs=len(runs),
         reason=run.uncertified_reason or ("" if len(bounds) == len(runs) else "an added run certifies nothing"),
         canaries=True,
+        releases=releases,
     )
 
 

@@ -28,7 +28,7 @@ from hush.errors import InvalidInput
 from hush.report.markup import at_least, at_most
 
 if TYPE_CHECKING:
-    from hush.audit.canaries import Candidates
+    from hush.audit.canaries import CanarySet, Candidates
     from hush.audit.folders import AuditedRun
     from hush.audit.session import AuditInputs
     from hush.audit.settings import CanarySettings
@@ -104,6 +104,15 @@ def audit(
         list[Path] | None,
         typer.Option(
             help="Also count the audit of another run, with newly planted canaries. Can be repeated.",
+            metavar="<path>",
+            rich_help_panel=KNOWN_PANEL,
+        ),
+    ] = None,
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Earlier release of its chain (the run, or its release/): with --canaries its model is attacked too. "
+            "Can be repeated.",
             metavar="<path>",
             rich_help_panel=KNOWN_PANEL,
         ),
@@ -186,9 +195,7 @@ def audit(
 
     with missing_library_explained("an audit"):
         from hush.audit.auditor import audit as attack_run
-        from hush.audit.folders import AuditedRun
         from hush.cli.results.audit import show_audit
-        from hush.run.folder import locate_training
 
     if reference is not None:
         check_model(reference, "--reference")
@@ -196,7 +203,7 @@ def audit(
     settings = settings_from(AuditSettings, options, continuations=lengths)
     quiet_libraries(silent=False)
     with working("Reading the run and the data"):
-        loaded = AuditedRun.load(locate_training(run), plan=plan)
+        loaded, releases = _run_with_earlier(run, plan, earlier or [])
         folders = [folder / "owner" / "data.parquet" for folder in (canaries, scan) if folder is not None]
         source = data or next((str(path) for path in folders if path.is_file()), None)
         corpus = _training_data(loaded, source, key, column, None if unit is None else unit.value)
@@ -207,6 +214,7 @@ def audit(
             spans=spans,
             canaries=canaries,
             add=add or [],
+            releases=releases,
             reference=reference,
             held_out=held_out,
             compared=corpus is not None and key is not None,
@@ -217,6 +225,18 @@ def audit(
     print_json(result.record) if json else show_audit(result.record, output, Console())
     if result.verdict.status in ("failed", "nothing to compare"):  # without a comparison nothing was passed
         raise typer.Exit(1)
+
+
+def _run_with_earlier(run: Path, plan: Path | None, earlier: Sequence[Path]) -> "tuple[AuditedRun, list[AuditedRun]]":
+    """The run, and the earlier releases of its chain that were passed, each of which needs the plans before it."""
+    from hush.audit.folders import AuditedRun
+    from hush.run.folder import locate_training
+
+    folders = [locate_training(folder) for folder in earlier]
+    return (
+        AuditedRun.load(locate_training(run), plan=plan, after=folders),
+        [AuditedRun.load(folder, after=folders) for folder in folders],
+    )
 
 
 def _training_data(
@@ -251,6 +271,7 @@ def _audit_inputs(
     spans: Path | None,
     canaries: Path | None,
     add: Sequence[Path],
+    releases: "Sequence[AuditedRun]",
     reference: str | None,
     held_out: str | None,
     compared: bool,
@@ -287,6 +308,7 @@ def _audit_inputs(
         places=places,
         planting=planting,
         earlier=tuple(read_named_run(folder) for folder in add),
+        releases=tuple(releases),
         reference=reference,
         held_out=None if held_out is None else read_corpus(held_out),
         compared=compared,
@@ -339,6 +361,12 @@ def canaries(
     from_data: Annotated[
         bool, flag("--from-data", "Instead: texts of the data without secrets, with one word replaced.")
     ] = False,
+    again: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead: the canaries of an earlier release, from the folder that hush canaries wrote for it.",
+        ),
+    ] = None,
     count: Annotated[int, typer.Option(help="Number of canaries.", min=1)] = 10,
     repeats: Annotated[int, typer.Option(help="Number of new examples that contain each canary.", min=1)] = 1,
     alphabet: Annotated[
@@ -371,7 +399,7 @@ def canaries(
     options = locals()
     from random import SystemRandom
 
-    from hush.audit.canaries import Template, check_folder, plant, save_planted, templates_from
+    from hush.audit.canaries import Template, check_folder, plant, plant_again, save_planted, templates_from
     from hush.cli.checks import check_outside_data
     from hush.cli.results.accounting import print_json
     from hush.data import read_corpus
@@ -379,29 +407,30 @@ def canaries(
 
     check_folder(output)
     check_outside_data(output, data)
-    if bool(template) == from_data:
-        raise InvalidInput("pass either --template, once or several times, or --from-data")
-    settings, secret_texts = _canary_settings(options, candidates)
+    if [bool(template), from_data, again is not None].count(True) != 1:
+        raise InvalidInput("pass either --template, once or several times, or --from-data, or --again")
+    planting = None if again is None else _planted_before(again, options)
+    settings, secret_texts = _canary_settings(options, candidates, planting)
     with working("Reading the data"):
         corpus = read_corpus(data, column=column, unit=None if unit is None else unit.value)
         graph, table = _read_owner_secrets(corpus, incidence, secrets)
-    if settings.templates is None:
+    promised: dict[str, Any] = {
+        "repeats": settings.repeats,
+        "ceiling": settings.ceiling,
+        "spans": None if incidence is None else spans_in(incidence.parent.parent),
+    }
+    if settings.templates is None and planting is None:
         holds_N = graph.secrets_per_example > 0
         templates = templates_from(corpus.texts(), holds_N, settings.count, SystemRandom())
     else:
-        templates = [Template.parse(text) for text in settings.templates]
+        templates = [Template.parse(text) for text in settings.templates or ()]
     with working("Planting"):
-        planted = plant(
-            graph,
-            table,
-            templates,
-            secret_texts,
-            count=settings.count,
-            repeats=settings.repeats,
-            ceiling=settings.ceiling,
-            spans=None if incidence is None else spans_in(incidence.parent.parent),
-        )
+        if planting is None:
+            planted = plant(graph, table, templates, secret_texts, count=settings.count, **promised)
+        else:
+            planted = plant_again(planting, graph, table, **promised)
         save_planted(planted, corpus, output)
+    count = len(planted.canaries)
     public, new_data = output / "public", output / "owner" / "data.parquet"
     files = [shlex.quote(str(path)) for path in (public / "incidence.parquet", public / "secrets.parquet", new_data)]
     next_command = (
@@ -410,11 +439,11 @@ def canaries(
     record = {
         "folder": str(output),
         "data": str(new_data),
-        "canaries": settings.count,
+        "canaries": count,
         "candidates": str(secret_texts.size),
         "prior": secret_texts.prior,
         "ceiling": settings.ceiling,
-        "new_examples": settings.count * settings.repeats,
+        "new_examples": count * settings.repeats,
         "examples": planted.incidence.num_examples,
         "secrets": planted.incidence.num_secrets,
         "next": next_command,
@@ -424,7 +453,7 @@ def canaries(
         return
     console = Console()
     console.print(
-        f"Planted {counted(settings.count, 'canary', 'canaries')} of {counted(secret_texts.size, 'candidate')} each "
+        f"Planted {counted(count, 'canary', 'canaries')} of {counted(secret_texts.size, 'candidate')} each "
         f"(prior {at_least(secret_texts.prior)}, ceiling {at_most(settings.ceiling)}) in "
         f"{counted(record['new_examples'], 'new example')}, after your {counted(len(corpus), 'example')}.",
         f"{output / 'owner'} holds the planted secrets: keep it private. Next:",
@@ -434,6 +463,16 @@ def canaries(
         highlight=False,
         markup=False,
     )
+
+
+def _planted_before(folder: Path, options: Mapping[str, Any]) -> "CanarySet":
+    """The canaries of an earlier release; their format and number are given."""
+    from hush.audit.canaries import read_canaries
+
+    for name in ("alphabet", "length", "candidates"):
+        if options[name] is not None:
+            raise InvalidInput(f"--again plants the same canaries, whose format is given; drop --{name}")
+    return read_canaries(folder)
 
 
 def _read_owner_secrets(corpus: "Corpus", incidence: Path | None, secrets: Path | None) -> "tuple[Incidence, Secrets]":
@@ -455,11 +494,15 @@ def _read_owner_secrets(corpus: "Corpus", incidence: Path | None, secrets: Path 
     return graph, Secrets.from_parquet(secrets)
 
 
-def _canary_settings(options: Mapping[str, Any], path: Path | None) -> "tuple[CanarySettings, Candidates]":
-    """The settings, and what a canary may be: every text of a format, or the lines of the file at ``path``."""
+def _canary_settings(
+    options: Mapping[str, Any], path: Path | None, planting: "CanarySet | None"
+) -> "tuple[CanarySettings, Candidates]":
+    """The settings, and what a canary may be: every text of a format, the lines of a file, or as before."""
     from hush.audit.canaries import MAX_CANDIDATE_LETTERS, Candidates
     from hush.audit.settings import CanarySettings
 
+    if planting is not None:
+        return settings_from(CanarySettings, options, length=MAX_CANDIDATE_LETTERS), planting.candidates
     if path is None:
         settings = settings_from(CanarySettings, options)
         return settings, Candidates.of_format(settings.alphabet, settings.length)

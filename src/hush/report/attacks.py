@@ -42,6 +42,12 @@ class AuditRow:
     lower: float | None
     upper: float | None
     status: str
+    releases: float = 1.0
+
+    @property
+    def attack_shown(self) -> str:
+        """The attack, and how many releases it used together."""
+        return self.attack if self.releases == 1 else f"{self.attack}, {self.releases:.0f} releases"
 
 
 @final
@@ -93,7 +99,7 @@ def attacks_plot(result: AuditResult) -> Plot | None:
     rows.reverse()  # the first on top
     values = [value for row in rows for value in (row.lower, row.upper, row.certified, row.ceiling) if value]
     floor = min(values, default=1e-3) / 3
-    labels = [f"{shown(_shortened(row.name))}<br>{shown(_shortened(row.attack))}" for row in rows]
+    labels = [f"{shown(_shortened(row.name))}<br>{shown(_shortened(row.attack_shown))}" for row in rows]
     # Invisible tags make equal labels distinct: Plotly would draw their rows on one line.
     labels = [f"{label}{'<i></i>' * labels[:index].count(label)}" for index, label in enumerate(labels)]
     traces: list[dict[str, Any]] = [
@@ -114,7 +120,7 @@ def attacks_plot(result: AuditResult) -> Plot | None:
                 "type": "scatter", "mode": "markers", "name": name, "hoverinfo": "text",
                 "x": [getattr(row, field) for row, _ in marks], "y": [label for _, label in marks],
                 "marker": {"symbol": symbol, "size": 12, "color": colour, "line": {"width": 2, "color": colour}},
-                "text": [f"{shown(row.attack)}: {shown(row.name)}<br>{_hover_text(row)}" for row, _ in marks],
+                "text": [f"{shown(row.attack_shown)}: {shown(row.name)}<br>{_hover_text(row)}" for row, _ in marks],
             }
         )  # fmt: skip
     return Plot(
@@ -137,7 +143,7 @@ def attacks_table(result: AuditResult) -> str:
     cells = [
         (
             row.name,
-            row.attack,
+            row.attack_shown,
             _down(row.prior),
             _down(row.lower),
             _up(row.upper),
@@ -164,6 +170,7 @@ def _audit_row(row: Mapping[str, Any]) -> AuditRow:
         attack=str(row.get("attack", "attack")),
         name=str(row.get("name", "–")),
         status=str(row.get("status", "–")),
+        releases=_number(row.get("releases")) or 1.0,
         **numbers,
     )
 
