@@ -268,7 +268,7 @@ def joint_posteriors(
     measures: list[Array] = []
     log_idle_S = np.zeros(num_secrets)
     for crowd, shape in zip(crowds, shapes, strict=True):
-        measures += _measures(crowd.mean_S, crowd.square_S, shape)
+        measures += _measures(crowd.mean_S, crowd.square_S, shape)[: 2 if crowd.has_mixed_rates else 1]
         log_idle_S += shape.rounds * crowd.log_idle_S
 
     def parts_of(member: Indices, tail: float) -> list[Part]:
@@ -301,9 +301,10 @@ def _measures(mean_S: Array, square_S: Array, shape: Shape) -> list[Array]:
     return [strength_S, spread_S]
 
 
-def _width(measure_sC: Array, floor: float) -> float:
+def _width(measure_sC: Array, floor: float, total_s: Array | None = None) -> float:
     """The log of the measure of a group's dominating laws over that of its least member, or over the floor."""
-    largest, least = float(measure_sC.max(axis=0).sum()), float(measure_sC.sum(axis=1).min())
+    largest = float(measure_sC.max(axis=0).sum())
+    least = float((measure_sC.sum(axis=1) if total_s is None else total_s).min())
     return float(np.log(largest / max(least, floor, TINY))) if largest > floor else 0.0
 
 
@@ -314,12 +315,13 @@ def alike(measure_SC: Array, member: Indices, most: int) -> list[Indices]:
     """
     if member.size == 0:
         return []
-    floor = LEAST_MEASURE * float(measure_SC[member].sum(axis=1).max())
+    total_S = measure_SC.sum(axis=1)
+    floor = LEAST_MEASURE * float(total_S[member].max())
     order = counting()
     groups: list[tuple[float, int, Indices]] = []
 
     def keep(part: Indices) -> None:
-        heapq.heappush(groups, (-_width(measure_SC[part], floor), next(order), part))
+        heapq.heappush(groups, (-_width(measure_SC[part], floor, total_S[part]), next(order), part))
 
     keep(member)
     while len(groups) < most and groups[0][0] < -2 * FINEST_WIDTH:
