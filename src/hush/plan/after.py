@@ -363,7 +363,7 @@ def _largest_limits(
     """The largest limits that the announced releases leave, up to a few times what is needed."""
     promised = release.promised
     rows = slice(None) if secrets is None else secrets
-    able_S = (promised.prior_SQ[rows] < release.target_SQ[rows]).all(axis=1)
+    able_S = np.asarray((promised.prior_SQ[rows] < release.target_SQ[rows]).all(axis=1))
     limit_S = np.zeros(len(able_S))
     if able_S.any():
         limit_S[able_S] = limit_capacity(
