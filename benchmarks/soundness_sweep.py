@@ -158,19 +158,21 @@ def check(setting: Setting) -> Outcome:
     )
 
 
+def quantiles_of(values: np.ndarray) -> dict[str, float]:
+    """What is recorded of many numbers."""
+    levels = [0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0]
+    return {str(level): float(np.quantile(values, level, method="lower")) for level in levels}
+
+
 def summary(outcomes: list[Outcome], *, seed: int, seconds: float) -> dict[str, object]:
     """What is recorded of a sweep."""
     ratio = np.array([outcome.ratio for outcome in outcomes])
     certified = np.array([outcome.upper / outcome.lower if outcome.lower > 0 else np.inf for outcome in outcomes])
-    levels = [0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0]
     faulty = [outcome for outcome in outcomes if outcome.faults]
     worst = sorted(outcomes, key=lambda outcome: -outcome.ratio)[:20]
 
     def record(outcome: Outcome) -> dict[str, object]:
         return asdict(outcome) | {"ratio": outcome.ratio}
-
-    def quantiles(values: np.ndarray) -> dict[str, float]:
-        return {str(level): float(np.quantile(values, level, method="lower")) for level in levels}
 
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -187,11 +189,11 @@ def summary(outcomes: list[Outcome], *, seed: int, seconds: float) -> dict[str, 
         "violations": len(faulty),
         "share_within_1_percent": float(np.mean(ratio <= GROSS)),
         "share_certified_within_1_percent": float(np.mean(certified <= GROSS)),
-        "upper_over_best_lower": quantiles(ratio),
-        "upper_over_certified_lower": quantiles(certified),
-        "renyi_over_upper": quantiles(np.array([outcome.renyi / outcome.upper for outcome in outcomes])),
-        "kl_over_upper": quantiles(np.array([outcome.kl / outcome.upper for outcome in outcomes])),
-        "attack_over_upper": quantiles(
+        "upper_over_best_lower": quantiles_of(ratio),
+        "upper_over_certified_lower": quantiles_of(certified),
+        "renyi_over_upper": quantiles_of(np.array([outcome.renyi / outcome.upper for outcome in outcomes])),
+        "kl_over_upper": quantiles_of(np.array([outcome.kl / outcome.upper for outcome in outcomes])),
+        "attack_over_upper": quantiles_of(
             np.array([outcome.attack / outcome.upper for outcome in outcomes if not outcome.faults])
         ),
         "slowest_seconds": max(outcome.seconds for outcome in outcomes),

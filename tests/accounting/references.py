@@ -236,41 +236,58 @@ def log_ratio(mass: Array, sigma: float, x: Array) -> Array:
     return special.logsumexp(terms, axis=-1, b=mass)
 
 
+class Release(NamedTuple):
+    """One training about the secret."""
+
+    rates: Array
+    sigma: float
+    rounds: int
+
+
 def direct_bracket(rates: Array, sigma: float, rounds: int, prior: float, *, step: float, reach: float) -> Bracket:
-    """B(p) by T-fold direct convolution of the privacy loss on a lattice, no FFT.
+    """B(p) of one training, as below."""
+    return joint_bracket([Release(rates, sigma, rounds)], prior, step=step, reach=reach)
+
+
+def joint_bracket(releases: list[Release], prior: float, *, step: float, reach: float) -> Bracket:
+    """B(p) of several trainings by direct convolution of the privacy loss of all rounds on a lattice, no FFT.
 
     Cells are the outputs whose loss lies between neighbouring lattice points, up to a loss of `reach`. Low: the test
     on the sum of cell numbers, which is a test. High: every loss rounded up, and beyond `reach` success granted, in
     B(p) <= t p + E_P[(1 - t / R)+].
     """
-    mass = count_masses(rates)
-    first = math.floor(float(log_ratio(mass, sigma, np.array([-50.0 * sigma]))[0]) / step)
-    number = np.arange(first, math.ceil(reach / step) + 1)
-    edge = _output_at_loss(mass, sigma, number[1:-1].astype(np.float64) * step)
-    edge = np.concatenate([[-np.inf], edge, [np.inf]])
-    p = _masses(edge, mass, sigma)
-    q = _masses(edge, np.ones(1), sigma)
-    total_p, total_q = _convolved(p, rounds), _convolved(q, rounds)
+    total_p, total_q, total = np.ones(1), np.ones(1), np.ones(1)
+    lowest, log_inside = 0, 0.0
+    for rates, sigma, rounds in releases:
+        mass = count_masses(rates)
+        first = math.floor(float(log_ratio(mass, sigma, np.array([-50.0 * sigma]))[0]) / step)
+        number = np.arange(first, math.ceil(reach / step) + 1)
+        edge = _output_at_loss(mass, sigma, number[1:-1].astype(np.float64) * step)
+        edge = np.concatenate([[-np.inf], edge, [np.inf]])
+        p = _masses(edge, mass, sigma)
+        q = _masses(edge, np.ones(1), sigma)
+        total_p, total_q = _convolved(p, rounds, total_p), _convolved(q, rounds, total_q)
+        # The rounds inside the lattice, losses rounded up, and the chance that any round leaves it.
+        total = _convolved(p[:-1], rounds, total)
+        lowest += rounds * (first + 1)
+        log_inside += rounds * math.log1p(-p[-1])
     # Low: thresholds on the sum, the last cell (loss above `reach`) counting like any other.
     tail_p, tail_q = np.cumsum(total_p[::-1]), np.cumsum(total_q[::-1])
     low = float(np.interp(prior, np.append(0.0, tail_q), np.append(0.0, tail_p)))
-    # High: the rounds inside the lattice, losses rounded up, and the chance that any round leaves it.
-    total = _convolved(p[:-1], rounds)
-    loss = (rounds * (first + 1) + np.arange(total.size)) * step
-    outside = -math.expm1(rounds * math.log1p(-p[-1]))
+    loss = (lowest + np.arange(total.size)) * step
     right = np.cumsum(total[::-1])[::-1]
     weighted = np.cumsum((total * np.exp(-loss))[::-1])[::-1]
     granted = np.exp(loss + math.log(prior)) + right - np.exp(loss) * weighted
-    return Bracket(low, min(1.0, outside + float(granted.min())))
+    return Bracket(low, min(1.0, -math.expm1(log_inside) + float(granted.min())))
 
 
-def _convolved(mass: Array, rounds: int) -> Array:
-    """T-fold convolution; masses below 1e-150 are dropped, since products with them would be denormal, and slow.
+def _convolved(mass: Array, rounds: int, total: Array) -> Array:
+    """The total convolved T times with the mass. Masses below 1e-150 are dropped: their products would be denormal.
 
     One factor is taken in pieces, short enough that the products of each are not spread over threads.
     """
-    base = total = np.where(mass < 1e-150, 0.0, mass)
-    for _ in range(rounds - 1):
+    base = np.where(mass < 1e-150, 0.0, mass)
+    for _ in range(rounds):
         longer = np.zeros(total.size + base.size - 1)
         for begin in range(0, base.size, 4096):
             piece = np.convolve(total, base[begin : begin + 4096])
@@ -371,6 +388,13 @@ class Simulation:
             draw = rng.random((part.stop - begin, rounds))
             where = np.minimum(np.searchsorted(cumulative, draw), loss.size - 1)
             self.loss[part] = loss[where].sum(axis=1)
+
+    def and_then(self, other: "Simulation") -> None:
+        """Each run is followed by a run of the other, drawn with the same tilt."""
+        if other._tilt != self._tilt:
+            raise ValueError(f"tilts differ: {self._tilt} and {other._tilt}")
+        self.loss = self.loss + other.loss
+        self._log_norm += other._log_norm
 
     def tails(self, threshold: float) -> Tails:
         """P(L > threshold) and Q(L > threshold)."""

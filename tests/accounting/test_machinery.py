@@ -54,6 +54,40 @@ def test_tilt_never_changes_the_composed_law(tilt: float, rounds: int) -> None:
 
 
 @given(
+    tilt=st.floats(0.0, 4.0),
+    rounds=st.lists(st.integers(1, 30), min_size=2, max_size=4),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=60)
+def test_unlike_terms_compose_to_the_direct_convolution(tilt: float, rounds: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    direct, lowest = np.ones(1), 0
+    terms: list[Term] = []
+    for times in rounds:
+        first, mass = int(rng.integers(-9, 3)), rng.dirichlet(np.full(8, 0.4))
+        mass[rng.integers(8)] += rng.choice([0.0, 100.0])  # sometimes nearly all in one place
+        mass /= mass.sum()
+        terms.append(Term(index=first + np.arange(8), mass=mass, rounds=times))
+        for _ in range(times):
+            direct, lowest = np.convolve(direct, mass), lowest + first
+    composed = compose(terms, step=0.1, tilt=tilt, largest_size=1 << 14)
+    assert isinstance(composed, Composed)
+    untilted = np.exp(composed.log_norm - tilt * composed.values)
+    where = composed.first + np.arange(composed.tilted.size) - lowest
+    inside = (where >= 0) & (where < direct.size)
+    truth = np.zeros(where.size)
+    truth[inside] = direct[where[inside]]
+    allowed = (composed.entry_error + composed.wrapped) * untilted + composed.growth * truth + 1e-12 * truth
+    assert np.all(np.abs(composed.tilted * untilted - truth) <= allowed)
+    assert composed.entry_error < 1e-9  # the allowance is one, not an excuse
+    # Outside the window there is no more than the Chernoff bound allows.
+    tilted = direct * np.exp(tilt * 0.1 * (lowest + np.arange(direct.size)) - composed.log_norm)
+    outside = np.ones(direct.size, dtype=bool)
+    outside[where[inside]] = False
+    assert tilted[outside].sum() <= 2e-15 * (1 + 1e-6)
+
+
+@given(
     rates=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12),
     log_sigma=st.floats(-1.5, 6.0),
     prior=st.sampled_from([1e-10, 1e-3, 0.3]),

@@ -202,6 +202,7 @@ class Crowd:
                 log_idle_S[first:last] = np.bincount(secret, np.log1p(-rate), minlength=last - first)
         # Terms of one sign, added one after another: each costs at most EPS of their sum (E5).
         self.log_idle_S = log_idle_S * (1 + EPS * size_S)
+        self._size_S, self._only_rate_S = size_S, _only_rates(incidence, rate_N)
 
     def coarse_width(self, member: Indices, max_groups: int) -> float:
         """The narrowest width, FINEST_WIDTH times a power of 2, that gives at most this many groups."""
@@ -219,7 +220,18 @@ class Crowd:
 
     def law(self, member: Indices) -> CountLaw:
         """A law that dominates the count of each of these secrets."""
-        return joined_law([self._rates(int(secret)) for secret in member], tail=self._tail)
+        return joined_law([self._rates(int(secret)) for secret in self._largest(member)], tail=self._tail)
+
+    def _largest(self, member: Indices) -> Indices:
+        """The members without those that another one dominates: of equal rates throughout, but fewer."""
+        rate_m = self._only_rate_S[member]
+        mixed = np.isnan(rate_m)
+        if mixed.all():
+            return member
+        even = member[~mixed]
+        even = even[np.lexsort((self._size_S[even], rate_m[~mixed]))]
+        last = np.append(np.diff(self._only_rate_S[even]) > 0, True)
+        return np.concatenate([member[mixed], even[last]])
 
     def _keys(self, member: Indices, width: float) -> Indices:
         mean = np.floor(np.log(self.mean_S[member]) / width).astype(np.int64)
@@ -282,6 +294,22 @@ def prior_rows(prior: ArrayLike, num_secrets: int) -> Array:
         )
     rows = priors if priors.ndim == 2 else priors.reshape(-1, 1)
     return np.broadcast_to(rows, (num_secrets, rows.shape[1]))
+
+
+def _only_rates(incidence: Incidence, rate_N: Array) -> Array:
+    """The one rate of all of a secret's examples; NaN where they differ, or where there are none."""
+    only_S = np.full(incidence.num_secrets, np.nan)
+    some = incidence.examples_per_secret > 0
+    if some.any():
+        first = incidence.example_of_entry[incidence.offset_S[:-1][some]]
+        if (rate_N == rate_N[0]).all():
+            only_S[some] = rate_N[first]
+        else:
+            begin = incidence.offset_S[:-1][some]
+            rate = rate_N[incidence.example_of_entry]
+            low, high = np.minimum.reduceat(rate, begin), np.maximum.reduceat(rate, begin)
+            only_S[some] = np.where(low == high, low, np.nan)
+    return only_S
 
 
 ValueAt = Callable[["Group", float], Array]  # upper bounds for the members of a group at a noise multiplier

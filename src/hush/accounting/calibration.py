@@ -131,6 +131,7 @@ def calibrate(
         limit_SQ=ceiling_SQ,
         slack_S=np.log(ceiling_SQ / prior_SQ).min(axis=1),
         name=f"the bound {bound!r}",
+        tight="prior = ceiling",
     )
     sigma, posterior_SQ, binding = search.solve()
     several = np.ndim(prior) == 2 or np.ndim(ceiling) == 2
@@ -149,7 +150,8 @@ class Search:
     """The search for the least noise multiplier at which every value, a posterior say, is at most its limit.
 
     free_SQ: the values without noise, which are upper bounds with any noise. slack_S: how much a promise allows, on
-    any scale; 0 where it allows nothing. name: of the bound, for messages.
+    any scale; 0 where it allows nothing. name and tight: of the bound, and of a promise that allows nothing, for
+    messages.
     """
 
     crowd: Crowd
@@ -158,6 +160,7 @@ class Search:
     limit_SQ: Array
     slack_S: Array
     name: str
+    tight: str
 
     def solve(self) -> tuple[float, Array, Indices]:
         """The noise, every value at it, and the secrets that bind."""
@@ -178,7 +181,7 @@ class Search:
         tight = needy[~(self.slack_S[needy] > 0)]
         if tight.size:
             raise InfeasiblePlan(
-                f"secret {int(tight[0])} has prior = ceiling and examples that are drawn ({tight.size} such secrets): "
+                f"secret {int(tight[0])} has {self.tight} and examples that are drawn ({tight.size} such secrets): "
                 "no finite noise suffices; raise its ceiling or set the rates of its examples to 0"
             )
 

@@ -57,6 +57,7 @@ __all__ = [
 ]
 
 RESERVED_SHARE = 1e-3  # of the way from prior to ceiling, set aside for what all releases concede; tightness only
+BUDGET_STEP = 1e-9  # relative, by which a budget is lowered where rounding breaks its promise; tightness only
 TAIL_SHARE = 0.1  # of what a release may concede, for the tail of the counts; tightness only
 END_STEPS = 40  # of the bisection for the end of the table; tightness only
 END_MARGIN = 1e-6  # of the conceded probability, left for its rounding; tightness only
@@ -95,9 +96,6 @@ def moment_budget(prior: ArrayLike, ceiling: ArrayLike, order: ArrayLike) -> Arr
             break
         budget = np.where(broken, budget * (1 - BUDGET_STEP), budget)
     return np.where(filter_posterior(budget, p, r, alpha) <= r, budget, 0.0)
-
-
-BUDGET_STEP = 1e-9  # relative, by which a budget is lowered where rounding breaks its promise; tightness only
 
 
 def filter_posterior(spent: ArrayLike, prior: ArrayLike, ceiling: ArrayLike, order: ArrayLike) -> Array:
@@ -236,6 +234,7 @@ def calibrate_moments(
         limit_SQ=budget_SQ,
         slack_S=np.sqrt(np.maximum(budget_SQ, 0.0)).min(axis=1),
         name="its Renyi order",
+        tight="nothing left of its budget",
     )
     return search.solve()
 

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 
 from hush.accounting.accountant import (
     ACCURACY,
-    COARSE_GROUPS,
     FINEST_WIDTH,
     SPREAD_WIDTHS,
     Crowd,
@@ -59,9 +58,12 @@ __all__ = [
     "limit_posterior",
 ]
 
-MAX_RELEASES = 1000  # of one chain (E37), (E38)
+MAX_RELEASES, MAX_TOTAL_ROUNDS = 1000, 10**11  # of one chain (E37), (E38)
+JOINT_GROUPS = 256  # into which secrets are grouped by what all releases tell; speed only
 PAST_GROUPS = 32  # into which secrets are grouped by what earlier releases allowed; speed only
 LEAST_SHARE = 1e-3  # of the largest measure of a group, at which it may be divided; tightness only
+RESOLVED_SHARE, COARSEST = 0.02, 1e-2  # accuracy relative to the width of a group, and at most; tightness only
+TINY = 1e-300  # prevents division by 0; tightness only
 LEAST_MEASURE = 1e-8  # of the largest secret's: below it secrets count as alike; tightness only
 
 PartsOf = Callable[
@@ -178,6 +180,9 @@ def _shapes(noise_multipliers: Sequence[float], rounds: Sequence[SupportsIndex])
 def _checked_shapes(shapes: Sequence[Shape], name: str = "shapes") -> list[Shape]:
     if not 1 <= len(shapes) <= MAX_RELEASES:
         raise InvalidInput(Setting(name), f" has {len(shapes)} releases; pass 1 to {MAX_RELEASES}", setting=name)
+    if _total_rounds(shapes) > MAX_TOTAL_ROUNDS:
+        raise InvalidInput(f"all releases together may have {MAX_TOTAL_ROUNDS:.0e} rounds", setting="rounds",
+                           value=_total_rounds(shapes))  # fmt: skip
     return list(shapes)
 
 
@@ -293,6 +298,12 @@ def _measures(mean_S: Array, square_S: Array, shape: Shape) -> list[Array]:
     return [strength_S, spread_S]
 
 
+def _width(measure_sC: Array, floor: float) -> float:
+    """The log of the measure of a group's dominating laws over that of its least member, or over the floor."""
+    largest, least = float(measure_sC.max(axis=0).sum()), float(measure_sC.sum(axis=1).min())
+    return float(np.log(largest / max(least, floor, TINY))) if largest > floor else 0.0
+
+
 def alike(measure_SC: Array, member: Indices, most: int) -> list[Indices]:
     """The members in at most `most` groups, those split first whose largest and smallest secret differ most.
 
@@ -305,10 +316,7 @@ def alike(measure_SC: Array, member: Indices, most: int) -> list[Indices]:
     groups: list[tuple[float, int, Indices]] = []
 
     def keep(part: Indices) -> None:
-        measure_sC = measure_SC[part]
-        largest, least = float(measure_sC.max(axis=0).sum()), float(measure_sC.sum(axis=1).min())
-        width = np.log(largest / max(least, floor)) if largest > floor else 0.0
-        heapq.heappush(groups, (-float(width), next(order), part))
+        heapq.heappush(groups, (-_width(measure_SC[part], floor), next(order), part))
 
     keep(member)
     while len(groups) < most and groups[0][0] < -2 * FINEST_WIDTH:
@@ -342,7 +350,7 @@ class _Joint:
         """An upper bound for each secret and point."""
         posterior_SQ = noiseless_posterior(self.log_idle_S[:, None], 1, self.prior_SQ)
         drawn = np.flatnonzero(self.log_idle_S < 0)
-        groups = alike(self.measure_SC, drawn, COARSE_GROUPS)
+        groups = alike(self.measure_SC, drawn, JOINT_GROUPS)
         for member, bounds in zip(groups, Workers(progress=self.progress).map(self._at, groups), strict=True):
             posterior_SQ[member] = np.minimum(posterior_SQ[member], bounds)
         return posterior_SQ
@@ -351,7 +359,10 @@ class _Joint:
         prior_mq = self.prior_SQ[member]
         distinct, where = rounded_up(prior_mq)
         parts = _merged(self.parts_of(member, count_tail(float(distinct[0]), self.rounds)))
-        return upper_posterior(parts, distinct, bound=self.bound, accuracy=self.accuracy)[where].reshape(prior_mq.shape)
+        # What sharing a bound costs need not be resolved finely.
+        coarse = min(COARSEST, RESOLVED_SHARE * _width(self.measure_SC[member], 0.0))
+        bounds = upper_posterior(parts, distinct, bound=self.bound, accuracy=max(self.accuracy, coarse))
+        return bounds[where].reshape(prior_mq.shape)
 
 
 # Limits.
