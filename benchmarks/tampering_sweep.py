@@ -35,7 +35,7 @@ from tampering import TAMPERINGS, Case, Rng, every_file, make_case
 import hush
 from hush.certificate import Certificate
 from hush.plan.carried import OPTIONAL_FILES
-from hush.plan.files import tables_of
+from hush.plan.files import SLOTS_FILE, TABLES
 from hush.plan.verify import Verification
 from hush.slots import Slots
 from hush.storage import folder_digest
@@ -130,7 +130,7 @@ def _about_file(name: Path, case: Case, original: Path, found: Verification, own
         named = json.loads((case.root / "certificate.json").read_text())["fingerprints"]["model"]
         fits = named == folder_digest(case.root / "model")
         return [] if fits and "public_key" not in own else [f"{name} changed, and the key did not tell"]
-    if inside[0] in ("plan.json", *tables_of(slots=True)):
+    if inside[0] in ("plan.json", *TABLES, SLOTS_FILE):
         return []  # their fields were compared, and what else they hold is listed or of no effect
     if inside[0] in ("certificate.json", "certificate.md"):
         return _about_certificate(name, case, original, own)

@@ -31,6 +31,7 @@ ORDER = [
     "accounting",
     "weights",
     "plan",
+    "ledger",
     "train",
     "audit",
     "report",

@@ -21,7 +21,7 @@ from hush.cli import app
 from hush.cli.options import option_of, settings_from
 from hush.errors import InvalidInput
 from hush.plan import make_plan
-from hush.plan.settings import PlanSettings
+from hush.plan.settings import PlanSettings, SeriesSettings
 from hush.rehearse.settings import RehearsalSettings
 from hush.report.settings import ReportSettings
 from hush.run.config import Config, config_key
@@ -67,6 +67,7 @@ FILES = {
     "spans",
     "canaries",
     "plan",
+    "ledger",  # of the section releases, which states the folder
 }
 PRINTED = {"json", "quiet", "verbose", "debug", "top", "force", "help"}
 NO_SETTING = {
@@ -74,6 +75,8 @@ NO_SETTING = {
         "prior",
         "ceiling",  # promises: the rules of a config state them
         "model",  # a section of its own
+        *("series", "growth", "filter_share"),  # settings of a chain: a section of their own
+        *("after", "ancestors"),  # a run knows its earlier releases, and which secrets were merged
     },
     "train": {
         "lora",  # whether there are adapters: a config states their settings, or none
@@ -286,3 +289,16 @@ def test_every_command_refuses_a_wrong_setting_in_the_words_of_its_model(
     graph = {"num_examples": 2, "num_secrets": 1, "pairs": [[0, 0]], "prior": 0.1, "ceiling": 0.2}
     Path("GRAPH").write_text(json.dumps(graph))
     assert message in refused(2, *words.split())
+
+
+def test_options_of_a_chain_have_the_defaults_and_limits_of_its_settings() -> None:
+    options = parameters("plan")
+    assert options["growth"].default == SeriesSettings(count=2).growth
+    assert options["series"].default is options["filter_share"].default is None  # no chain
+    for words, message in (
+        ("--series 1", "--series=1; pass the number of releases"),
+        ("--series 2 --growth 0.5", "--growth=0.5; pass a factor"),
+        ("--filter-share 2", "--filter-share=2.0; pass a share"),
+        ("--growth 2", "--growth is how much a series may grow"),
+    ):
+        assert message in refused(2, *f"plan GRAPH --batch-size 1 --rounds 1 --output new {words}".split())

@@ -133,6 +133,7 @@ CHAIN_ASSUMPTIONS = (
     "Every training that read an example with one of these secrets is a release of the chain, whether its model was "
     "passed on, only looked at, or not chosen.",
     "Which examples there are, which contain which secret and what is promised does not depend on earlier models.",
+    "In every release computed draws and noise stayed within what its plan leaves to them.",
 )
 SERIES_KEYS = ("kind", "number", "announced", "merged", "raised")
 FILTER_KEYS = ("kind", "number", "share", "merged", "raised")

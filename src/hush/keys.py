@@ -19,13 +19,22 @@ from typing import Self, final
 from hush.errors import InvalidInput, Setting
 from hush.storage import temporary_beside
 
-__all__ = ["LEAF_BYTES", "DataKey", "check_key_apart", "is_fingerprint", "key_id_of", "refuse_other_key"]
+__all__ = [
+    "FINGERPRINT_BYTES",
+    "LEAF_BYTES",
+    "DataKey",
+    "check_key_apart",
+    "is_fingerprint",
+    "key_id_of",
+    "refuse_other_key",
+]
 
 KEY_BYTES = 32
-LEAF_BYTES = 32  # the length of an HMAC-SHA256
+LEAF_BYTES = FINGERPRINT_BYTES = 32  # the length of an HMAC-SHA256: of a row, and of what identifies a secret
 LABEL = "hush data key 1"
 ROW, ROWS = b"hush row 2\n", b"hush rows 2\n"  # prefixes: no fingerprint of a row is that of a corpus
 _FILE = re.compile(re.escape(LABEL).encode() + rb"\n([0-9a-f]{64})\n")
+IDENTITY = b"hush identity 1\n"  # nor that of a secret
 # Errors of file systems without hard links: FAT, some network shares, some containers.
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 MAX_WAITS, WAIT_SECONDS = 100, 0.01  # for another process that is writing its key
@@ -121,6 +130,16 @@ class DataKey:
         else:
             raise InvalidInput(f"a row is a {type(row).__name__}; pass text or bytes")
         return hmac.digest(self._secret, b"".join((ROW, kind, len(content).to_bytes(8, "little"), content)), "sha256")
+
+    def fingerprint_identity(self, kind: str, text: str) -> bytes:
+        """The keyed fingerprint of what identifies a secret, 32 bytes; kind: what the text is, such as its name.
+
+        It is equal for equal kinds and texts alone, up to collisions of SHA-256, and no fingerprint of a row. Without
+        the key it does not even tell whether a guess is right.
+        """
+        parts = (kind.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass"))
+        content = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+        return hmac.digest(self._secret, IDENTITY + content, "sha256")
 
     def fingerprint_leaves(self, leaves: Iterable[bytes]) -> str:
         """The keyed fingerprint of an ordered corpus from the ``fingerprint_row`` of each row, in order."""

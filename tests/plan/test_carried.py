@@ -12,7 +12,7 @@ import pytest
 import hush
 from hush.keys import DataKey
 from hush.plan import carried
-from hush.plan.files import FILES, OPTIONAL_SETTINGS, SETTINGS, SLOT_FIELDS, TABLES, tables_of
+from hush.plan.files import CHAIN_FIELD, FILES, OPTIONAL_SETTINGS, SETTINGS, SLOT_FIELDS, TABLES, tables_of
 from hush.storage import file_digest, record_digest
 
 
@@ -38,8 +38,10 @@ def test_a_plan_as_hush_writes_it_holds_nothing_that_is_not_read(folder: Path) -
 
 def test_every_field_and_column_is_claimed_or_has_a_reason() -> None:
     """Not left to chance: one that is neither is listed as unknown, but hush itself writes none."""
-    fields = {"format", *SETTINGS, *OPTIONAL_SETTINGS, *SLOT_FIELDS, "binding", "digests", "digest"}
-    for file, names in ({"plan.json": fields} | tables_of(slots=True)).items():
+    fields = {"format", *SETTINGS, *OPTIONAL_SETTINGS, *SLOT_FIELDS, CHAIN_FIELD, "binding", "digests", "digest"}
+    tables = tables_of({"slots": "0", "chain": {"kind": "filter"}})
+    tables["chain.parquet"] += tables_of({"chain": {"kind": "series"}})["chain.parquet"]
+    for file, names in ({"plan.json": fields} | tables).items():
         reasons = set(carried.REASONS.get(file, {}))
         assert carried.PROVEN[file] | reasons == set(names), file
         assert not carried.PROVEN[file] & reasons, file

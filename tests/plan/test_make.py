@@ -13,7 +13,7 @@ import hush
 from hush.accounting.sampling_error import planning_ceiling
 from hush.keys import DataKey
 from hush.plan import noise_without_forcing
-from hush.weights import choose, solve
+from hush.weights import accounts, choose, solve
 from hush.weights.choose import make_chooser
 from hush.weights.linear_program import Candidate, Task
 
@@ -90,10 +90,10 @@ def test_capacities_beyond_all_need_keep_everything(instance: Instance, share: f
 
 
 def test_counts_are_reduced_until_the_noise_asked_for_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, instance = choose.capacity, office()
+    honest, instance = accounts.capacity, office()
     arguments = {**instance.promises, "batch_size": 12, "noise_multiplier": 2.0}
     exact = hush.make_plan(instance.incidence, **arguments)
-    monkeypatch.setattr(choose, "capacity", lambda *given, **more: 1.05 * honest(*given, **more))
+    monkeypatch.setattr(accounts, "capacity", lambda *given, **more: 1.05 * honest(*given, **more))
     plan = hush.make_plan(instance.incidence, **arguments)
     assert plan.noise_multiplier == 2.0
     assert_sound(plan, instance)
@@ -138,7 +138,7 @@ def test_a_batch_of_every_example_leaves_no_choice() -> None:
 
 def test_many_distinct_priors_are_planned_for_in_reasonable_time(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = office()
-    monkeypatch.setattr(choose, "MAX_DISTINCT_PRIORS", 3)
+    monkeypatch.setattr(accounts, "MAX_DISTINCT_PRIORS", 3)
     prior = np.geomspace(1e-9, 1e-7, 8)
     plan = hush.make_plan(instance.incidence, prior=prior, ceiling=1e-2, batch_size=12, rounds=50)
     assert np.array_equal(plan.prior[:, 0], prior)

@@ -15,7 +15,7 @@ from plan_instances import Instance, graph, instances, office, some_slots
 
 import hush
 from hush.keys import DataKey
-from hush.plan.files import SLOT_FIELDS, SLOTS_FILE, files_of, has_slots
+from hush.plan.files import SLOT_FIELDS, SLOTS_FILE, files_of
 from hush.plan.make import (
     choose_held_out,
     graph_of_training,

@@ -34,6 +34,7 @@ from hush.scan.collect import UnorderedSecret, public_order, secret_table
 from hush.scan.engines import LocalEngine
 from hush.scan.finders.literals import Literals
 from hush.scan.finders.unicode import caseless
+from hush.scan.identities import given_ids
 from hush.scan.result import Scan
 from hush.scan.rules import Rules, load_rules
 
@@ -259,7 +260,8 @@ def test_the_order_of_secrets_is_that_of_their_examples_then_promises_then_names
     incidence = Incidence.from_pairs(
         [1, 1, 0, 0, 300, 2, 2], [1, 2, 3, 4, 4, 5, 6], num_examples=301, num_secrets=len(listed)
     )
-    secrets = secret_table(listed[number] for number in public_order(listed, incidence))
+    ordered = [listed[number] for number in public_order(listed, incidence)]
+    secrets = secret_table(ordered, given_ids(ordered))
     assert secrets.texts == ("first of one", "first of two", "a second", "second", "nowhere", "2", "1")
     assert secrets.ids == (*(f"b-{number:06d}" for number in range(5)), "a:y", "a:z")
 

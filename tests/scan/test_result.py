@@ -84,7 +84,8 @@ def test_the_public_side_holds_no_text_and_the_owners_side_is_the_owners(tmp_pat
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     names = {path.name for path in (tmp_path / "scan").rglob("*") if path.is_file()}
     assert names == {"incidence.parquet", "secrets.parquet", "summary.json", "reasons.parquet", "examples.parquet",
-                     "counts.json", "texts.parquet", "review.html", "set_aside.parquet"}  # fmt: skip
+                     "counts.json", "texts.parquet", "review.html", "set_aside.parquet",
+                     "identities.parquet"}  # fmt: skip
 
 
 def test_the_public_side_alone_can_be_loaded_and_says_what_it_lacks(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ __all__ = [
     "PlantedCanaries",
     "Template",
     "check_folder",
+    "check_same",
     "plant",
     "plant_again",
     "read_canaries",
@@ -372,6 +373,18 @@ def plant_again(
         id=planting.id,
         spans=None if spans is None else _with_canaries(spans, graph, canaries, candidates),
     )
+
+
+def check_same(planting: "CanarySet", candidates: Candidates, count: int) -> None:
+    """Refuse to plant other canaries than those of the earlier releases of a chain."""
+    if len(planting.canaries) != count or planting.candidates != candidates:
+        raise InvalidInput(
+            "the releases of a chain hold the same canaries: "
+            f"{counted(len(planting.canaries), 'canary', 'canaries')} of {planting.candidates.size} candidates, and "
+            f"{count} of {candidates.size} are asked for; pass the count, alphabet and length of the first release",
+            setting="count",
+            value=count,
+        )
 
 
 def _with_canaries(spans: Spans, graph: Incidence, canaries: Sequence[Canary], candidates: Candidates) -> Spans:

@@ -12,6 +12,7 @@ import typer
 from hush import __version__
 from hush.cli.accounting import calibrate, posterior
 from hush.cli.audit import audit, canaries
+from hush.cli.ledger import ledger
 from hush.cli.messages import DebugOption, QuietOption, VerboseOption, command, set_verbosity
 from hush.cli.options import OnceCommand
 from hush.cli.plan import frontier, plan
@@ -64,7 +65,7 @@ def _hush(
 for _panel, _commands in {  # in the order of the help: what a new user needs comes first
     "All at once": (demo, init, rehearse, run),
     "Step by step": (scan, explain, redact, prior, canaries, plan, frontier, train, audit, report),
-    "Trust": (verify, sign),
+    "Trust": (verify, sign, ledger),
     "Single numbers": (posterior, calibrate),
 }.items():
     for _command in _commands:

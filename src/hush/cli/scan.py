@@ -25,10 +25,13 @@ from hush.console import counted
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from hush.keys import DataKey
+    from hush.ledger import Ledger
     from hush.scan.engines import Engine
     from hush.scan.long_texts import ModelTokens
     from hush.scan.reasons import SetAside
     from hush.scan.result import Scan
+    from hush.scan.rules import Rules
 
 __all__ = ["explain", "redact", "scan"]
 
@@ -66,6 +69,14 @@ def scan(
         Path | None,
         typer.Option(
             help="Your key for fingerprints of the data, created on first use. Keep it with the data.",
+            rich_help_panel=DATA_PANEL,
+        ),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="Ledger of several releases (hush ledger), by which secrets keep their ids. It also keeps the key, "
+            "unless --key names another.",
             rich_help_panel=DATA_PANEL,
         ),
     ] = None,
@@ -133,6 +144,7 @@ def scan(
             raise InvalidInput(f"{path} is inside {output}, which the scan would replace; pass another --output")
     check_outside_data(output, data)
     loaded, reads = load_rules(rules), _model_tokens(model, max_length)
+    opened, data_key = (None, key) if ledger is None else _opened(ledger, key, data, loaded)
     begin = time.perf_counter()
     notices: list[str] = []
     with working("Scanning") as progress:
@@ -142,10 +154,11 @@ def scan(
             column=column,
             unit=None if unit is None else unit.value,
             id_column=id_column,
-            key=key,
+            key=data_key,
             skip_bad=skip_bad,
             model_tokens=reads,
             engine=_engine(engine, workers, ray_address),
+            known=None if opened is None else opened.identities,
             progress=progress,
             notice=notices.append,
         )
@@ -158,6 +171,8 @@ def scan(
 
     with working("Writing the result"):
         result.save(output, also=review if html else None)
+        if opened is not None and (identities := result.identities) is not None:
+            opened.register(identities)
     if reads is not None:
         saved = output / "owner" / DATA_FILE
         is_saved, chosen = saved.is_file(), None if unit is None else unit.value
@@ -171,6 +186,17 @@ def scan(
         "seconds": time.perf_counter() - begin,
     }
     print_json(record) if json else show_scan(record, Console())
+
+
+def _opened(folder: Path, key: Path | None, data: str, rules: "Rules") -> "tuple[Ledger, DataKey]":
+    """The ledger of a chain, and the data key that is in it or was named."""
+    from hush.data.text_readers import kind_of
+    from hush.keys import check_key_apart
+    from hush.ledger import Ledger
+
+    place = Ledger.key_path(folder) if key is None else key
+    check_key_apart(place, data, read_as_data=rules.about_code(data) or kind_of(place) is not None)
+    return Ledger.with_key(folder, place)
 
 
 def _model_tokens(model: str | None, max_length: int | None) -> "ModelTokens | None":

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, final
 
 import typer
 from rich.console import Console
@@ -25,9 +25,13 @@ from hush.cli.options import (
     flag,
     settings_from,
 )
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 
 if TYPE_CHECKING:
+    from hush.data import Corpus
+    from hush.keys import DataKey
+    from hush.ledger import Ledger
+    from hush.plan import Plan
     from hush.train.settings import PublicFirst
 
 __all__ = ["train"]
@@ -303,6 +307,13 @@ def train(
             rich_help_panel=SAFETY_PANEL,
         ),
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="With a plan of several releases: their ledger, in which the training is entered.",
+            rich_help_panel=SAFETY_PANEL,
+        ),
+    ] = None,
     unchecked_data: Annotated[
         bool,
         flag("--unchecked-data", "Allow a plan that names no data. The result certifies nothing.", panel=SAFETY_PANEL),
@@ -375,6 +386,8 @@ def train(
         data_key = None if key is None else DataKey.load(key)
         spans = None if scan is None else spans_in(scan)
 
+        enter = _entering(ledger, plan, loaded, corpus, data_key, output, first=first)
+
         console = terminal(silent=not first)
         show_start(loaded, corpus, recipe, output, console)
         quiet_libraries(silent=not first)
@@ -393,7 +406,7 @@ def train(
                 resume=resume,
                 unchecked_data=unchecked_data,
                 insecure_seed=insecure_seed,
-                progress=call_both(bar, Milestones(console)),
+                progress=call_both(call_both(bar, Milestones(console)), enter.rounds),
                 public_progress=bar.public,
                 reading=call_both(bar.reading, partial(Heartbeat(console), "Reading the data")),
                 stop=stop,
@@ -403,12 +416,67 @@ def train(
         message = stopped_after_message(result.round, result.rounds)
         raise stop.exception(message) if first else typer.Exit(stop.exit_code)
     if first:
+        enter.finished(output / "release")
         record = fitted_record(result)
         print_json(record) if json else show_fitted(record, Console(), result)
     if shard:
         from hush.train.launch import leave
 
         leave(0)
+
+
+@final
+class _Entering:
+    """Tells the ledger of a chain how far a training got; does nothing without one."""
+
+    def __init__(self, ledger: "Ledger | None", digest: str) -> None:
+        self._ledger, self._digest, self._has_rounds = ledger, digest, False
+
+    def rounds(self, *_: object) -> None:
+        """After each round: from the first on, the plan cannot be trained elsewhere."""
+        if self._ledger is not None and not self._has_rounds:
+            self._ledger.advance(self._digest, rounds=True)
+            self._has_rounds = True
+
+    def finished(self, release: Path) -> None:
+        """Note the end, and lay the earlier plans beside the model."""
+        entry = None if self._ledger is None else self._ledger.entry_of(self._digest)
+        if self._ledger is not None and entry is not None:
+            self._ledger.lay_beside(entry, release)
+            self._ledger.advance(self._digest, state="finished", rounds=True)
+
+
+def _entering(
+    folder: Path | None,
+    place: Path,
+    plan: "Plan",
+    corpus: "Corpus",
+    key: "DataKey | None",
+    output: Path,
+    *,
+    first: bool,
+) -> _Entering:
+    """Enter the training of a plan of a chain into its ledger before the first round."""
+    from hush.ledger import Ledger
+    from hush.ledger.ledger import fingerprints_of, plan_digest
+
+    if folder is None:
+        if plan.chain is not None:
+            raise InvalidInput(
+                "the plan is one of several releases under one promise, and every training of them is entered in their "
+                "ledger before its first round; pass its folder as ",
+                Setting("ledger"),
+                setting="ledger",
+            )
+        return _Entering(None, "")
+    if key is None:
+        raise InvalidInput("a ledger holds fingerprints under the data key; pass it", setting="key")
+    ledger = Ledger.load(folder, key=key.id)
+    if not first:
+        return _Entering(None, "")
+    with working("Entering the training into the ledger"):
+        ledger = ledger.begin(place, output, fingerprints_of(corpus.texts(), key))
+    return _Entering(ledger, plan_digest(place))
 
 
 def _public_first(asked: bool | None, settings: "PublicFirst") -> "PublicFirst | bool | None":

@@ -11,7 +11,7 @@ Legend: S secrets, Q promised points of a secret, R releases.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -40,6 +40,9 @@ __all__ = ["Promised", "Release", "ReleaseRefused", "UnderFilter", "release_of"]
 EPS = 2.0**-52
 ROUNDING = 1e-12  # relative room between what may be spent and what is allowed, for sums that round up
 LIMIT_SLACK = 4.0  # times the largest intensity: larger limits cost time and would hardly ever bind; tightness only
+BATCH_STEP = 0.8  # from each smaller batch size that is tried to the next, for a message
+REMEDY_MARGIN = 0.01  # relative, of a ceiling that a message suggests, for what a ceiling leaves to sampling
+LEAST_GRANT = 0.1  # of its share: a release for which less is left of a promise may spend nothing on it
 KEEP_TOLERANCE = 1e-3  # relative, of the share kept: the program is solved to a tolerance
 USUAL_ROUNDS = 100  # for which orders are chosen where the rounds are not known yet; tightness only
 LEAST_INTENSITY, MOST_INTENSITY = 1e-9, 1e3  # for which orders are chosen; tightness only
@@ -279,22 +282,22 @@ class OfSeries:
         return posterior_SQ
 
     def _refuse_spent(self, fresh: Indices, limit_SR: Array) -> None:
-        joined = limit_SR.max(axis=1) > 0
+        joined = np.asarray(limit_SR.max(axis=1) > 0)
         if not joined.any():
             return
         secrets = fresh[joined]
         after_SQ = _posteriors(self, limit_SR[joined], secrets, self.shapes)
-        over = ~(after_SQ <= self.target_SQ[secrets]).all(axis=1)
+        over = np.asarray(~(after_SQ <= self.target_SQ[secrets]).all(axis=1))
         if over.any():
             self._refuse(secrets[over], after_SQ[over], "what releases before allowed to the secrets merged in them")
 
     def _refuse(self, secrets: Indices, after_SQ: Array, why: str) -> None:
         history = self.promised.history
-        needed = float(after_SQ.max()) + self.total
+        enough = (float(after_SQ.max()) + self.total) * (1 + REMEDY_MARGIN)
+        ceilings = f", or raise their ceilings: {rounded_up(enough, 3)} is enough for each" if enough < 1 else ""
         raise ReleaseRefused(
-            f"{why[0].upper()}{why[1:]} can lift {history.named(secrets)} above the ceiling; leave them and their "
-            f"{counted(_examples_with(self.promised.incidence, secrets), 'example')} out of this release, or raise "
-            f"their ceilings: {rounded_up(needed / (1 - 1e-2), 3)} is enough for each",
+            f"{why} can lift {history.named(secrets)} above the ceiling; leave them and their "
+            f"{counted(_examples_with(self.promised.incidence, secrets), 'example')} out of this release{ceilings}",
             secrets=[history.ids[secret] for secret in secrets.tolist()],
             setting="ceiling",
         )
@@ -303,14 +306,21 @@ class OfSeries:
     def account(self) -> Account:
         return Announced(shape=self.shape, limit_S=self.limit_SR[:, self.number - 1], posterior_SQ=self.posterior_SQ)
 
-    def refused_batch(self, problem: TooLittleNoise) -> InfeasiblePlan:
-        """Why no rates inside the limits reach the batch size."""
-        largest = problem.largest_batch
+    def refused_batch(self, problem: TooLittleNoise, chooser: Chooser) -> InfeasiblePlan:
+        """Why no rates inside the limits reach the batch size, and a batch size that does."""
+        remedy, size = "no smaller one was found that works", float(problem.largest_batch)
+        while size >= 1:
+            try:
+                replace(chooser, batch_size=float(size)).proven_at(self.shape.noise_multiplier)
+            except (InfeasiblePlan, CannotCertify):
+                size = math.floor(BATCH_STEP * size)
+                continue
+            remedy = f"lower it to at most {size:.0f}"
+            break
         return InfeasiblePlan(
             Setting("batch_size"),
-            f"={problem.batch_size:g} is more than the limits of the series allow: with every secret drawn as often as "
-            f"they allow, a batch holds at most {largest} examples; lower it to that, or leave out secrets with little "
-            "room and their examples",
+            f"={problem.batch_size:g} is more than the limits of the series allow, with every secret drawn as often as "
+            f"was announced; {remedy}, or leave out secrets with little room and their examples",
             setting="batch_size",
         )
 
@@ -353,7 +363,7 @@ def _largest_limits(
     """The largest limits that the announced releases leave, up to a few times what is needed."""
     promised = release.promised
     rows = slice(None) if secrets is None else secrets
-    able_S = (promised.prior_SQ[rows] < release.target_SQ[rows]).all(axis=1)
+    able_S = np.asarray((promised.prior_SQ[rows] < release.target_SQ[rows]).all(axis=1))
     limit_S = np.zeros(len(able_S))
     if able_S.any():
         limit_S[able_S] = limit_capacity(
@@ -503,9 +513,10 @@ class UnderFilter:
 
     @cached_property
     def granted_SQ(self) -> Array:
-        """What this release may spend."""
-        most_SQ = np.minimum(self.share * self.budget_SQ, self.allowed_SQ - self.before_SQ) * (1 - ROUNDING)
-        return np.maximum(most_SQ - ROUNDING * self.before_SQ, 0.0)
+        """What this release may spend: its share or what is left; nothing where little is, which takes large noise."""
+        share_SQ = self.share * self.budget_SQ
+        most_SQ = np.minimum(share_SQ, self.allowed_SQ - self.before_SQ) * (1 - ROUNDING) - ROUNDING * self.before_SQ
+        return np.where(most_SQ >= LEAST_GRANT * share_SQ, np.maximum(most_SQ, 0.0), 0.0)
 
     @cached_property
     def posterior_SQ(self) -> Array:
@@ -539,11 +550,11 @@ class UnderFilter:
         if not over.size:
             return
         history = self.promised.history
-        ceiling = self._ceiling_for(np.maximum(allowed_SQ, self.before_SQ)[over], over)
+        ceilings = self._ceilings_for(np.maximum(allowed_SQ, self.before_SQ)[over], over)
         raise ReleaseRefused(
             f"the releases before may have spent more on {history.named(over)} than the ceilings allow at their "
             f"orders; leave them and their {counted(_examples_with(self.promised.incidence, over), 'example')} out of "
-            f"this release, or raise their ceilings: {ceiling} is enough for each",
+            f"this release{ceilings}",
             secrets=[history.ids[secret] for secret in over.tolist()],
             setting="ceiling",
         )
@@ -565,8 +576,8 @@ class UnderFilter:
                 setting="ceiling",
             )
 
-    def _ceiling_for(self, spent_SQ: Array, secrets: Indices) -> str:
-        """A ceiling under which so much is spent and as much is left as one release may spend."""
+    def _ceilings_for(self, spent_SQ: Array, secrets: Indices) -> str:
+        """The remedy of ceilings under which so much is spent, and as much is left as one release may spend."""
         room_SQ = spent_SQ / max(1 - self.share, 0.1)
         kind = Filter(
             share=self.share,
@@ -578,7 +589,8 @@ class UnderFilter:
             allowed_SQ=room_SQ,
         )
         needed = kind.posterior(np.arange(secrets.size), self.promised.prior_SQ[secrets]).max() + self.sampling[0]
-        return rounded_up(min(float(needed) * 1.01, 1.0), 3)
+        enough = float(needed) * (1 + REMEDY_MARGIN)
+        return f", or raise their ceilings: {rounded_up(enough, 3)} is enough for each" if enough < 1 else ""
 
     def refused(self, keep: float) -> ReleaseRefused:
         """Why no noise keeps this share of the data: the secrets of which nothing is left, and what would do."""
@@ -590,10 +602,10 @@ class UnderFilter:
         bearing = int(np.count_nonzero(graph.secrets_per_example))
         possible = 1 - touched / max(bearing, 1)
         parts = [
-            f"nothing is left of the promises of {history.named(spent)}, so with any noise examples with secrets keep "
-            f"at most {rounded_down(100 * max(possible, 0.0), 3)} % of their weight, not {100 * keep:g} %; leave them "
-            f"and their {counted(touched, 'example')} out of this release, raise their ceilings: "
-            f"{self._ceiling_for(self.before_SQ[spent], spent)} is enough for each",
+            f"too little is left of the promises of {history.named(spent)}, so with any noise examples with secrets "
+            f"keep at most {rounded_down(100 * max(possible, 0.0), 3)} % of their weight, not {100 * keep:g} %; leave "
+            f"them and their {counted(touched, 'example')} out of this release"
+            f"{self._ceilings_for(self.before_SQ[spent], spent)}",
         ]
         parts += [", or lower ", Setting("keep"), f" to {rounded_down(possible, 3)}"] if possible > 0 else []
         return ReleaseRefused(*parts, secrets=[history.ids[secret] for secret in spent.tolist()], setting="keep")

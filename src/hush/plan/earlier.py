@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting.moments import log_moments
-from hush.accounting.sampling_error import room_left
+from hush.accounting.sampling_error import reserve, room_left
 from hush.arrays import Array
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
@@ -239,9 +239,13 @@ def joined_graph(plan: Plan, names_S: Sequence[tuple[str, ...]]) -> Incidence:
 
 
 def room_of_release(plan: Plan) -> float:
-    """What computed draws and noise of a release without a chain may have added at most: more is refused in its run."""
+    """What computed draws and noise of a release without a chain are taken to have added at most.
+
+    Its run was refused if they could lift a posterior above its ceiling; a plan that comes close to no ceiling is taken
+    to have stayed within what every plan leaves to them, which the certificate states as an assumption.
+    """
     drawn_S = plan.drawn_secrets
-    return room_left(plan.posterior[drawn_S], plan.ceiling[drawn_S])
+    return min(room_left(plan.posterior[drawn_S], plan.ceiling[drawn_S]), reserve(plan.prior, plan.ceiling))
 
 
 def _series_of(one: Earlier) -> Series:

@@ -183,10 +183,15 @@ def make_plan(
         choice = chooser.paper(strength)
     else:
         try:
-            choice = _chosen_at(noise, share, chooser, progress)
+            if noise is None:
+                choice = chooser.least_noise_keeping(share, progress=progress)
+            elif noise >= chooser.all_examples.noise_multiplier:
+                choice = chooser.all_examples
+            else:
+                choice = chooser.proven_at(noise)
         except TooLittleNoise as error:
             if isinstance(release, OfSeries):
-                raise release.refused_batch(error) from error
+                raise release.refused_batch(error, chooser) from error
             raise explained(chooser, noise or 0.0, error, ids.__getitem__) from error
         except TooLittleLeft as error:
             raise error if not isinstance(release, UnderFilter) else release.refused(share) from error
@@ -228,13 +233,6 @@ def make_plan(
         held_out=None if drawn_N is None else np.empty(0, dtype=np.int64),
         chain=chain,
     )
-
-
-def _chosen_at(noise: float | None, share: float, chooser: Chooser, progress: Progress | None) -> Choice:
-    """At this noise as much data as it allows; without one the least noise that keeps the share."""
-    if noise is None:
-        return chooser.least_noise_keeping(share, progress=progress)
-    return chooser.all_examples if noise >= chooser.all_examples.noise_multiplier else chooser.proven_at(noise)
 
 
 def draws_secrets_only(draw: Draw | None, slots: Slots | None) -> bool:

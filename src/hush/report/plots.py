@@ -16,6 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
+from hush.ledger.spending import Spending
 from hush.numbers import counted, is_number
 from hush.report.figures import BOUNDS, CAPACITIES
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most, printable, shown, table
@@ -27,7 +28,9 @@ __all__ = [
     "counts_plot",
     "curves_plot",
     "frontier_plot",
+    "left_plot",
     "noise_plot",
+    "releases_plot",
     "scatter_plot",
     "training_plots",
 ]
@@ -53,6 +56,7 @@ BOUND_COLOURS = {"kl": "@red", "renyi": "@blue", "blowup": "@green"}
 BOUND_SYMBOLS = {"kl": "triangle-up", "renyi": "square", "blowup": "circle"}
 LOG_AXIS: dict[str, Any] = {"type": "log"}
 BAR_PATTERN = {"fillmode": "overlay", "fgcolor": "@paper", "size": 7, "solidity": 0.25}
+LEFT_BARS = 10  # in which the shares left are counted
 MAX_METRICS = 4  # of a training that get a plot each
 MAX_SINGLE_POINTS = 1_500  # secrets that are drawn one by one
 GRID_CELLS = (60, 40)  # along examples, along shares of the ceiling
@@ -293,6 +297,62 @@ def _label(method: MethodNoise) -> str:
 
 
 # Every secret.
+
+
+def releases_plot(spending: Spending) -> Plot:
+    """How much of its ceiling the most used and the median secret had reached after each release."""
+    numbers = [row.entry.number for row in spending.releases]
+    lines = (
+        ("the most used secret", [row.used_most for row in spending.releases], SERIES_LOOKS[2]),
+        ("the median secret", [row.used_median for row in spending.releases], SERIES_LOOKS[0]),
+    )
+    traces = [
+        _line(name, numbers, [100 * share for share in shares], look,
+              [f"release {number}<br>{shown(name)}: {percent_at_most(share)} of its ceiling"
+               for number, share in zip(numbers, shares, strict=True)])
+        for name, shares, look in lines
+    ]  # fmt: skip
+    last = spending.releases[-1]
+    cells = [
+        (row.entry.number, percent_at_most(row.used_most), percent_at_most(row.used_median))
+        for row in spending.releases
+    ]
+    return Plot(
+        name="releases",
+        title="Used after each release",
+        summary="The posterior after the releases so far, as a share of the ceiling that was promised: proven upper "
+        f"bounds. After release {last.entry.number} the most used secret is at {percent_at_most(last.used_most)}.",
+        traces=tuple(traces),
+        layout={
+            "xaxis": {"title": {"text": "release"}, "dtick": 1, "range": [0.5, (spending.count or numbers[-1]) + 0.5]},
+            "yaxis": {"title": {"text": "posterior / ceiling"}, "ticksuffix": " %", "rangemode": "tozero"},
+        },
+        numbers=table(["release", "most used", "median"], cells, caption="Used after each release"),
+    )
+
+
+def left_plot(spending: Spending) -> Plot:
+    """How many secrets have how much of their promise left, in tenths."""
+    left = np.array([row.left for row in spending.secrets])
+    counts = np.bincount(np.minimum((left * LEFT_BARS).astype(int), LEFT_BARS - 1), minlength=LEFT_BARS).tolist()
+    step = 100 // LEFT_BARS
+    names = [f"{step * bar}–{step * (bar + 1)} %" for bar in range(LEFT_BARS)]
+    bars = {
+        "type": "bar", "name": "secrets", "x": names, "y": counts,
+        "marker": {"color": "@green", "pattern": {**BAR_PATTERN, "shape": ""}},
+        "text": [f"{counted(count, 'secret')}<br>{name} left" for name, count in zip(names, counts, strict=True)],
+        "hoverinfo": "text", "textposition": "none",
+    }  # fmt: skip
+    least = float(left.min(initial=1.0))
+    return Plot(
+        name="left",
+        title="Left of the promises",
+        summary="How many secrets have how much left: of the announced releases, or of the budget that releases spend. "
+        f"The one with least has {percent_at_least(least)}.",
+        traces=(bars,),
+        layout={"xaxis": {"title": {"text": "left"}}, "yaxis": {"title": {"text": "secrets"}}},
+        numbers=table(["left", "secrets"], zip(names, counts, strict=True), caption="Left of the promises"),
+    )
 
 
 def scatter_plot(ids: tuple[str, ...], numbers: SecretNumbers) -> Plot:

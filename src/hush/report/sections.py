@@ -19,6 +19,7 @@ from hush.report.markup import at_least, at_most, percent_at_least, percent_at_m
 from hush.report.numbers import MethodNoise, PackedRows, SecretCurve, SecretNumbers, binned_counts, kept_weight
 from hush.report.page import Section, figure
 from hush.report.plots import Look, counts_plot, curves_plot, frontier_plot, noise_plot, scatter_plot, training_plots
+from hush.report.releases import chain_sentence
 from hush.train.scores import StageLosses
 
 __all__ = [
@@ -97,6 +98,8 @@ def _promise(plan: Plan) -> str:
         f"{every_point}. This holds whatever else the adversary knows and computes, short of breaking the ciphers that "
         "the draws and the noise come from."
     )
+    released = chain_sentence(plan)
+    text = f"{released} {text}" if released else text
     return _card("What is promised", big, text)
 
 

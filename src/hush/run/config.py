@@ -1,5 +1,5 @@
-"""The config of a run: one YAML file with data, rules, promises, plan, model, training, audit, report, rehearsal
-and output.
+"""The config of a run: one YAML file with data, rules, promises, plan, releases, model, training, audit, report,
+rehearsal and output.
 
 A config is checked as a whole, and one error lists all its problems; relative paths start at the folder of the file.
 It is read like a rules file, so messages have the same form: line, key, allowed values, the nearest name. Rules are
@@ -25,7 +25,7 @@ from hush.numbers import counted
 from hush.plan.settings import Draw, PlanSettings
 from hush.rehearse.settings import RehearsalSettings
 from hush.report.settings import ReportSettings
-from hush.run.sections import AuditSection, DataSection, ModelSection, TrainingSection
+from hush.run.sections import AuditSection, DataSection, ModelSection, ReleasesSection, TrainingSection
 from hush.scan.rules import Rules, RulesFile, document_error
 from hush.scan.rules.promises import Promise
 from hush.scan.rules.reading import PROMISE, Document, Problems, kind_of_value, read_yaml
@@ -52,6 +52,9 @@ class _Sections(Model):
     rules: Any
     chunks: ChunksRule | None = Field(default=None, description="a mapping with lines, tokens or characters")
     plan: PlanSettings = Field(description="a mapping with batch_size and rounds")
+    releases: ReleasesSection | None = Field(
+        default=None, description="a mapping with ledger and series or filter, or leave it out for one release"
+    )
     model: ModelSection = Field(description="a mapping with name or small")
     training: TrainingSection = Field(
         default=TrainingSection(),
@@ -94,6 +97,7 @@ class Config:
     data: DataSection
     rules: Rules
     plan: PlanSettings
+    releases: ReleasesSection | None
     model: ModelSection
     training: TrainingSection
     audit: AuditSection | None
@@ -197,6 +201,7 @@ def _checked(document: Document, folder: Path, source: str, text: bytes) -> Conf
         data=sections.data,
         rules=rules,
         plan=sections.plan,
+        releases=sections.releases,
         model=sections.model,
         training=sections.training,
         audit=sections.audit,

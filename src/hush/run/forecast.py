@@ -18,7 +18,9 @@ from hush.run.job import Estimate, Known, RunJob, files_of
 from hush.run.outlook import proposed_outlook
 from hush.run.pipeline import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_from, stages_of
 from hush.run.preflight import is_local, preflight
-from hush.run.stage_train import earlier_trainings, is_further, training_folder
+from hush.run.releases import check_begins, has_releases, is_further, left_in_ledger
+from hush.run.stage_train import training_folder
+from hush.run.trainings import earlier_trainings
 from hush.settings import AUTO
 
 __all__ = ["DryRun", "Forecast", "dry_run", "forecast"]
@@ -51,11 +53,13 @@ class DryRun:
     """What a run would do with each stage, and what it could teach.
 
     outlook: the record of :class:`hush.plan.signal.Outlook`: of the plan if there is one, else a forecast from the
-    scan; None before the scan.
+    scan; None before the scan. releases: what the ledger says, if the config names one: how many releases of how many
+    have begun, and what the secrets of the last one have left.
     """
 
     stages: tuple[Forecast, ...]
     outlook: dict[str, Any] | None
+    releases: dict[str, Any] | None = None
 
 
 def forecast(
@@ -80,7 +84,8 @@ def dry_run(
     paths = RunPaths(run_folder(config, output).resolve())
     paths.check()
     job = _job(config, paths, new_release)
-    check_since(paths, None if job is None else job.record, since, new_release)
+    check_since(config, paths, None if job is None else job.record, since, new_release)
+    check_begins(config, paths, new_release)
     unread = ""
     if job is None or may_train(job):
         with settings_shown_as_keys():
@@ -101,7 +106,7 @@ def dry_run(
         seconds = None if state == "done" else seconds
         caution = unread if stage.name == "train" else ""
         forecasts.append(Forecast(stage=stage.name, state=state, size=size, seconds=seconds, caution=caution))
-    return DryRun(stages=tuple(forecasts), outlook=outlook)
+    return DryRun(stages=tuple(forecasts), outlook=outlook, releases=left_in_ledger(config))
 
 
 def _outlook(job: RunJob, state: State) -> dict[str, Any] | None:
@@ -175,15 +180,16 @@ def _state(stage: Stage, job: RunJob | None, needed: list[Forecast], *, repeated
     if job is None or repeated:
         return "runs"
     is_train = stage.name == "train"
+    is_next = stage.name == "plan" and not job.new_release and has_releases(job.config)  # a plan of another release
     finished = job.record.stages.get(stage.name)
     if any(other.state != "done" for other in needed):
         if finished is None:
             return "runs"
         refused = is_train and not job.new_release and earlier_trainings(job.paths, job.record)
-        return "depends, refused" if refused else "depends"
+        return "depends, refused" if refused or is_next else "depends"
     if finished is not None and finished.inputs == inputs_of(stage, job) and stage.work.has_results(job):
         return "done"
-    if is_train and not job.new_release and is_further(job, training_folder(job)):
+    if is_next or (is_train and not job.new_release and is_further(job, training_folder(job))):
         return "refused"
     return "goes on" if is_train and _rounds_done(training_folder(job)) else "runs"
 

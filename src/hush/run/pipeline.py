@@ -14,7 +14,8 @@ from typing import Any, final
 from hush import __version__
 from hush.data.text_readers import kind_of
 from hush.errors import InvalidInput, Setting
-from hush.keys import check_key_apart
+from hush.keys import DataKey, check_key_apart
+from hush.ledger import Ledger
 from hush.run.config import Config, settings_shown_as_keys
 from hush.run.folder import (
     OLD_RELEASE,
@@ -29,9 +30,11 @@ from hush.run.folder import (
 )
 from hush.run.job import RunJob, StageWork, Watch
 from hush.run.preflight import preflight
+from hush.run.releases import check_apart, check_begins, enter_release, ledger_folder
 from hush.run.stage_plan import PlanStage
-from hush.run.stage_train import TrainStage, check_further, earlier_trainings, training_folder
+from hush.run.stage_train import TrainStage, training_folder
 from hush.run.stages import AuditStage, CanariesStage, DataStage, ReportStage, ScanStage
+from hush.run.trainings import check_further, earlier_trainings
 from hush.scan.rules.schema import LiteralsRule
 from hush.storage import discard, whole_file, whole_folder
 
@@ -157,7 +160,7 @@ def run_pipeline(
     meant to leave; it appears at the end and as a whole, unless the audit failed.
     """
     with settings_shown_as_keys(), open_run(run_folder(config, output)) as paths:
-        key = load_or_create_key(key_path(config, paths))
+        key = _open_key(config, paths)
         record = RunRecord.load(paths.stages, key.id)
         job = RunJob(
             config=config, paths=paths, key=key, record=record, watch=watch or Watch(), new_release=new_release
@@ -165,7 +168,8 @@ def run_pipeline(
         if rename_old_release(paths):
             job.watch.notice(f"{OLD_RELEASE}/, which hush 0.1.0 wrote, is now called release/; nothing in it changed")
         inputs = _input_files(config)
-        check_since(paths, record, since, new_release)
+        check_since(config, paths, record, since, new_release)
+        check_begins(config, paths, new_release)
         if may_train(job):
             preflight(config)
         if since is not None:
@@ -177,8 +181,10 @@ def run_pipeline(
         released, report = training_folder(job) / "release", paths.owner / RELEASED_REPORT
         if outcome.verdict == "failed":
             discard(paths.release)
-        elif not is_published(paths, released, report):
-            publish(paths, released, report)
+        else:
+            if not is_published(paths, released, report):
+                publish(paths, released, report)
+            enter_release(job)
         return outcome
 
 
@@ -186,7 +192,7 @@ def run_pipeline(
 def planned_run(config: Config, *, output: str | Path | None = None, watch: Watch | None = None) -> Iterator[RunJob]:
     """A run whose stages up to the plan are done, in its folder, which is locked meanwhile; nothing is trained."""
     with settings_shown_as_keys(), open_run(run_folder(config, output)) as paths:
-        key = load_or_create_key(key_path(config, paths))
+        key = _open_key(config, paths)
         record = RunRecord.load(paths.stages, key.id)
         job = RunJob(config=config, paths=paths, key=key, record=record, watch=watch or Watch())
         preflight(config)
@@ -222,10 +228,10 @@ def may_train(job: RunJob) -> bool:
     return job.new_release or "train" not in job.record.stages
 
 
-def check_since(paths: RunPaths, record: RunRecord | None, since: str | None, new_release: bool) -> None:
+def check_since(config: Config, paths: RunPaths, record: RunRecord | None, since: str | None, asked: bool) -> None:
     """Refuse to repeat a finished training, or a stage before it, unless the owner asked for a further training."""
     if since is not None and "train" in stages_from(since):
-        check_further(earlier_trainings(paths, record), new_release)
+        check_further(earlier_trainings(paths, record), asked, chained=config.releases is not None)
 
 
 def run_folder(config: Config, output: str | Path | None) -> Path:
@@ -238,6 +244,7 @@ def run_folder(config: Config, output: str | Path | None) -> Path:
     source = Path(config.source)
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
         raise InvalidInput(f"{folder} lies inside the data, {source}; name a folder for the run elsewhere")
+    check_apart(config, RunPaths(folder))
     key = key_path(config, RunPaths(folder))
     read_as_data = config.about_code or kind_of(key) is not None  # a scan of code reads files of any name
     check_key_apart(key, config.source, read_as_data=read_as_data)
@@ -245,9 +252,17 @@ def run_folder(config: Config, output: str | Path | None) -> Path:
 
 
 def key_path(config: Config, paths: RunPaths) -> Path:
-    """The path of the key: as the config says, or among the owner's files."""
-    named = config.data.key
-    return paths.owner / "data.key" if named is None else config.folder / Path(named).expanduser()
+    """The path of the key: as the config says, or in the ledger, or among the owner's files."""
+    named, ledger = config.data.key, ledger_folder(config)
+    if named is not None:
+        return config.folder / Path(named).expanduser()
+    return paths.owner / "data.key" if ledger is None else Ledger.key_path(ledger)
+
+
+def _open_key(config: Config, paths: RunPaths) -> DataKey:
+    """The key of the run, created on first use, with which its ledger must have been made."""
+    path, ledger = key_path(config, paths), ledger_folder(config)
+    return load_or_create_key(path) if ledger is None else Ledger.with_key(ledger, path)[1]
 
 
 def _input_files(config: Config) -> dict[str, bytes]:

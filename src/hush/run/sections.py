@@ -1,8 +1,8 @@
-"""Sections of a config that are not the settings of a single stage: ``data``, ``model``, ``training`` and ``audit``.
+"""Sections of a config that are not the settings of a single stage: data, model, training, audit and releases.
 
 The other sections are the settings of their stage: ``plan:`` is :class:`~hush.plan.settings.PlanSettings`, ``report:``
 is :class:`~hush.report.settings.ReportSettings`. ``training:`` combines the settings of learning with those of speed
-and memory; ``audit:`` adds the inputs of the audit to its settings.
+and memory; ``audit:`` adds the inputs of the audit to its settings. ``releases:`` names the ledger of a chain.
 """
 
 from typing import Literal, Self, final
@@ -10,10 +10,11 @@ from typing import Literal, Self, final
 from pydantic import Field, model_validator
 
 from hush.audit.settings import AuditSettings, CanarySettings
+from hush.plan.settings import FilterSettings, SeriesSettings
 from hush.settings import YES_OR_NO, Count, Settings, Text, Whole, wrong
 from hush.train.settings import Learning, Recipe, Runtime
 
-__all__ = ["AuditSection", "DataSection", "ModelSection", "SmallModel", "TrainingSection"]
+__all__ = ["AuditSection", "DataSection", "ModelSection", "ReleasesSection", "SmallModel", "TrainingSection"]
 
 
 @final
@@ -102,3 +103,25 @@ class AuditSection(AuditSettings):
     def effort(self) -> AuditSettings:
         """The settings of the attacks, without the inputs."""
         return AuditSettings(**{name: getattr(self, name) for name in AuditSettings.model_fields if name != "seed"})
+
+
+@final
+class ReleasesSection(Settings):
+    """More than one release under one promise: the ledger, and how the releases share what is promised.
+
+    series: all releases are announced before the first. filter: releases are added as they come. uncovered: what
+    happens where a secret stood, unlisted, in a row that an earlier release was trained on.
+    """
+
+    ledger: Text = Field(description="the path of the ledger's folder, which is created on first use")
+    series: SeriesSettings | None = Field(default=None, description="a mapping, such as {count: 12, growth: 1.2}")
+    filter: FilterSettings | None = Field(default=None, description="a mapping, such as {share: 0.1}")
+    uncovered: Literal["refuse", "state"] = Field(
+        default="refuse", description="refuse, or state to go on and have it stated"
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one_kind(self) -> Self:
+        if (self.series is None) == (self.filter is None):
+            raise wrong("pass exactly one of series (announced beforehand) and filter (releases as they come)")
+        return self

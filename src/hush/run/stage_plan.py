@@ -7,12 +7,22 @@ import numpy as np
 from hush.console import counted
 from hush.errors import InfeasiblePlan, InvalidInput
 from hush.incidence import Incidence
-from hush.plan import Plan
 from hush.plan.settings import Draw
 from hush.protection import promise_arrays
 from hush.run.config import shown_sizes
 from hush.run.job import Estimate, Known, RunJob
 from hush.run.outlook import stored_outlook
+from hush.run.releases import (
+    chain_arguments,
+    check_history,
+    entered_plan,
+    is_planned_for,
+    ledger_of,
+    own_entry,
+    plan_identity,
+    plans_before,
+)
+from hush.run.stage_train import training_folder
 from hush.secret_table import Secrets
 from hush.settings import AUTO
 from hush.slots import Spans, spans_in
@@ -31,9 +41,12 @@ class PlanStage:
 
     def settings(self, job: RunJob) -> Any:
         # A setting that 0.1.0 did not know counts only if it is stated: a finished run of 0.1.0 stays finished.
-        plan, learnt_first = job.config.plan, job.config.training.public_first
+        plan, learnt_first, releases = job.config.plan, job.config.training.public_first, job.config.releases
         stated = plan.model_dump(exclude=set() if plan.draw is not None else {"draw"})
-        return stated if learnt_first is not False else [stated, "nothing is learnt first"]
+        more: list[Any] = [] if learnt_first is not False else ["nothing is learnt first"]
+        if releases is not None:  # which releases were before it is looked at in the results: they change
+            more.append(releases.model_dump(exclude={"ledger"}, exclude_none=True))
+        return [stated, *more] if more else stated
 
     def run(self, job: RunJob) -> dict[str, Any]:
         from hush.plan.make import choose_held_out, make_plan_holding_out
@@ -53,6 +66,13 @@ class PlanStage:
             checked_batch_size(asked.batch_size, incidence.num_examples, held_out=held_out.size, bearing=bearing)
         _check_ceilings(secrets, incidence)
         _check_stated_priors(job)
+        ledger, chain, history = ledger_of(job), dict[str, Any](), None
+        if ledger is not None:
+            before = plans_before(ledger, job)
+            history = check_history(job, ledger, len(before)).sentences
+            for sentence in history:
+                job.watch.notice(f"WARNING: {sentence}")
+            chain = chain_arguments(job.config, ledger, before, secrets.ids)
         plan = make_plan_holding_out(
             incidence,
             held_out,
@@ -63,6 +83,7 @@ class PlanStage:
             data_fingerprint=job.outputs("canaries" if job.has_canaries else "scan")["data_fingerprint"],
             slots=None if spans is None else spans.slots,
             skeleton_fingerprint=None if spans is None else _skeleton_fingerprint(job, spans, incidence),
+            **chain,
             progress=lambda done, total: job.watch.work("Planning", done, total),
         )
         if job.config.training.warmup > plan.rounds:
@@ -71,19 +92,26 @@ class PlanStage:
                 setting="warmup",
                 value=job.config.training.warmup,
             )
-        plan.save(job.paths.plan)
+        if ledger is not None:
+            plan = entered_plan(ledger, job, plan)
+        if ledger is None or own_entry(ledger, job) is None or job.new_release:
+            plan.save(job.paths.plan)
         return {
             "outlook": stored_outlook(job, plan, spans),
-            "fingerprint": job.fingerprint(_plan_identity(plan)),
+            "fingerprint": job.fingerprint(plan_identity(plan)),
             "noise_multiplier": plan.noise_multiplier,
             "kept_fraction": plan.kept_fraction,
             "rounds": plan.rounds,
             "batch_size": plan.batch_size,
             "created": plan.created,
+            **({} if history is None else {"history": history}),
         }
 
     def has_results(self, job: RunJob) -> bool:
-        return (job.paths.plan / "plan.json").is_file()
+        if not (job.paths.plan / "plan.json").is_file():
+            return False
+        ledger = ledger_of(job, create=False)
+        return ledger is None or is_planned_for(ledger, job, training_folder(job))
 
     def estimate(self, known: Known) -> Estimate:
         plan, scan = known.config.plan, known.outputs.get("scan")
@@ -152,9 +180,3 @@ def _check_ceilings(secrets: Secrets, incidence: Incidence) -> None:
             "learned from the examples, whatever the noise; raise the ceiling under promises or in the rule, or take "
             "these examples out of the data"
         )
-
-
-def _plan_identity(plan: Plan) -> list[Any]:
-    """What makes two plans the same training: everything but the time they were made."""
-    numbers = [plan.noise_multiplier, plan.noise_scale, plan.rounds, plan.batch_size, plan.clip_norm, plan.bound]
-    return [numbers, sorted(plan.certificate.fingerprints.items())]

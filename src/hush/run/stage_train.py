@@ -1,14 +1,15 @@
-"""The training stage, the rule that one plan and one recipe are trained once, and the small model of runs without one.
+"""The training stage, and the small model of runs without one.
 
 Every training has its own folder, named by a fingerprint of its plan, recipe and model; an unfinished one there resumes
-from its last checkpoint. A certificate accounts for one training: a reader of two models of the same data can combine
-them. So a second training is started only where the owner asks for it.
+from its last checkpoint. A second training of the same data is started only where the owner asks for it
+(:mod:`hush.run.trainings`, and with a ledger :mod:`hush.run.releases`).
 
 The small model is a GPT-2 over bytes with random weights. Its tokenizer knows the 256 bytes and has seen no data: one
 that was trained on the owner's texts would carry their words into the release, and no promise covers that.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING, Any, final
 
 from hush.certificate import Certificate
 from hush.console import counted
-from hush.errors import InvalidInput, Setting
+from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.plan import Plan
 from hush.rehearse.outcome import last_outcome
 from hush.run.config import Config
-from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of
+from hush.run.releases import begin_training, check_asked, enter_finished, enter_rounds, is_further
 from hush.run.sections import SmallModel
 from hush.slots import spans_in
 from hush.storage import read_json, whole_folder
@@ -31,16 +32,14 @@ from hush.train.settings import Learning, PublicFirst, Recipe, learns_first
 
 if TYPE_CHECKING:
     from hush.scan.long_texts import ModelTokens
+    from hush.train.round import LiveNumbers
 
 __all__ = [
     "Interrupted",
     "TrainStage",
     "base_model",
     "base_model_path",
-    "check_further",
     "check_libraries",
-    "earlier_trainings",
-    "is_further",
     "model_fingerprint",
     "model_path",
     "model_tokens",
@@ -82,6 +81,7 @@ class TrainStage:
         folder = training_folder(job)
         if not _is_finished(folder):
             _train(job, folder)
+        enter_finished(job, folder)
         certificate = Certificate.from_dict(read_json(folder / "release" / "certificate.json"))
         losses = StageLosses.of(read_evaluations(folder / "release"))
         return {
@@ -140,7 +140,7 @@ def _train(job: RunJob, folder: Path) -> None:
     from hush.train.fit import Stopped, fit
 
     if is_further(job, folder):
-        check_further(earlier_trainings(job.paths, job.record), job.new_release)
+        check_asked(job)
         job.record.allowed.append(folder.name)  # so that it resumes after a kill
         job.record.store()
     if job.config.training.lora is not None and Path(model_path(job)).is_dir():
@@ -148,6 +148,7 @@ def _train(job: RunJob, folder: Path) -> None:
             "release/ holds adapters only, and says of the base model only that it is a local folder: a recipient "
             "needs a copy of it"
         )
+    digest = begin_training(job, folder)
     with job.watch.stoppable() as stop:
         ended = fit(
             Plan.load(job.paths.plan),
@@ -158,7 +159,7 @@ def _train(job: RunJob, folder: Path) -> None:
             spans=spans_in(job.paths.canaries if job.has_canaries else job.paths.scan),
             runtime=job.config.training.runtime,
             rehearsed=_is_rehearsed(job),
-            progress=job.watch.live,
+            progress=job.watch.live if digest is None else _entering(job, digest),
             public_progress=lambda progress: job.watch.work("Public part", progress.step, progress.most_steps),
             reading=lambda done, total: job.watch.work("Reading the data", done, total),
             stop=stop,
@@ -168,6 +169,20 @@ def _train(job: RunJob, folder: Path) -> None:
         raise Interrupted(ended.round, ended.rounds)
     for caution in (*ended.cautions, *ended.owner_cautions):
         job.watch.notice(caution)
+
+
+def _entering(job: RunJob, digest: str) -> "Callable[[LiveNumbers], None]":
+    """Shows the numbers of each round; after the first one the ledger knows that there are rounds."""
+    entered = False
+
+    def live(numbers: "LiveNumbers") -> None:
+        nonlocal entered
+        if not entered:
+            enter_rounds(job, digest)
+            entered = True
+        job.watch.live(numbers)
+
+    return live
 
 
 def _recipe(job: RunJob) -> Recipe:
@@ -185,56 +200,11 @@ def _is_rehearsed(job: RunJob) -> bool:
     return outcome is not None and outcome.is_followed_by(plan=job.config.plan, training=job.config.training)
 
 
-# --- one training of the same data, unless the owner asks for another
-
-
 def training_folder(job: RunJob) -> Path:
     """The folder of the training that the config asks for."""
     attempt = job.record.attempts.get("train", 0)
     parts = (job.outputs("plan")["fingerprint"], TrainStage().settings(job), attempt)
     return job.paths.trainings / job.fingerprint(*parts).split(":")[1][:16]
-
-
-def earlier_trainings(paths: RunPaths, record: RunRecord | None) -> list[Path]:
-    """Trainings of which somebody may have a model: those whose ledger names a release, and one that was removed."""
-    ledgers = sorted(paths.trainings.glob("*/owner/run.json"))
-    removed = None if record is None else _removed_training(paths, record)
-    return [path.parents[1] for path in ledgers if _has_released(path)] + ([] if removed is None else [removed])
-
-
-def _removed_training(paths: RunPaths, record: RunRecord) -> Path | None:
-    """The last finished training, if its folder is gone: somebody may have its model all the same."""
-    finished = record.stages.get("train")
-    folder = None if finished is None else paths.trainings / str(finished.outputs["training"])
-    return None if folder is None or (folder / "owner" / "run.json").is_file() else folder
-
-
-def _has_released(path: Path) -> bool:
-    try:
-        ledger: dict[str, Any] = read_json(path)
-        return bool(ledger["finished"] or ledger["released"])
-    except (ValueError, KeyError, TypeError):
-        raise InvalidInput(f"{path} is not the ledger of a training; restore it, or name a new folder") from None
-
-
-def is_further(job: RunJob, folder: Path) -> bool:
-    """Whether this training would be another release of the same data that the owner has not asked for yet."""
-    if folder == _removed_training(job.paths, job.record):
-        return True
-    others = earlier_trainings(job.paths, job.record)
-    return bool(others) and folder not in others and folder.name not in job.record.allowed
-
-
-def check_further(others: list[Path], asked: bool) -> None:
-    """Refuse another training of the same data, unless the owner asked for it."""
-    if others and not asked:
-        raise InvalidInput(
-            f"this would train on the same data once more ({len(others)} finished already, in {others[0].parent}): "
-            "data, rules, plan, model or training changed, the folder of a training was removed, or it was asked for "
-            "again. A certificate accounts for one training, and a reader of both models can combine them. Undo the "
-            "change to keep what is there; or, if the earlier model never left your hands and never will, pass ",
-            Setting("new_release"),
-        )
 
 
 # --- the model to begin with

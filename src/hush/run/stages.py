@@ -27,6 +27,14 @@ from hush.run.config import BASE_MODEL
 from hush.run.folder import RELEASED_REPORT
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_files
 from hush.run.outlook import read_outlook
+from hush.run.releases import (
+    canaries_are_known,
+    keep_canaries,
+    known_canaries,
+    ledger_of,
+    register_scan,
+    scan_is_registered,
+)
 from hush.run.stage_train import model_fingerprint, model_path, model_tokens, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
@@ -97,6 +105,8 @@ class ScanStage:
         literals = job.key.fingerprint_rows(file_rows([(name, config.rules.path(name)) for name in files]))
         data, chunks = config.data, config.rules.file.chunks
         settings = [config.stated_rules, literals, data.column, data.unit, data.id_column, data.skip_bad]
+        if job.config.releases is not None:
+            settings.append("ids of a ledger")  # whether they are still its ids is looked at in the results
         if chunks is not None and chunks.tokens == "auto":  # as long as the model reads
             settings.append([model_fingerprint(job), config.training.task, config.training.max_length])
         return settings
@@ -107,7 +117,7 @@ class ScanStage:
         from hush.scan.unread import unread_of_scan
 
         config, notices = job.config, []
-        reads = model_tokens(job)
+        reads, ledger = model_tokens(job), ledger_of(job)
         result = scan(
             config.source,
             config.rules,
@@ -118,6 +128,7 @@ class ScanStage:
             skip_bad=config.data.skip_bad,
             model_tokens=reads,
             workers=config.data.workers,
+            known=None if ledger is None else ledger.identities,
             progress=lambda done, total: job.watch.work("Scanning", done, total),
             notice=notices.append,
         )
@@ -132,6 +143,7 @@ class ScanStage:
         if job.paths.scan.exists():
             discard(job.paths.scan)  # whatever it is, it is not recorded as finished under these inputs
         result.save(job.paths.scan, also=review)
+        register_scan(job, result.identities)
         if reads is not None and (unread := unread_of_scan(result, job.scanned().texts(), reads)).cut:
             notices.append(f"WARNING: {unread.sentence(reads.max_length)}")
             job.watch.notice(notices[-1])
@@ -150,7 +162,7 @@ class ScanStage:
         }
 
     def has_results(self, job: RunJob) -> bool:
-        return (job.paths.scan / "public" / "summary.json").is_file()
+        return (job.paths.scan / "public" / "summary.json").is_file() and scan_is_registered(job)
 
     def estimate(self, known: Known) -> Estimate:
         rules = len(known.config.rules.rules)
@@ -160,34 +172,41 @@ class ScanStage:
 
 @final
 class CanariesStage:
-    """``hush canaries``: the true ones are drawn from the system's entropy, once for the same scan."""
+    """``hush canaries``: the true ones are drawn from the system's entropy, once for a scan or a chain."""
 
     def settings(self, job: RunJob) -> Any:
         return job.canaries.model_dump()
 
     def run(self, job: RunJob) -> dict[str, Any]:
-        from hush.audit.canaries import Candidates, Template, plant, save_planted, templates_from
+        from hush.audit.canaries import (
+            Candidates,
+            Template,
+            check_same,
+            plant,
+            plant_again,
+            save_planted,
+            templates_from,
+        )
 
         asked, corpus, public = job.canaries, job.scanned(), job.paths.scan / "public"
         incidence = Incidence.from_parquet(public / "incidence.parquet")
         secrets = Secrets.from_parquet(public / "secrets.parquet")
-        if asked.templates is None:
-            holds_N = np.asarray(incidence.secrets_per_example > 0)
-            templates = templates_from(corpus.texts(), holds_N, asked.count, SystemRandom())
+        candidates = Candidates.of_format(asked.alphabet, asked.length)
+        known, spans = known_canaries(job), spans_in(job.paths.scan)
+        planting: dict[str, Any] = {"repeats": asked.repeats, "ceiling": asked.ceiling, "spans": spans}
+        if known is not None:
+            check_same(known, candidates, asked.count)
+            planted = plant_again(known, incidence, secrets, **planting)
         else:
-            templates = [Template.parse(text) for text in asked.templates]
-        planted = plant(
-            incidence,
-            secrets,
-            templates,
-            Candidates.of_format(asked.alphabet, asked.length),
-            count=asked.count,
-            repeats=asked.repeats,
-            ceiling=asked.ceiling,
-            spans=spans_in(job.paths.scan),
-        )
+            if asked.templates is None:
+                holds_N = np.asarray(incidence.secrets_per_example > 0)
+                templates = templates_from(corpus.texts(), holds_N, asked.count, SystemRandom())
+            else:
+                templates = [Template.parse(text) for text in asked.templates]
+            planted = plant(incidence, secrets, templates, candidates, count=asked.count, **planting)
         discard(job.paths.canaries)
         save_planted(planted, corpus, job.paths.canaries)
+        keep_canaries(job)
         fingerprint = job.key.fingerprint_rows(job.corpus().texts())
         return {
             "fingerprint": job.fingerprint(
@@ -200,7 +219,7 @@ class CanariesStage:
         }
 
     def has_results(self, job: RunJob) -> bool:
-        return (job.paths.canaries / "owner" / "canaries.json").is_file()
+        return (job.paths.canaries / "owner" / "canaries.json").is_file() and canaries_are_known(job)
 
     def estimate(self, known: Known) -> Estimate:
         asked = None if known.config.audit is None else known.config.audit.canaries

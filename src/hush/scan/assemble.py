@@ -36,6 +36,7 @@ from hush.scan.engines import Engine
 from hush.scan.finders.literals import Literals
 from hush.scan.finders.unicode import caseless
 from hush.scan.hits import Finder, PreparedRule, Survey
+from hush.scan.identities import IDENTITIES_FILE, Identities, given_ids, identities_of
 from hush.scan.long_texts import LongTexts
 from hush.scan.near_copies import Copies
 from hush.scan.reasons import (
@@ -78,6 +79,7 @@ def run_scan(
     keep_texts: bool = False,
     in_chunks: bool = False,
     long_texts: LongTexts | None = None,
+    known: Identities | None = None,
     progress: Progress | None = None,
 ) -> Scan:
     """Which examples of a corpus contain which secrets, by these rules, and why.
@@ -87,7 +89,8 @@ def run_scan(
     each other's secrets; equal texts always do. keep_texts: save the examples' texts with the scan, because examples
     are not rows of the input (if rows were skipped, texts are always saved). in_chunks: examples are cut from files at
     line ends, so that a span over several lines does not count as one. long_texts: how texts are cut into several
-    examples; by default they are not. progress: called with the numbers of finished and of all shard tasks.
+    examples; by default they are not. known: the identities of earlier scans, whose ids secrets keep. progress: called
+    with the numbers of finished and of all shard tasks.
 
     Guarantee: every pair of the incidence has a reason. The result does not depend on the engine.
     """
@@ -146,7 +149,7 @@ def run_scan(
         chunked = cut_documents(collector, rules, texts, long_texts, owner=owner, find=find, copies=copies)
     if chunked is not None:
         collector, texts, num_inherited = chunked.collector, chunked.texts, chunked.num_inherited
-    assembled = assemble(collector, rules, owner, copies)
+    assembled = assemble(collector, rules, owner, copies, known=known, key=key)
     num_inherited += assembled.num_inherited
     data_fingerprint = None
     if key is not None:
@@ -307,9 +310,15 @@ class Assembled:
 
 
 def assemble(
-    collector: Collector, rules: Sequence[PreparedRule], owner: OwnerFiles, copies: Copies | None
+    collector: Collector,
+    rules: Sequence[PreparedRule],
+    owner: OwnerFiles,
+    copies: Copies | None,
+    *,
+    known: Identities | None = None,
+    key: DataKey | None = None,
 ) -> Assembled:
-    """Everything in public order; writes the reasons."""
+    """Everything in public order; writes the reasons and, with a key, the identities."""
     offset_R = collector.offsets()
     is_secret_S = collector.are_secrets()
     example_P, secret_P = collector.pairs()
@@ -331,11 +340,15 @@ def assemble(
     found = FoundSpans.of(collector, public_number_S)
     collector.hits_file.unlink()
     spans = found.spans(rules, incidence)
+    ordered = [unordered[number] for number in order_S.tolist()]
+    ids = given_ids(ordered, known=known, key=key)
+    if key is not None:
+        identities_of(ordered, ids, key).save(owner.folder / IDENTITIES_FILE)
     characters_N = collector.column("characters")
     characters_N = np.empty(0, dtype=np.int64) if characters_N is None else characters_N
     return Assembled(
         incidence=incidence,
-        secrets=secret_table(unordered[number] for number in order_S.tolist()),
+        secrets=secret_table(ordered, ids),
         spans=spans,
         num_inherited=len(example_P) - num_found,
         secret_text=found.secret_text(rules, incidence, spans, characters_N),

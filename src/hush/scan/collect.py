@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import pyarrow as pa
@@ -280,12 +280,18 @@ def _lie_in(rows: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.boo
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnorderedSecret:
-    """A secret before it has its public number. rule: the rule's name. name: for the public id. key: private."""
+    """A secret before it has its public number. rule: the rule's name. name: for the public id. key: private.
+
+    kind, identity: what identifies it from one scan to the next (identities.py); the identity is private, and the key
+    unless something else is stated.
+    """
 
     rule: str
     name: str | None
     protection: Protection
     key: str = field(repr=False)
+    kind: Literal["text", "name", "pattern"] = "text"
+    identity: str | None = field(default=None, repr=False)
 
 
 def unordered_secrets(rules: Sequence[PreparedRule], numberings: Sequence[Numbering]) -> list[UnorderedSecret]:
@@ -296,7 +302,17 @@ def unordered_secrets(rules: Sequence[PreparedRule], numberings: Sequence[Number
             declared = numbering.declared[number] if number < len(numbering.declared) else None
             name = declared.name if declared is not None else key if rule.public_names else None
             protection = (None if declared is None else declared.protection) or rule.protection
-            secrets.append(UnorderedSecret(rule=rule.name, name=name, protection=protection, key=key))
+            identity = None if declared is None else declared.identity
+            secrets.append(
+                UnorderedSecret(
+                    rule=rule.name,
+                    name=name,
+                    protection=protection,
+                    key=key,
+                    kind="pattern" if identity is not None else "text" if rule.keys_are_texts else "name",
+                    identity=identity,
+                )
+            )
     return secrets
 
 
@@ -316,15 +332,10 @@ def public_order(secrets: Sequence[UnorderedSecret], incidence: Incidence) -> ND
     return np.array(sorted(range(len(secrets)), key=sort_key), dtype=np.int64)
 
 
-def secret_table(secrets: Iterable[UnorderedSecret]) -> Secrets:
+def secret_table(secrets: Sequence[UnorderedSecret], ids: Sequence[str]) -> Secrets:
     """The table of secrets, given in public order: public ids, protections, and the keys as texts for the owner."""
-    ids: list[str] = []
-    protections: list[Protection] = []
-    texts: list[str] = []
-    last_of_rule: dict[str, int] = {}
-    for secret in secrets:
-        number = last_of_rule[secret.rule] = last_of_rule.get(secret.rule, -1) + 1
-        ids.append(f"{secret.rule}-{number:06d}" if secret.name is None else f"{secret.rule}:{secret.name}")
-        protections.append(secret.protection)
-        texts.append(secret.key)
-    return Secrets(protections, ids=ids, texts=texts)
+    return Secrets(
+        [secret.protection for secret in secrets],
+        ids=ids,
+        texts=[secret.key for secret in secrets],
+    )

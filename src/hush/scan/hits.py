@@ -154,12 +154,14 @@ def _shared_table(
 class DeclaredSecret:
     """A secret that a rule names before any example is read; it exists even if no example contains it.
 
-    key: as in ``Hits.keys``, private. name: part of its public id, if the owner declared the name public.
+    key: as in ``Hits.keys``, private. name: part of its public id, if the owner declared the name public. identity:
+    what tells that it is the same secret in a later scan, if the key does not; private.
     """
 
     key: str = field(repr=False)
     name: str | None = None
     protection: Protection | None = None
+    identity: str | None = field(default=None, repr=False)
 
 
 class Finder(Protocol):

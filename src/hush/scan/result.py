@@ -3,9 +3,9 @@
 public/incidence.parquet, secrets.parquet   the graph and the protections, input of hush plan
 public/slots.parquet                        where secrets stand, if rules hide spans
 public/summary.json                         counts of what is in them, and their SHA-256
-owner/reasons.parquet, examples.parquet, set_aside.parquet, counts.json, texts.parquet; spans.parquet if there are
-slots; data.parquet if the examples are not the rows of the input (rows were skipped, or files or texts were cut);
-readable by the owner alone
+owner/reasons.parquet, examples.parquet, set_aside.parquet, counts.json, texts.parquet; identities.parquet with a key;
+spans.parquet if there are slots; data.parquet if the examples are not the rows of the input (rows were skipped, or
+files or texts were cut); readable by the owner alone
 
 Guarantee: apart from the keyed fingerprints, the public side is a function of the graph, the slots, the protections and
 the public names of rules and secrets. How the graph came about (copies, skipped rows) is not in it.
@@ -28,6 +28,7 @@ from hush.data.parts import Block
 from hush.data.shards import ShardSource
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
+from hush.scan.identities import IDENTITIES_FILE, Identities
 from hush.scan.reasons import SET_ASIDE_FILE, OwnerFiles, OwnerWriter, SetAside, UnfoundLiterals
 from hush.scan.shard_tasks import keyed_hashes
 from hush.secret_table import Secrets
@@ -49,6 +50,7 @@ KNOWN_FILES = {
         *OWNER_FILES,
         SPANS_FILE.name,
         SET_ASIDE_FILE,
+        IDENTITIES_FILE,
         DATA_FILE,
         TEXTS_FILE,
         PRIOR_FILE,
@@ -197,6 +199,12 @@ class Scan:
     def set_aside(self) -> list[SetAside]:
         """What rules found and doubt, so that it is not protected; the texts in most examples first."""
         return self._owner().set_aside()
+
+    @property
+    def identities(self) -> Identities | None:
+        """Which secrets have which ids; for the owner alone. None without a key, or without the owner's files."""
+        path = None if self.owner is None else self.owner.folder / IDENTITIES_FILE
+        return Identities.load(path) if path is not None and path.is_file() else None
 
     def summary(self) -> dict[str, Any]:
         """Sizes, their distribution and the largest; with the owner's files also copies and skipped rows. No text."""
@@ -390,8 +398,9 @@ def _public_files(public: Path) -> tuple[str, ...]:
 
 
 def _save_owner(scan: Scan, files: OwnerFiles, public: Path, owner: Path) -> None:
-    for name in (*OWNER_FILES, SET_ASIDE_FILE):
-        if name in OWNER_FILES or (files.folder / name).is_file():  # a scan by an earlier version set nothing aside
+    for name in (*OWNER_FILES, SET_ASIDE_FILE, IDENTITIES_FILE):
+        # A scan by an earlier version set nothing aside, and one without a key has no identities.
+        if name in OWNER_FILES or (files.folder / name).is_file():
             shutil.copyfile(files.folder / name, owner / name)
     texts = None if scan.secrets.texts is None else owner / TEXTS_FILE
     scan.secrets.to_parquet(public / "secrets.parquet", texts_path=texts)

@@ -36,6 +36,7 @@ from hush.scan.rules.schema import (
 if TYPE_CHECKING:
     from hush.scan.code.repository import Repository
     from hush.scan.code.settings import Chunks, CodeSettings, Contributors
+    from hush.scan.identities import Identities
     from hush.scan.long_texts import LongTexts, ModelTokens
     from hush.scan.near_copies import Copies
     from hush.scan.result import Scan
@@ -61,6 +62,7 @@ def scan(
     model_tokens: "ModelTokens | None" = None,
     engine: Engine | None = None,
     workers: int = 1,
+    known: "Identities | None" = None,
     progress: Progress | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> "Scan":
@@ -71,8 +73,9 @@ def scan(
     unit: as in ``read_corpus``. id_column: a column with your own ids. key: for keyed fingerprints of the examples; the
     key of a path is created on first use. skip_bad: count and skip rows that cannot be read. model_tokens: what the
     model reads at once, for chunks with ``tokens: auto``. workers: processes on this machine; alternatively, engine:
-    where to run. progress: called with the numbers of finished and of all shard tasks. notice: called with
-    sentences for the owner: files that are not examples, entries of rules that match nothing.
+    where to run. known: the identities of earlier scans under the same key: a secret among them keeps its id, and no id
+    is given twice (``hush.ledger``). progress: called with the numbers of finished and of all shard tasks. notice:
+    called with sentences for the owner: files that are not examples, entries of rules that match nothing.
 
     Guarantee: every pair of the incidence has a reason, and neither engine nor workers change the result. Secrets that
     no rule describes are not found.
@@ -136,6 +139,7 @@ def scan(
             keep_texts=repository is not None,
             in_chunks=repository is not None,
             long_texts=None if repository is not None else long_texts_of_rules(rules, model_tokens),
+            known=known,
             progress=progress,
         )
 

@@ -133,6 +133,7 @@ def forecast_record(forecast: "DryRun") -> Record:
         "is_estimate": True,
         "cautions": cautions,
         "outlook": forecast.outlook,
+        "releases": forecast.releases,
     }
 
 
@@ -143,6 +144,8 @@ def show_forecast(record: Record, console: Console) -> None:
         for row in record["stages"]
     ]
     show_rows(console, ["stage", "", "size", "time, about"], rows)
+    if record["releases"] is not None:
+        console.print(plain(_left_sentence(record["releases"])), soft_wrap=True)
     if record["outlook"] is not None:
         show_outlook(record["outlook"], console)
         show_without_noise(record["outlook"], console)
@@ -154,6 +157,18 @@ def show_forecast(record: Record, console: Console) -> None:
         soft_wrap=True,
     )
     show_cautions(record["cautions"], console)
+
+
+def _left_sentence(releases: Record) -> str:
+    """How many releases of a chain have begun, and what is left."""
+    begun, count = releases["begun"], releases["count"]
+    said = f"Releases under one promise: {begun} begun, as they come"
+    if count is not None:
+        said = f"Releases under one promise: {begun} of {count} begun, {count - begun} left"
+    elif begun:
+        said += f"; each secret has at least {percent_at_least(releases['least_left'], 3)} of its budget left"
+    unfinished = f". Not finished: release {releases['open'][0]}" if releases["open"] else ""
+    return f"{said}{unfinished}. hush ledger shows them."
 
 
 def outcome_record(outcome: "Outcome") -> Record:
@@ -177,6 +192,7 @@ def outcome_record(outcome: "Outcome") -> Record:
         "kept_weight": kept_weight(plan),
         "scope": None if plan.certificate.scope is None else dict(plan.certificate.scope),
         "rounds": plan.rounds,
+        "releases": None if plan.chain is None else {"number": plan.chain.number, "count": plan.chain.count},
         "outlook": {
             name: value for name, value in outcome.outputs["plan"].get("outlook", {}).items() if name != "inputs"
         },
@@ -189,7 +205,10 @@ def outcome_record(outcome: "Outcome") -> Record:
         "audit": None
         if outcome.verdict is None
         else headline(json.loads((owner / "audit" / "audit.json").read_text())),
-        "notices": outcome.outputs["scan"].get("notices", []),
+        "notices": [
+            *outcome.outputs["scan"].get("notices", []),
+            *(f"WARNING: {sentence}" for sentence in outcome.outputs["plan"].get("history", [])),
+        ],
         "cautions": plan_cautions(plan),
     }
 
@@ -218,6 +237,9 @@ def show_outcome(record: Record, console: Console) -> None:
         f"noise multiplier {rounded_up(record['noise_multiplier'])}, {counted(record['rounds'], 'round')}.",
         _used(record),
     ]
+    if record["releases"] is not None:
+        number, count = record["releases"]["number"], record["releases"]["count"]
+        lines.append(f"Release {number}{'' if count is None else f' of {count}'} under one promise.")
     if record["losses"] is not None:
         lines.append(f"Loss on held-out public examples: {StageLosses(**record['losses'])}.")
     if record["cut_texts"]:

@@ -63,9 +63,13 @@ class Patterns:
 
     @property
     def declared(self) -> Sequence[DeclaredSecret]:
-        return (
-            [DeclaredSecret(key=_key(index)) for index in range(len(self.patterns))] if self.secret == "pattern" else ()
-        )
+        if self.secret == "match":
+            return ()
+        return [
+            # A pattern that is listed twice is two secrets.
+            DeclaredSecret(key=_key(index), identity=f"{self.patterns[:index].count(pattern)} {pattern}")
+            for index, pattern in enumerate(self.patterns)
+        ]
 
     def find(self, block: Block) -> Hits:
         hits = SpanList()
