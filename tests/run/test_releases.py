@@ -277,7 +277,7 @@ def test_a_dry_run_says_what_is_left_and_what_would_be_refused(desk: Path, tmp_p
 
 
 def test_the_canaries_of_a_chain_are_the_same_in_every_release(tmp_path: Path) -> None:
-    audit = {"attacks": ["exposure"], "candidates": 20, "canaries": CANARIES}
+    audit = {"attacks": ["mechanism", "exposure"], "trials": 500, "candidates": 20, "canaries": CANARIES}
     run(tmp_path, audit=audit)
     next_month(tmp_path)
     run(tmp_path, "second", audit=audit, new_release=True)
@@ -291,6 +291,11 @@ def test_the_canaries_of_a_chain_are_the_same_in_every_release(tmp_path: Path) -
     assert len(texts[0]) == CANARIES["count"]  # pyright: ignore[reportArgumentType]
     plans = [ledger_of(tmp_path).plan(entry) for entry in ledger_of(tmp_path).entries]
     assert all({"canary-000000", "canary-000001"} <= set(plan.secret_ids) for plan in plans)
+    audited = [read_json(tmp_path / name / "owner" / "audit" / "audit.json") for name in ("run", "second")]
+    assert [record["chain"]["number"] for record in audited] == [1, 2]
+    assert [record["exposure"]["releases"] for record in audited] == [1, 2]
+    both = [row for row in audited[1]["rows"] if row["releases"] == 2]
+    assert {row["attack"] for row in both} == {"mechanism", "naming"}  # the models and mechanisms of both together
     more = audit | {"canaries": CANARIES | {"count": 3}}
     with pytest.raises(InvalidInput, match="the same canaries"):
         run(tmp_path, "third", audit=more, new_release=True)

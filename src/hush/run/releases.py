@@ -57,6 +57,7 @@ __all__ = [
     "register_scan",
     "rows_of_scan",
     "scan_is_registered",
+    "trainings_before",
 ]
 
 
@@ -176,6 +177,16 @@ def known_canaries(job: RunJob) -> "CanarySet | None":
 
     ledger = ledger_of(job)
     return None if ledger is None or not ledger.canaries.is_file() else read_canaries(ledger.canaries)
+
+
+def trainings_before(job: RunJob) -> list[Path]:
+    """The folders of earlier releases of the chain that hold a model, oldest first."""
+    ledger = ledger_of(job, create=False)
+    entry = None if ledger is None else own_entry(ledger, job)
+    if ledger is None or entry is None:
+        return []
+    folders = [Path(other.training) for other in ledger.entries if other.number < entry.number]
+    return [folder for folder in folders if (folder / "release" / "model").is_dir()]
 
 
 def keep_canaries(job: RunJob) -> None:

@@ -34,6 +34,7 @@ from hush.run.releases import (
     ledger_of,
     register_scan,
     scan_is_registered,
+    trainings_before,
 )
 from hush.run.stage_train import model_fingerprint, model_path, model_tokens, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
@@ -43,6 +44,7 @@ from hush.slots import spans_in
 from hush.storage import discard, read_json, whole_folder
 
 if TYPE_CHECKING:
+    from hush.audit.canaries import CanarySet
     from hush.audit.folders import AuditedRun
     from hush.audit.session import AuditInputs
     from hush.scan.result import Scan
@@ -352,10 +354,20 @@ def _audit_inputs(job: RunJob, run: "AuditedRun") -> "AuditInputs":
         corpus=job.corpus(),
         places=places,
         planting=planting,
+        releases=() if planting is None else _releases_with(planting, job),
         reference=reference,
         held_out=None if asked.held_out is None else read_corpus(job.config.located(asked.held_out)),
         compared=True,  # the training stage has checked the same data under the key
     )
+
+
+def _releases_with(planting: "CanarySet", job: RunJob) -> "tuple[AuditedRun, ...]":
+    """The earlier releases of the chain in which the same canaries were planted, as far as their models are there."""
+    from hush.audit.folders import AuditedRun
+
+    ids = {canary.id for canary in planting.canaries}
+    releases = [AuditedRun.load(folder) for folder in trainings_before(job)]
+    return tuple(release for release in releases if ids <= set(release.plan.secret_ids))
 
 
 def _audit_settings(job: RunJob) -> AuditSettings:
