@@ -36,6 +36,7 @@ import hush
 from hush.ledger import Ledger
 from hush.ledger.spending import spending_of
 from hush.plan.make import make_plan
+from hush.plan.plan import kept_weight
 from hush.plan.settings import FilterSettings
 from hush.run.config import Config
 from hush.run.pipeline import run_pipeline
@@ -173,7 +174,7 @@ def measured(folder: Path, month: int, *, seconds: float, kills: int) -> dict[st
         "examples": plan.incidence.num_examples,
         "secrets": plan.incidence.num_secrets,
         "noise_multiplier": plan.noise_multiplier,
-        "kept_weight": round(hush.plan.plan.kept_weight(plan), 4),
+        "kept_weight": round(kept_weight(plan), 4),
         "largest_share_of_ceiling": float((plan.posterior / plan.ceiling).max()),
         "number": chain.number,
         "of": chain.count,

@@ -18,12 +18,14 @@ import argparse
 import datetime
 import json
 import math
+import multiprocessing
 import os
 import platform
 import resource
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,12 +115,12 @@ def draw_chain(rng: np.random.Generator) -> Chain:
             return chain
 
 
-def check(chain: Chain, rng: np.random.Generator) -> Outcome:
+def check(chain: Chain) -> Outcome:
     """Ask for all sides; whatever contradicts, warnings and exceptions too, is a fault."""
     faults: list[str] = []
     upper = lower = renyi = kl = shuffled = fewer = seconds = math.nan
     releases = len(chain.rounds)
-    order = rng.permutation(releases).tolist()
+    order = np.random.default_rng(chain.seed).permutation(releases).tolist()
     begin = time.perf_counter()
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
@@ -150,22 +152,26 @@ def check(chain: Chain, rng: np.random.Generator) -> Outcome:
     )
 
 
-def chains(count: int, seed: int) -> dict[str, Any]:
-    """What is recorded of many random chains."""
+def chains(count: int, seed: int, keep: Callable[[dict[str, Any]], None]) -> None:
+    """Check many random chains; what is recorded is kept now and then."""
     rng, outcomes, begin = np.random.default_rng(seed), list[Outcome](), time.perf_counter()
-    for number in range(1, count + 1):
-        outcomes.append(check(draw_chain(rng), rng))
-        if outcomes[-1].faults:
-            print(f"\n{outcomes[-1]}")
-        if number % 20 == 0 or number == count:
-            print(f"\r{number}/{count} chains, {sum(bool(o.faults) for o in outcomes)} violations", end="", flush=True)
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        for outcome in pool.imap(check, (draw_chain(rng) for _ in range(count))):
+            outcomes.append(outcome)
+            if outcome.faults:
+                print(f"\n{outcome}")
+            if len(outcomes) % 50 == 0 or len(outcomes) == count:
+                keep(summary(outcomes, seed) | {"seconds": round(time.perf_counter() - begin, 1)})
+
+
+def summary(outcomes: list[Outcome], seed: int) -> dict[str, Any]:
+    """What is recorded of chains."""
     ratio = np.array([outcome.ratio for outcome in outcomes])
     widest = sorted(outcomes, key=lambda outcome: -outcome.ratio)[:10]
     return {
-        "chains": count,
+        "chains": len(outcomes),
         "seed": seed,
         "releases": [2, 12],
-        "seconds": round(time.perf_counter() - begin, 1),
         "violations": sum(bool(outcome.faults) for outcome in outcomes),
         "share_within_1_percent": float(np.mean(ratio <= GROSS)),
         "upper_over_lower": quantiles_of(ratio),
@@ -281,7 +287,7 @@ def main() -> int:
         keep("speed", speed(options.secrets, options.releases))
         print(json.dumps(record["speed"], indent=2))
     if options.chains:
-        keep("random_chains", chains(options.chains, options.seed))
+        chains(options.chains, options.seed, lambda result: keep("random_chains", result))
         return 1 if record["random_chains"]["violations"] else 0
     return 0
 

@@ -96,6 +96,7 @@ def test_a_new_month_in_the_same_folder_is_planned_after_the_first(desk: Path) -
     check_whole(desk / "run")
     assert "Release 2 of 3" in (release / "report.html").read_text()
     assert "Release 2 of 3" in (desk / "run" / "owner" / "report.html").read_text()
+    assert 'id="plot-left"' in (desk / "run" / "owner" / "report.html").read_text()
     shutil.rmtree(release / "earlier")
     assert not hush.verify(release).passed  # a link is missing
     assert run(desk).ran == ()
@@ -236,6 +237,9 @@ def test_a_secret_that_an_earlier_release_learnt_in_the_clear_is_refused_or_stat
     outcome = run(desk, "second", new_release=True, notices=notices, **stated)
     assert any("codes-000003" in notice and "unprotected" in notice for notice in notices)
     assert "codes-000003" in outcome.outputs["plan"]["history"][0]
+    own, shared = (desk / "second" / name / "report.html" for name in ("owner", "release"))
+    assert "stood, unprotected, in" in own.read_text()
+    assert "stood, unprotected, in" not in shared.read_text()
 
 
 def test_a_secret_that_a_rule_no_longer_finds_in_old_rows_is_told(desk: Path) -> None:

@@ -204,6 +204,11 @@ class Crowd:
         self.log_idle_S = log_idle_S * (1 + EPS * size_S)
         self._size_S, self._only_rate_S = size_S, _only_rates(incidence, rate_N)
 
+    @property
+    def has_mixed_rates(self) -> bool:
+        """Whether any secret has examples of different rates: means alone do not tell how their counts spread."""
+        return bool(np.isnan(self._only_rate_S[self._size_S > 0]).any())
+
     def coarse_width(self, member: Indices, max_groups: int) -> float:
         """The narrowest width, FINEST_WIDTH times a power of 2, that gives at most this many groups."""
         width = FINEST_WIDTH

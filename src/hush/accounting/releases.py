@@ -60,6 +60,7 @@ __all__ = [
 
 MAX_RELEASES, MAX_TOTAL_ROUNDS = 1000, 10**11  # of one chain (E37), (E38)
 JOINT_GROUPS = 256  # into which secrets are grouped by what all releases tell; speed only
+LIMIT_GROUPS = 1024  # the same for limits, of which tables of capacities give fewer; speed only
 PAST_GROUPS = 32  # into which secrets are grouped by what earlier releases allowed; speed only
 LEAST_SHARE = 1e-3  # of the largest measure of a group, at which it may be divided; tightness only
 RESOLVED_SHARE, COARSEST = 0.02, 1e-2  # accuracy relative to the width of a group, and at most; tightness only
@@ -237,7 +238,8 @@ def joint_posteriors(
     secret that a release does not contain has no examples there. prior and the answer are as in `posteriors`.
 
     Guarantee: every entry is an upper bound, for settings that do not depend on what earlier models showed. Secrets
-    that all releases draw about equally often share a bound, which may cost a few percent.
+    share a bound, which costs a few percent where the releases draw them alike, and up to a factor of 2 or 3 where
+    each release draws other ones more often; `joint_posterior` gives the tight one for a single secret.
 
     >>> first = Incidence.from_pairs([0, 1, 1], [0, 0, 1], num_examples=2, num_secrets=2)
     >>> second = Incidence.from_pairs([0, 0, 1, 2], [0, 1, 1, 1], num_examples=3, num_secrets=2)
@@ -266,7 +268,7 @@ def joint_posteriors(
     measures: list[Array] = []
     log_idle_S = np.zeros(num_secrets)
     for crowd, shape in zip(crowds, shapes, strict=True):
-        measures += _measures(crowd.mean_S, crowd.square_S, shape)
+        measures += _measures(crowd.mean_S, crowd.square_S, shape)[: 2 if crowd.has_mixed_rates else 1]
         log_idle_S += shape.rounds * crowd.log_idle_S
 
     def parts_of(member: Indices, tail: float) -> list[Part]:
@@ -284,6 +286,7 @@ def joint_posteriors(
         rounds=_total_rounds(shapes),
         bound=bound,
         accuracy=checked_accuracy(accuracy),
+        most_groups=JOINT_GROUPS,
         progress=progress,
     )
     posterior_SQ = joint.posteriors()
@@ -298,9 +301,10 @@ def _measures(mean_S: Array, square_S: Array, shape: Shape) -> list[Array]:
     return [strength_S, spread_S]
 
 
-def _width(measure_sC: Array, floor: float) -> float:
+def _width(measure_sC: Array, floor: float, total_s: Array | None = None) -> float:
     """The log of the measure of a group's dominating laws over that of its least member, or over the floor."""
-    largest, least = float(measure_sC.max(axis=0).sum()), float(measure_sC.sum(axis=1).min())
+    largest = float(measure_sC.max(axis=0).sum())
+    least = float((measure_sC.sum(axis=1) if total_s is None else total_s).min())
     return float(np.log(largest / max(least, floor, TINY))) if largest > floor else 0.0
 
 
@@ -311,12 +315,13 @@ def alike(measure_SC: Array, member: Indices, most: int) -> list[Indices]:
     """
     if member.size == 0:
         return []
-    floor = LEAST_MEASURE * float(measure_SC[member].sum(axis=1).max())
+    total_S = measure_SC.sum(axis=1)
+    floor = LEAST_MEASURE * float(total_S[member].max())
     order = counting()
     groups: list[tuple[float, int, Indices]] = []
 
     def keep(part: Indices) -> None:
-        heapq.heappush(groups, (-_width(measure_SC[part], floor), next(order), part))
+        heapq.heappush(groups, (-_width(measure_SC[part], floor, total_S[part]), next(order), part))
 
     keep(member)
     while len(groups) < most and groups[0][0] < -2 * FINEST_WIDTH:
@@ -344,13 +349,14 @@ class _Joint:
     rounds: int
     bound: Bound
     accuracy: float
+    most_groups: int
     progress: Progress | None
 
     def posteriors(self) -> Array:
         """An upper bound for each secret and point."""
         posterior_SQ = noiseless_posterior(self.log_idle_S[:, None], 1, self.prior_SQ)
         drawn = np.flatnonzero(self.log_idle_S < 0)
-        groups = alike(self.measure_SC, drawn, JOINT_GROUPS)
+        groups = alike(self.measure_SC, drawn, self.most_groups)
         for member, bounds in zip(groups, Workers(progress=self.progress).map(self._at, groups), strict=True):
             posterior_SQ[member] = np.minimum(posterior_SQ[member], bounds)
         return posterior_SQ
@@ -409,6 +415,7 @@ def limit_posterior(
         rounds=_total_rounds(announced),
         bound=bound,
         accuracy=checked_accuracy(accuracy),
+        most_groups=LIMIT_GROUPS,
         progress=None,
     )
     posterior_SQ = joint.posteriors()

@@ -34,6 +34,7 @@ from hush.run.releases import (
     ledger_of,
     register_scan,
     scan_is_registered,
+    sections_of_chain,
     trainings_before,
 )
 from hush.run.stage_train import model_fingerprint, model_path, model_tokens, named_fingerprint, training_folder
@@ -406,7 +407,14 @@ class ReportStage:
         audit = None if job.config.audit is None else read_json(job.paths.audit / "audit.json")
         spans = spans_in(job.paths.scan)
         hidden = () if spans is None else hidden_examples(spans, job.scanned().texts())
-        replace(released, scan=scan, audit=audit, show_text=asked.show_text, hidden=hidden).write(job.paths.report)
+        replace(
+            released,
+            scan=scan,
+            audit=audit,
+            show_text=asked.show_text,
+            hidden=hidden,
+            sections=sections_of_chain(job),
+        ).write(job.paths.report)
         job.paths.report.chmod(0o600)
         return {"fingerprint": job.fingerprint(asked.model_dump()), "report": job.paths.report.name}
 
