@@ -1,7 +1,6 @@
 """Twelve monthly releases of a growing corpus as one series: planned, trained, killed, resumed, reported and verified.
 
     python benchmarks/monthly.py --abstracts abstracts.parquet --authors authors.parquet [--output FILE]
-    python benchmarks/monthly.py --folder FOLDER --month 3   # one release, as a process of its own that may be killed
 
 Two Parquet files with the same ids in the same order: the texts (columns abstract, categories, created) and the authors
 as a list of names (column authors). The corpus of a month is every abstract of one category that was there by then;
@@ -20,12 +19,13 @@ import platform
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,16 @@ import hush
 from hush.ledger import Ledger
 from hush.ledger.spending import spending_of
 from hush.plan.make import make_plan
+from hush.plan.plan import kept_weight
 from hush.plan.settings import FilterSettings
 from hush.run.config import Config
 from hush.run.pipeline import run_pipeline
 
 MONTHS = 12
 FIRST_YEAR = "2019"  # the releases are its months
-CATEGORY = "cs.CR"
+CATEGORY = "cs.MA"
 KILLED_MONTHS, KILLS = (2, 5, 8, 11), 3  # months that are killed, and how often each
-SIZES: dict[str, Any] = {"batch_size": 256, "rounds": 100, "keep": 0.9}
+SIZES: dict[str, Any] = {"batch_size": 128, "rounds": 50, "keep": 0.9}
 SMALL_SIZES: dict[str, Any] = {"batch_size": 8, "rounds": 4, "keep": 0.5}
 PROMISE = {"prior": 1e-6, "ceiling": 1e-2}
 GROWTH = 1.2
@@ -109,52 +110,53 @@ def release(folder: Path, month: int, sizes: dict[str, Any], count: int) -> None
     run_pipeline(config_of(folder, sizes, count), output=folder / f"month-{month:02d}", new_release=True)
 
 
-def as_process(folder: Path, month: int, *, small: bool, count: int) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, __file__, "--folder", str(folder), "--month", str(month), "--months", str(count)]
-    return subprocess.Popen([*command, *(["--small"] if small else [])], stderr=subprocess.PIPE)
+def forked(work: Callable[[], object]) -> int:
+    """A child that does the work; forking spares it the imports."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # taking down a forked interpreter that holds torch takes seconds
 
 
-def killed_and_resumed(folder: Path, month: int, *, kills: int, longest: float, small: bool, count: int) -> int:
-    """Kill the process of a month at random moments, then let it end; returns how often it was killed."""
-    rng, done = random.Random(month), 0
-    for _ in range(kills):
-        process = as_process(folder, month, small=small, count=count)
-        try:
-            process.wait(timeout=rng.uniform(0.2, 1.0) * longest)
-            break  # it was faster
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-            process.communicate()
-            done += 1
-    process = as_process(folder, month, small=small, count=count)
-    _, told = process.communicate()
-    if process.returncode:
-        sys.exit(f"month {month} failed after {done} kills: {told.decode()[-2000:]}")
-    return done
+def killed_and_resumed(work: Callable[[], object], *, kills: int, longest: float, rng: random.Random) -> int:
+    """Kill the work at random moments, as often as that happens before its end; then let it end. How often it was."""
+    for killed in range(kills + 1):
+        child = forked(work)
+        if killed < kills:
+            time.sleep(rng.uniform(0, longest))
+            os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        if not os.WIFSIGNALED(status):
+            if status:
+                sys.exit(f"it failed after {killed} kills")
+            return killed
+    raise AssertionError("the last one is not killed")
 
 
 def all_months(
-    months: list[pa.Table], folder: Path, *, sizes: dict[str, Any], killed: dict[int, int], small: bool
+    months: list[pa.Table], folder: Path, *, sizes: dict[str, Any], killed: Mapping[int, int]
 ) -> Iterator[dict[str, Any]]:
-    """Every release in turn, with what was measured of it."""
-    longest = 0.0
+    """Every release in turn, with what was measured of it; the first in this process, which then has all imports."""
+    longest, rng = 0.0, random.Random(int.from_bytes(os.urandom(8)))
     for month, table in enumerate(months, 1):
         temporary = folder / "next.parquet"
         pq.write_table(table, temporary)
         temporary.replace(folder / "data.parquet")
-        begin = time.perf_counter()
-        kills = 0
-        if month in killed:
-            kills = killed_and_resumed(
-                folder, month, kills=killed[month], longest=longest, small=small, count=len(months)
-            )
+        begin, kills = time.perf_counter(), 0
+        work = partial(release, folder, month, sizes, len(months))
+        if month == 1:
+            work()
         else:
-            process = as_process(folder, month, small=small, count=len(months))
-            _, told = process.communicate()
-            if process.returncode:
-                sys.exit(f"month {month} failed: {told.decode()[-2000:]}")
-            longest = time.perf_counter() - begin
+            kills = killed_and_resumed(work, kills=killed.get(month, 0), longest=longest, rng=rng)
         seconds = time.perf_counter() - begin
+        longest = longest if kills or month == 1 else seconds
         yield measured(folder, month, seconds=seconds, kills=kills)
 
 
@@ -172,7 +174,7 @@ def measured(folder: Path, month: int, *, seconds: float, kills: int) -> dict[st
         "examples": plan.incidence.num_examples,
         "secrets": plan.incidence.num_secrets,
         "noise_multiplier": plan.noise_multiplier,
-        "kept_weight": round(hush.plan.plan.kept_weight(plan), 4),
+        "kept_weight": round(kept_weight(plan), 4),
         "largest_share_of_ceiling": float((plan.posterior / plan.ceiling).max()),
         "number": chain.number,
         "of": chain.count,
@@ -210,12 +212,16 @@ def price(folder: Path, months: int, sizes: dict[str, Any]) -> list[dict[str, An
 
 
 def demonstration(
-    months: list[pa.Table], folder: Path, *, small: bool, killed: dict[int, int], computes_price: bool = True
+    months: list[pa.Table],
+    folder: Path,
+    *,
+    sizes: dict[str, Any],
+    killed: Mapping[int, int],
+    computes_price: bool = True,
 ) -> dict[str, Any]:
     """The whole series in a folder, as the record of its result."""
-    sizes = SMALL_SIZES if small else SIZES
     rows = []
-    for row in all_months(months, folder, sizes=sizes, killed=killed, small=small):
+    for row in all_months(months, folder, sizes=sizes, killed=killed):
         rows.append(row)
         sys.stderr.write(json.dumps(row) + "\n")
     ledger = Ledger.load(folder / "ledger")
@@ -236,16 +242,11 @@ def main() -> None:
     asked.add_argument("--category", default=CATEGORY)
     asked.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "monthly.json")
     asked.add_argument("--folder", type=Path)
-    asked.add_argument("--month", type=int)
     asked.add_argument("--months", type=int, default=MONTHS)
-    asked.add_argument("--small", action="store_true")
     options = asked.parse_args()
-    if options.month is not None:
-        import torch
+    import torch
 
-        torch.set_num_threads(1)
-        release(options.folder, options.month, SMALL_SIZES if options.small else SIZES, options.months)
-        return
+    torch.set_num_threads(1)  # the model is tiny
     is_real = options.abstracts is not None
     months = (
         arxiv_months(options.abstracts, options.authors, options.category)[: options.months]
@@ -255,7 +256,7 @@ def main() -> None:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="hush-monthly-"))
     folder.mkdir(parents=True, exist_ok=True)
     killed = {month: KILLS for month in KILLED_MONTHS if month <= options.months}
-    result = demonstration(months, folder, small=not is_real, killed=killed)
+    result = demonstration(months, folder, sizes=SIZES if is_real else SMALL_SIZES, killed=killed)
     record = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},

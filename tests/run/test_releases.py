@@ -96,6 +96,7 @@ def test_a_new_month_in_the_same_folder_is_planned_after_the_first(desk: Path) -
     check_whole(desk / "run")
     assert "Release 2 of 3" in (release / "report.html").read_text()
     assert "Release 2 of 3" in (desk / "run" / "owner" / "report.html").read_text()
+    assert 'id="plot-left"' in (desk / "run" / "owner" / "report.html").read_text()
     shutil.rmtree(release / "earlier")
     assert not hush.verify(release).passed  # a link is missing
     assert run(desk).ran == ()
@@ -236,6 +237,9 @@ def test_a_secret_that_an_earlier_release_learnt_in_the_clear_is_refused_or_stat
     outcome = run(desk, "second", new_release=True, notices=notices, **stated)
     assert any("codes-000003" in notice and "unprotected" in notice for notice in notices)
     assert "codes-000003" in outcome.outputs["plan"]["history"][0]
+    own, shared = (desk / "second" / name / "report.html" for name in ("owner", "release"))
+    assert "stood, unprotected, in" in own.read_text()
+    assert "stood, unprotected, in" not in shared.read_text()
 
 
 def test_a_secret_that_a_rule_no_longer_finds_in_old_rows_is_told(desk: Path) -> None:
@@ -277,7 +281,7 @@ def test_a_dry_run_says_what_is_left_and_what_would_be_refused(desk: Path, tmp_p
 
 
 def test_the_canaries_of_a_chain_are_the_same_in_every_release(tmp_path: Path) -> None:
-    audit = {"attacks": ["exposure"], "candidates": 20, "canaries": CANARIES}
+    audit = {"attacks": ["mechanism", "exposure"], "trials": 500, "candidates": 20, "canaries": CANARIES}
     run(tmp_path, audit=audit)
     next_month(tmp_path)
     run(tmp_path, "second", audit=audit, new_release=True)
@@ -291,6 +295,11 @@ def test_the_canaries_of_a_chain_are_the_same_in_every_release(tmp_path: Path) -
     assert len(texts[0]) == CANARIES["count"]  # pyright: ignore[reportArgumentType]
     plans = [ledger_of(tmp_path).plan(entry) for entry in ledger_of(tmp_path).entries]
     assert all({"canary-000000", "canary-000001"} <= set(plan.secret_ids) for plan in plans)
+    audited = [read_json(tmp_path / name / "owner" / "audit" / "audit.json") for name in ("run", "second")]
+    assert [record["chain"]["number"] for record in audited] == [1, 2]
+    assert [record["exposure"]["releases"] for record in audited] == [1, 2]
+    both = [row for row in audited[1]["rows"] if row["releases"] == 2]
+    assert {row["attack"] for row in both} == {"mechanism", "naming"}  # the models and mechanisms of both together
     more = audit | {"canaries": CANARIES | {"count": 3}}
     with pytest.raises(InvalidInput, match="the same canaries"):
         run(tmp_path, "third", audit=more, new_release=True)

@@ -112,7 +112,7 @@ def reserve(prior_SQ: Array, ceiling_SQ: Array) -> float:
     """
     able = prior_SQ < ceiling_SQ
     room = float((ceiling_SQ[able] - prior_SQ[able]).min(initial=1.0))
-    return RESERVED_SHARE * room * (1 - 4 * EPS)
+    return RESERVED_SHARE * room * (1 - 4 * EPS)  # (E39)
 
 
 def chain_ceiling(prior_SQ: Array, ceiling_SQ: Array, total: float) -> Array:

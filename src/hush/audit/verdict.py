@@ -2,10 +2,11 @@
 
 An attempt is what an attack reached, with the prior it starts from and the certified bound that holds there:
 
-mechanism   the simulated worst case of a secret: many runs
+mechanism   the simulated worst case of a secret, in all releases of its chain so far: many runs
 extraction  one prompt for each secret, fixed before anything is tried: of its spans the first that is drawn about as
             often as any other, with the longest prompt that fits
-naming      the first canary of a run, since the others share its model. Independent runs can be added
+naming      the first canary of a run, since the others share its model. Independent runs can be added; the models of
+            several releases of a chain are one try together, and the bound is that of the chain
 
 A row fails if its lower limit lies above the certified bound. All rows together have one level: Holm's procedure takes
 them in the order of their p-values, and each row shows the limits at which it was decided. A row without a certified

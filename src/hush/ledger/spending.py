@@ -106,12 +106,15 @@ class Spending:
         }
 
 
-def spending_of(ledger: Ledger, *, progress: Callable[[int, int], object] | None = None) -> Spending:
-    """What the releases in a ledger have spent. progress: with the releases read and their number."""
+def spending_of(
+    ledger: Ledger, *, until: Entry | None = None, progress: Callable[[int, int], object] | None = None
+) -> Spending:
+    """What the releases in a ledger have spent, or those up to one; progress: with the releases read, of how many."""
     rows: dict[str, SecretSpending] = {}
     releases: list[ReleaseSpending] = []
     last: Chain | None = None
-    for entry in ledger.entries:
+    entries = ledger.entries if until is None else ledger.entries[: until.number]
+    for entry in entries:
         plan = ledger.plan(entry)
         last = plan.chain
         if last is None:
@@ -152,7 +155,7 @@ def spending_of(ledger: Ledger, *, progress: Callable[[int, int], object] | None
             )
         )
         if progress is not None:
-            progress(entry.number, len(ledger.entries))
+            progress(entry.number, len(entries))
     kind = None if last is None else last.kind
     ordered = sorted(rows.values(), key=lambda row: (-row.spent / row.ceiling, row.left, row.secret))
     return Spending(

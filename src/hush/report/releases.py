@@ -7,11 +7,12 @@ from hush.ledger.spending import ReleaseSpending, SecretSpending, Spending, shar
 from hush.numbers import counted
 from hush.plan import Plan
 from hush.report.markup import at_least, at_most, percent_at_least, percent_at_most, table
+from hush.report.markup import shown as escaped
 from hush.report.page import Section, figure, page
 from hush.report.plots import Plot, left_plot, releases_plot
 from hush.storage import whole_file
 
-__all__ = ["chain_sentence", "ledger_page", "write_ledger_page"]
+__all__ = ["chain_sentence", "ledger_page", "ledger_section", "write_ledger_page"]
 
 
 MAX_SECRETS = 200  # of the table: the most used
@@ -59,6 +60,24 @@ def ledger_page(spending: Spending) -> str:
         ),
     ]
     return page(TITLE, f"<p>{_head(spending)}</p>\n", sections, None)
+
+
+def ledger_section(spending: Spending, notes: Sequence[str]) -> Section:
+    """For the owner's report: what the releases so far used, and what earlier ones saw of the data.
+
+    notes: sentences about secrets that earlier releases did not protect, or that are no longer found.
+    """
+    plots = (releases_plot(spending), left_plot(spending))
+    told = "".join(f'<p class="banner bad" role="alert">{escaped(note)}.</p>\n' for note in notes)
+    return Section(
+        name="chain",
+        link="Releases",
+        title=TITLE,
+        html=f"{told}<p>{_head(spending)}</p>\n"
+        + "".join(figure(plot) for plot in plots)
+        + _releases_table(spending.releases),
+        plots=plots,
+    )
 
 
 def write_ledger_page(spending: Spending, path: Path) -> None:

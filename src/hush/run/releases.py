@@ -21,7 +21,7 @@ from hush.keys import FINGERPRINT_BYTES
 from hush.ledger import Entry, Ledger
 from hush.ledger.history import History, compared
 from hush.ledger.ledger import plan_digest
-from hush.ledger.spending import shares_left
+from hush.ledger.spending import shares_left, spending_of
 from hush.numbers import counted
 from hush.plan import Plan
 from hush.run.config import Config
@@ -33,6 +33,7 @@ from hush.secret_table import Secrets
 
 if TYPE_CHECKING:
     from hush.audit.canaries import CanarySet
+    from hush.report.page import Section
 
 __all__ = [
     "begin_training",
@@ -57,6 +58,8 @@ __all__ = [
     "register_scan",
     "rows_of_scan",
     "scan_is_registered",
+    "sections_of_chain",
+    "trainings_before",
 ]
 
 
@@ -176,6 +179,16 @@ def known_canaries(job: RunJob) -> "CanarySet | None":
 
     ledger = ledger_of(job)
     return None if ledger is None or not ledger.canaries.is_file() else read_canaries(ledger.canaries)
+
+
+def trainings_before(job: RunJob) -> list[Path]:
+    """The folders of earlier releases of the chain that hold a model, oldest first."""
+    ledger = ledger_of(job, create=False)
+    entry = None if ledger is None else own_entry(ledger, job)
+    if ledger is None or entry is None:
+        return []
+    folders = [Path(other.training) for other in ledger.entries if other.number < entry.number]
+    return [folder for folder in folders if (folder / "release" / "model").is_dir()]
 
 
 def keep_canaries(job: RunJob) -> None:
@@ -337,6 +350,17 @@ def enter_release(job: RunJob) -> None:
     entry = None if ledger is None else own_entry(ledger, job)
     if ledger is not None and entry is not None and entry.state != "released":
         ledger.advance(entry.plan, state="released")
+
+
+def sections_of_chain(job: RunJob) -> "tuple[Section, ...]":
+    """What the owner's report says of the releases up to this one; nothing without a ledger."""
+    from hush.report.releases import ledger_section
+
+    ledger = ledger_of(job)
+    entry = None if ledger is None else own_entry(ledger, job)
+    if ledger is None or entry is None:
+        return ()
+    return (ledger_section(spending_of(ledger, until=entry), job.outputs("plan").get("history", [])),)
 
 
 # --- the data

@@ -34,6 +34,8 @@ from hush.run.releases import (
     ledger_of,
     register_scan,
     scan_is_registered,
+    sections_of_chain,
+    trainings_before,
 )
 from hush.run.stage_train import model_fingerprint, model_path, model_tokens, named_fingerprint, training_folder
 from hush.scan.rules.schema import LiteralsRule
@@ -43,6 +45,7 @@ from hush.slots import spans_in
 from hush.storage import discard, read_json, whole_folder
 
 if TYPE_CHECKING:
+    from hush.audit.canaries import CanarySet
     from hush.audit.folders import AuditedRun
     from hush.audit.session import AuditInputs
     from hush.scan.result import Scan
@@ -352,10 +355,20 @@ def _audit_inputs(job: RunJob, run: "AuditedRun") -> "AuditInputs":
         corpus=job.corpus(),
         places=places,
         planting=planting,
+        releases=() if planting is None else _releases_with(planting, job),
         reference=reference,
         held_out=None if asked.held_out is None else read_corpus(job.config.located(asked.held_out)),
         compared=True,  # the training stage has checked the same data under the key
     )
+
+
+def _releases_with(planting: "CanarySet", job: RunJob) -> "tuple[AuditedRun, ...]":
+    """The earlier releases of the chain in which the same canaries were planted, as far as their models are there."""
+    from hush.audit.folders import AuditedRun
+
+    ids = {canary.id for canary in planting.canaries}
+    releases = [AuditedRun.load(folder) for folder in trainings_before(job)]
+    return tuple(release for release in releases if ids <= set(release.plan.secret_ids))
 
 
 def _audit_settings(job: RunJob) -> AuditSettings:
@@ -394,7 +407,14 @@ class ReportStage:
         audit = None if job.config.audit is None else read_json(job.paths.audit / "audit.json")
         spans = spans_in(job.paths.scan)
         hidden = () if spans is None else hidden_examples(spans, job.scanned().texts())
-        replace(released, scan=scan, audit=audit, show_text=asked.show_text, hidden=hidden).write(job.paths.report)
+        replace(
+            released,
+            scan=scan,
+            audit=audit,
+            show_text=asked.show_text,
+            hidden=hidden,
+            sections=sections_of_chain(job),
+        ).write(job.paths.report)
         job.paths.report.chmod(0o600)
         return {"fingerprint": job.fingerprint(asked.model_dump()), "report": job.paths.report.name}
 

@@ -69,8 +69,8 @@ def show_ledger(record: Record, console: Console, *, top: int) -> None:
     if more:
         console.print(f"And {counted(more, 'secret')} that {'is' if more == 1 else 'are'} used less.", soft_wrap=True)
     console.print(
-        "Most used: the largest posterior after the releases so far, as a share of its ceiling. Spent: that posterior, a "
-        "proven bound. Every training that began counts.",
+        "Most used: the largest posterior after the releases so far, as a share of its ceiling. Spent: that posterior, "
+        "a proven bound. Every training that began counts.",
         soft_wrap=True,
     )
     for number in record["open"]:
