@@ -99,6 +99,20 @@ def test_the_page_says_how_well_the_words_are_guessed() -> None:
 # The page
 
 
+def test_the_page_says_what_the_promises_cost() -> None:
+    record = json.loads((RESULTS / "secret_spans" / "promises.json").read_text())
+    said = [
+        f"| {plan['noise_multiplier']:.2f} | {plan['signal']:,.0f} | {plan['limit']:,.0f} | {plan['elbow']:.0f} |"
+        for plan in record["plans"]
+    ]
+    study, defended = (next(plan for plan in record["plans"] if plan["prior"] == prior) for prior in (1e-4, 0.5))
+    said += [f"leaves {defended['signal'] / study['signal']:.2f} of the signal", f"a batch of {defended['elbow']:.0f}"]
+    assert missing(PAGE, said) == []
+    outcomes = [entry["outcome"] for entry in RunLog(RESULTS / "secret_spans" / "runs.jsonl").entries()]
+    trained = [outcome["noise_multiplier"] for outcome in outcomes if "noise_multiplier" in outcome]
+    assert trained == pytest.approx([study["noise_multiplier"]] * len(trained), rel=1e-5)
+
+
 @pytest.fixture(scope="module")
 def rows() -> dict[str, dict[str, Any]]:
     found = table(RunLog(RESULTS / "secret_spans" / "runs.jsonl"), SCALES["full"], interval)
