@@ -43,7 +43,7 @@ SCALES = {
             *(
                 Private(trained="bias", rate=rate, weight=weight, clip_norm=0.3)
                 for rate in (1e-2, 3e-2)
-                for weight in (3.0, 10.0, 30.0)
+                for weight in (3.0, 10.0, 30.0, None)
             ),
             *(
                 Private(trained="head", rate=rate, weight=weight, clip_norm=1.0)

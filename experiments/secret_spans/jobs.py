@@ -29,6 +29,11 @@ GROUPS = 2  # of words; each is left out once
 BEFORE: dict[str, Any] = {"arm": "before"}
 OPEN = ("no protection", "skeletons")  # the arms without noise
 MOST_ELSEWHERE = 0.01  # nats that the private part may cost outside the slots
+SHARES = (
+    0.25,
+    0.5,
+    0.75,
+)  # of what the private part changed, that are tried as well: a part of a release costs no promise
 
 Key = dict[str, Any]
 
@@ -268,21 +273,37 @@ def _longer(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
 
 
 def _private(key: Key, setup: Setup, bench: Bench) -> dict[str, Any]:
-    """The plan's rounds after skeletons alone."""
+    """The plan's rounds after skeletons alone, and models on the way from there to where they end."""
     model = _trained_model("skeletons", key, setup, bench)
+    first = {name: value.clone() for name, value in model.state_dict().items()}
     plan = hush.Plan.load(setup.plan(Promise(prior=key["prior"], ceiling=key["ceiling"])))
     settings = Private(**{each.name: key[each.name] for each in fields(Private)})
     trained = train_in_slots(bench, model, plan, settings, public_batch=setup.scale.public_batch, seed=key["seed"])
-    return {**_scores(bench, trained), "noise_multiplier": plan.noise_multiplier}
+    outcome = {**_scores(bench, trained), "noise_multiplier": plan.noise_multiplier}
+    last = {name: value.clone() for name, value in trained.state_dict().items()}
+    outcome["shares"] = {}
+    for share in SHARES:
+        trained.load_state_dict({name: torch.lerp(first[name], value, share) if value.is_floating_point() else value
+                                 for name, value in last.items()})  # fmt: skip
+        outcome["shares"][f"{share:g}"] = _scores(bench, trained)
+    return outcome
 
 
 def table(log: RunLog, scale: Scale, interval: Callable[[Sequence[float]], tuple[float, float]]) -> list[Mapping]:
     """Rows of the table: mean test losses with 95 % intervals."""
-    rows = []
-    for name, keys in arms_of(log, scale, _promises_in(log)).items():
-        outcomes = [outcome for key in keys if (outcome := log.outcome(key)) is not None]
+    rows = list[Mapping]()
+
+    def add(name: str, outcomes: Sequence[Mapping[str, Any]]) -> None:
         row: dict[str, Any] = {"arm": name, "runs": len(outcomes)}
         for where in ("secret pieces", "whole words", "elsewhere") if outcomes else ():
             row[where] = interval([outcome["test"][where] for outcome in outcomes])
         rows.append(row)
+
+    for name, keys in arms_of(log, scale, _promises_in(log)).items():
+        outcomes = [outcome for key in keys if (outcome := log.outcome(key)) is not None]
+        add(name, outcomes)
+        for share in SHARES:
+            parts = [outcome["shares"][f"{share:g}"] for outcome in outcomes if "shares" in outcome]
+            if parts:
+                add(f"{name}, {share:g} of the way", parts)
     return rows

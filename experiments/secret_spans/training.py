@@ -39,11 +39,11 @@ PARAMETERS: Mapping[Trained, str] = {  # what the private part trains: parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Private:
-    """The settings of the private part; weight is that of the public stream beside it."""
+    """The settings of the private part; weight: of the public stream beside it, None for the rule of hush train."""
 
     trained: Trained
     rate: float
-    weight: float
+    weight: float | None
     clip_norm: float
 
 
@@ -124,10 +124,10 @@ def train_in_slots(
     optimizer, scheduler = _optimizer(model, settings.rate, plan.rounds)
     generator = bench.generator(seed)
     # The sum of clipped gradients grows with the clip norm; the public stream's weight does not depend on it.
+    weight = None if settings.weight is None else settings.weight * settings.clip_norm
     stream = PublicStream(
-        plan, _skeletons(bench, plan), batch_size=public_batch, weight=settings.weight * settings.clip_norm, seed=seed,
-        micro_batch=STREAM_AT_ONCE,
-    )  # fmt: skip
+        plan, _skeletons(bench, plan), batch_size=public_batch, weight=weight, seed=seed, micro_batch=STREAM_AT_ONCE
+    )
     private = PrivateTraining(
         model, optimizer, plan, loss=masked_lm_loss, micro_batch=bench.micro_batch, scheduler=scheduler,
         insecure_seed=seed, autocast=bench.autocast, public=stream,

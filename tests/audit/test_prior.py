@@ -254,6 +254,40 @@ def test_contexts_longer_than_the_model_takes_are_cut_and_a_model_is_loaded_by_i
     assert guess(result, "language model", "listed").success.runs == 2
 
 
+def test_a_model_is_not_loaded_where_no_slot_holds_exactly_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in code, whose secrets are projects; loading may take minutes and gigabytes."""
+    texts = ["one secrets two", "three secrets four"]
+    graph = Incidence.from_pairs([0, 1], [0, 0], num_examples=2, num_secrets=1)
+    spans = slots_of_spans(graph, ["rule"], example=[0, 1], begin=[4, 6], end=[11, 13], rule=[0, 0], secret=[0, 0])
+    secrets = Secrets([Protection(0.01, 0.9)], texts=["secret"])
+    stated = stated_priors(spans, secrets, [("rule", 1)])
+    monkeypatch.setattr("hush.audit.prior.language_model.language_model", None)
+    result = measure_priors(spans, graph, texts, secrets, stated, model="unused")
+    assert result.rules[0].guessed == 0
+
+
+def test_a_language_model_stops_at_its_time_and_keeps_what_it_guessed() -> None:
+    model = byte_model(seed=1)
+    loaded = Pretrained(model=model, tokenizer=TOKENIZER, task="causal", max_length=48)
+    texts = [f"{number} is {word}" for number, word in enumerate(ADJECTIVES)]
+    spans, incidence, secrets = hidden(texts, ADJECTIVES)
+    public, _ = read_public_text(
+        spans, incidence, texts, secret_texts=secrets.texts or (), slots=np.arange(8), max_texts=9,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+    guessing = Guessing(
+        public=public, slots_J=tuple(np.array([slot]) for slot in range(8)), degree_J=np.ones(8, dtype=np.int64),
+        num_examples=8, candidates=tuple(ADJECTIVES), spelled=tuple(ADJECTIVES), fillings={},
+        model=model_guesser(loaded, dict.fromkeys(range(8), ("1 is ", ""))),
+    )  # fmt: skip
+    every, one = (
+        run_guessers(guessing, ADJECTIVES, "listed", done=lambda _: None, model_seconds=seconds)[-1]
+        for seconds in (float("inf"), 0.0)
+    )
+    assert (len(every.hit_J), len(one.hit_J)) == (8, 1)
+    assert one.probability_GJ[:, 0].tolist() == every.probability_GJ[:, 0].tolist()
+
+
 def test_a_scan_says_which_of_its_rules_are_about_words(tmp_path: Path) -> None:
     """So a guesser knows the candidates of those, and of no others, without the rules file."""
     texts = [f"{word} is number {number}" for number, word in enumerate(["alpha", "beta"] * 2)]

@@ -49,9 +49,11 @@ def test_every_arm_is_run_and_each_promise_has_its_own_noise(study: Path) -> Non
     assert "failed" not in text
     rows = json.loads((study / "results" / "summary.json").read_text())
     arms = [row["arm"] for row in rows]
-    assert arms[-2:] == [
+    assert [arm for arm in arms if "private" in arm and "way" not in arm] == [
         "skeletons, then the private part (0.01 to 0.3)", "skeletons, then the private part (0.4 to 0.6)"
     ]  # fmt: skip
+    ways = {arm.rpartition("), ")[2] for arm in arms if "of the way" in arm}
+    assert ways == {"0.25 of the way", "0.5 of the way", "0.75 of the way"}
     assert set(arms) >= {"before training", "no protection", "skeletons", "words left out", "skeletons, longer"}
     assert all(row["runs"] for row in rows)
     noise = {}
@@ -75,7 +77,40 @@ def test_no_piece_of_a_secret_is_in_a_skeleton(study: Path) -> None:
         np.testing.assert_array_equal(public[:size], shown[:size])
 
 
+def test_the_page_says_how_well_the_words_are_guessed() -> None:
+    """And that a stated prior of 0.5 is not contradicted, while 0.3 and 1e-4 are."""
+    record = json.loads((RESULTS / "secret_spans" / "prior.json").read_text())
+    context = [
+        {guess["knowledge"]: guess for guess in result["guesses"] if guess["guesser"] == "context"}
+        for result in record["results"]
+    ]
+    listed = [guesses["listed"] for guesses in context]
+    said = [
+        f"{100 * guess['hits'] / guess['tried']:.1f} % ({100 * guess['lower']:.1f} to {100 * guess['upper']:.1f})"
+        for guess in listed
+    ]
+    assert missing(PAGE, said) == missing("benchmarks/README.md", said) == []
+    assert all(guess["lower"] > 1e-4 for guess in listed)
+    assert listed[-1]["lower"] > 0.3
+    assert max(guess["upper"] for guess in listed) < 0.5
+    assert max(guesses["open"]["upper"] for guesses in context) < 0.03
+
+
 # The page
+
+
+def test_the_page_says_what_the_promises_cost() -> None:
+    record = json.loads((RESULTS / "secret_spans" / "promises.json").read_text())
+    said = [
+        f"| {plan['noise_multiplier']:.2f} | {plan['signal']:,.0f} | {plan['limit']:,.0f} | {plan['elbow']:.0f} |"
+        for plan in record["plans"]
+    ]
+    study, defended = (next(plan for plan in record["plans"] if plan["prior"] == prior) for prior in (1e-4, 0.5))
+    said += [f"leaves {defended['signal'] / study['signal']:.2f} of the signal", f"a batch of {defended['elbow']:.0f}"]
+    assert missing(PAGE, said) == []
+    outcomes = [entry["outcome"] for entry in RunLog(RESULTS / "secret_spans" / "runs.jsonl").entries()]
+    trained = [outcome["noise_multiplier"] for outcome in outcomes if "noise_multiplier" in outcome]
+    assert trained == pytest.approx([study["noise_multiplier"]] * len(trained), rel=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from made_plans import small_plan
 
 from hush.accounting.signal import GradientStatistics
 from hush.plan.signal import Outlook, TextShares, plan_budget, shown_signal
+from hush.report.hidden import HiddenExample
 from hush.report.learnt import learnt_section
 from hush.report.report import Report
 
@@ -45,6 +46,21 @@ def test_a_hopeless_plan_is_a_banner_with_remedies_on_the_page() -> None:
     measured = Report(plan=plan, outlook=Outlook.of_plan(plan, parameters=100, statistics=statistics)).page()
     assert "alignment of their gradients" in measured
     assert "Hopeless" not in measured
+
+
+def test_a_page_for_others_does_not_tell_how_long_the_secrets_are() -> None:
+    """The share of the characters that is left without the secrets is the owner's."""
+    plan = small_plan()
+    short, long = (
+        Report(plan=plan, outlook=Outlook.of_plan(plan, parameters=100, texts=TextShares(dropping=d, redacting=r)))
+        for d, r in ((0.25, 0.9), (0.2, 0.6))
+    )
+    assert short.page() == long.page()
+    example = HiddenExample(example=0, parts=(("the ", None), ("key", "rule")))
+    owners = [replace(report, hidden=[example]).page() for report in (short, long)]
+    assert [share in page for share, page in zip(("25 % of the text", "20 % of the text"), owners, strict=True)] == [
+        True
+    ] * 2
 
 
 def test_without_noise_or_private_examples_there_is_no_section() -> None:

@@ -69,7 +69,8 @@ class Report:
 
     Guarantee: without show_text the file contains no text of a secret, only ids, which are public. The same input gives
     the same bytes. With texts, boxes or an audit the file is readable by its owner only, and only then does it say how
-    the scan found its pairs (copies, skipped rows).
+    the scan found its pairs (copies, skipped rows), and how much of the text is left without its secrets, which tells
+    their length.
     """
 
     plan: Plan
@@ -113,6 +114,7 @@ class Report:
         audit = None if self.audit is None else AuditResult.of(_checked_audit(self.audit, plan, certificate))
         scores = _without(LOSS_BEFORE, checked_training(self.training))  # one point is no line
         outlook = self.outlook or Outlook.of_plan(plan, parameters=certificate.trained_parameters)
+        outlook = outlook if self.is_owners else _without_text_shares(outlook)
         sections: list[Section | None] = [
             *self.sections,
             learnt_section(outlook),
@@ -205,6 +207,11 @@ def _without(score: str, rows: Rows) -> Rows:
 
 def _num_planted(scan: "Scan", plan: Plan) -> int:
     return len(plan.secret_ids) - scan.incidence.num_secrets
+
+
+def _without_text_shares(outlook: Outlook) -> Outlook:
+    """What others may read: shares of the characters tell how long the secrets are."""
+    return replace(outlook, remaining=tuple(replace(row, text_share=None) for row in outlook.remaining))
 
 
 def _texts(scan: "Scan | None", plan: Plan) -> list[str]:

@@ -247,7 +247,7 @@ def measure_priors(
         progress=steps.reading,
     )
     prepare = None
-    if model is not None:
+    if model is not None and slot_texts.sides:  # code has no slot that a model could be asked to fill with its name
         from hush.audit.prior.language_model import language_model
 
         prepare = language_model(model, slot_texts.sides, device=device)
