@@ -49,7 +49,7 @@ NO_OPTION = {
         "public": "its weight and batch have options",
         "lora": "a flag, and options of its own",
         "metric": "a word, and options of its own",
-        "private_rounds": "hush train is for the rounds; hush run knows whether they can teach anything",
+        "private_part": "hush train is for the rounds; hush run knows whether they can teach anything",
     },
     "scan": {"source": "the argument DATA, which may be a path that is not Unicode"},
 }
@@ -209,7 +209,7 @@ def test_arguments_of_make_plan_are_the_settings_of_a_plan() -> None:
 
 
 def test_what_a_training_keeps_and_what_only_changes_its_speed_are_the_section_training() -> None:
-    of_the_run = {"private_rounds"}  # whether they are trained at all
+    of_the_run = {"private_part"}  # whether they are trained at all
     assert set(TrainingSection.model_fields) == set(Learning.model_fields) | set(Runtime.model_fields) | of_the_run
     assert not set(Learning.model_fields) & set(Runtime.model_fields)
     section = TrainingSection(learning_rate=1e-3, lora=Lora(rank=2), micro_batch=7)

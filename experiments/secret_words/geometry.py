@@ -141,6 +141,9 @@ def table_of(name: str, arms: Sequence[str], rounds: int) -> list[list[dict[str,
             if exponent is not None or name != "books":  # the arms without a metric are in the study's own log
                 runs.append(key_of(arm, factor * BEST_RATES.get(arm, 1e-3), exponent=exponent, **options))
     runs += [key_of(arm, 1e-2, exponent=-0.25, precondition=0.5, **options) for arm in ours]
+    if name == "books":  # the ablation: a stronger exponent, lower floors
+        for exponent, floor in ((-0.5, 0.1), (-0.25, 0.01), (-0.375, 0.01)):
+            runs += [key_of(arm, BEST_RATES.get(arm, 1e-3), exponent=exponent, floor=floor, **options) for arm in ours]
     before = [key_of("before", 0.0, **options)]
     return [before, runs] if name == "books" else [[key_of("none", 3e-3, source=name, rounds=rounds)], before, runs]
 

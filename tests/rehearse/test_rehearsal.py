@@ -9,6 +9,7 @@ from planted import LITTLE_NOISE, MARKER, MUCH_NOISE, SMALL, Corpus, content_of,
 
 from hush.errors import InvalidInput
 from hush.plan import Plan
+from hush.plan.make import make_plan_holding_out
 from hush.rehearse import Outcome, RehearsalSettings, public_content, skips_private_rounds
 from hush.scan.engines import LocalEngine
 from hush.slots import slots_of_spans
@@ -55,6 +56,20 @@ def test_where_noise_drowns_the_signal_hush_gains_nothing(model: Path, tmp_path:
     assert drowned.choice != "hush"
     assert skips_private_rounds(drowned)
     assert drowned.sentence.startswith("hush is not worth it here")
+
+
+def test_where_every_example_has_slots_dropping_leaves_the_model_as_it_is(model: Path, tmp_path: Path) -> None:
+    """Skeletons may play what is public then, but dropping could not learn them."""
+    data = corpus(public=0)
+    plan = make_plan_holding_out(
+        data.incidence, [], slots=data.spans.slots, prior=0.5, ceiling=1 - 1e-9, batch_size=32, rounds=30
+    )
+    settings = RehearsalSettings(tries=1, seeds=2, share=1.0)
+    outcome = rehearsed(model, tmp_path, data, plan, settings=settings, keep=None)
+    dropping, redacting = (outcome.arm(way).ordinary.expected for way in ("dropping", "redacting"))
+    assert dropping == pytest.approx(outcome.before["ordinary"], rel=0.02)
+    assert redacting < 0.9 * dropping
+    assert outcome.choice != "dropping"
 
 
 def test_a_secret_never_reaches_the_rehearsal(data: Corpus, plan: Plan, outcome: Outcome, folder: Path) -> None:

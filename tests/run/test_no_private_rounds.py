@@ -31,7 +31,7 @@ def config_of(folder: Path, *, secrets: int, **training: Any) -> Config:
         lines[number] += f" QX-{1000 + number % secrets}"
     (folder / "data.txt").write_text("\n".join(lines) + "\n")
     content = yaml.safe_load(template("text"))
-    assert content["training"]["private_rounds"] == "auto"
+    assert content["training"]["private_part"] == "auto"
     content["data"]["source"] = "data.txt"
     content["rules"] = [{"name": "codes", "find": "patterns", "patterns": [r"QX-\d{4}"]}]
     content["plan"] |= {"rounds": 3, "batch_size": 8, "keep": 1.0}
@@ -111,7 +111,7 @@ def test_a_second_run_keeps_the_results_and_a_dry_run_says_why(idle: tuple[Path,
 def test_the_owner_decides_and_rounds_with_a_signal_are_trained(
     tmp_path: Path, secrets: int, asked: bool | str, rounds: int
 ) -> None:
-    record, said = ran(config_of(tmp_path, secrets=secrets, private_rounds=asked), tmp_path / "run")
+    record, said = ran(config_of(tmp_path, secrets=secrets, private_part=asked), tmp_path / "run")
     assert record["private_rounds"] == rounds
     assert record["outlook"]["hopeless"] == (secrets == 1)
     assert any("as the config says" in line for line in said) == (asked is False)

@@ -1,6 +1,7 @@
 """Dropping, redacting and hush on one cast: three trainings of the same model, judged on the same documents.
 
-dropping     ordinary training on the examples that hold no player secret
+dropping     ordinary training on the examples that hold no player secret; if dropping the real secrets leaves a smaller
+             share than that, on so many of them
 redacting    ordinary training on those, and on the players with a placeholder in every slot
 hush         the private rounds, from the better start that costs nothing: redacting where the plan has slots, else
              dropping; beside the public stream, as in the real training
@@ -111,8 +112,9 @@ class Stage:
     """The tokens of one cast, and the trainings on it.
 
     slotted: whether the slots are what is secret, as under the plan to rehearse. learns_first: whether the real private
-    rounds begin after ordinary training on what is public. folder: for what ordinary training keeps, so that it is done
-    once and resumes after a kill.
+    rounds begin after ordinary training on what is public. free_share: of the real examples, that hold no secret; where
+    the text around slots is public, more documents may play than this leaves to dropping. folder: for what ordinary
+    training keeps, so that it is done once and resumes after a kill.
     """
 
     def __init__(
@@ -124,11 +126,12 @@ class Stage:
         *,
         slotted: bool,
         learns_first: bool,
+        free_share: float,
         folder: Path,
         seed: int,
     ) -> None:
         self._bench, self._cast, self._slotted, self._folder, self._seed = bench, cast, slotted, folder, seed
-        self._learns_first = learns_first
+        self._learns_first, self._free_share = learns_first, free_share
         texts = [content.texts[document] for document in cast.document_N.tolist()]
         judged = [content.texts[document] for document in cast.judged.tolist()]
         options: dict[str, Any] = {"max_length": bench.max_length}
@@ -215,15 +218,23 @@ class Stage:
 
     def _public_examples(self, name: Ordinary) -> NDArray[np.int64]:
         cast = self._cast
-        return cast.ordinary if name == DROPPING else np.concatenate([cast.ordinary, cast.players])
+        if name == REDACTING:
+            return np.concatenate([cast.ordinary, cast.players])
+        left = round(self._free_share * (cast.num_ordinary + cast.num_players))
+        if not self._slotted or left >= cast.num_ordinary:
+            return cast.ordinary
+        return np.sort(np.random.default_rng([self._seed, 4]).choice(cast.ordinary, left, replace=False))
 
     def _public_model(self, name: Ordinary, recipe: Recipe, on_step: OnStep | None) -> nn.Module:
         """The model after ordinary training, which is done once for each rank of adapters."""
         bench = self._bench
         model = bench.fresh(recipe, seed=self._seed)
+        examples = self._public_examples(name)
+        if examples.size < 2:
+            return model  # nothing is left to learn
         asked = recipe.public_first
         settings = asked if isinstance(asked, PublicFirst) else PublicFirst()
-        split: PublicSplit = split_public(self._public_examples(name), seed=self._seed)
+        split: PublicSplit = split_public(examples, seed=self._seed)
         skeletons = bench.batches(self._in_slots.skeletons)
 
         def batches(examples: NDArray[np.int64], step: int) -> Mapping[str, Tensor]:

@@ -355,6 +355,7 @@ class _Rehearsal:
             redacting,
             slotted=self._slotted,
             learns_first=learns_first(self._recipe.public_first, self._content.available),
+            free_share=1 - self._bearing_share,
             folder=self._ordinary(number),
             seed=self._seed_of(number),
         )

@@ -128,7 +128,7 @@ def _with_numbers(config: Config, outlook: dict[str, Any] | None, *, has_rounds:
     if outlook is None:
         return config
     numbers = {name: outlook[name] for name in ("batch_size", "rounds") if getattr(config.plan, name) == AUTO}
-    training = config.training.model_copy(update={"private_rounds": has_rounds})
+    training = config.training.model_copy(update={"private_part": has_rounds})
     return replace(config, plan=config.plan.model_copy(update=numbers), training=training)
 
 

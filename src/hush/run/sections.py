@@ -73,11 +73,11 @@ class ModelSection(Settings):
 class TrainingSection(Runtime, Learning):  # fields of the last base come first
     """The settings of a training except for its model: those of learning, and those of speed and memory.
 
-    private_rounds: whether the rounds of the plan are trained; with auto not where the signal is hopeless, or where a
+    private_part: whether the rounds of the plan are trained; with auto not where the signal is hopeless, or where a
     rehearsal of these settings found that they gain nothing. The model is then that of the public part.
     """
 
-    private_rounds: bool | Auto = Field(default=True, description="true, false or auto")
+    private_part: bool | Auto = Field(default=True, description="true, false or auto")
 
     def recipe(self, model: str) -> Recipe:
         """The settings that a run keeps, for a model by name or folder."""

@@ -103,7 +103,7 @@ class TrainStage:
     def estimate(self, known: Known) -> Estimate:
         plan, training = known.config.plan.sizes, known.config.training
         parameters, length = _model_size(known.config)
-        is_private = training.private_rounds is not False
+        is_private = training.private_part is not False
         left = plan.rounds - known.rounds_done if is_private else 0
         size = f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}" if is_private else "no private rounds"
         size += f", {known.rounds_done:,} done" if known.rounds_done else ""
@@ -134,7 +134,7 @@ def why_no_rounds(job: RunJob, outlook: Mapping[str, Any]) -> str | None:
 
     Guarantee: it depends on the config, the graph, the promises and what is public, and on no text with a secret.
     """
-    asked = job.config.training.private_rounds
+    asked = job.config.training.private_part
     if asked is False:
         return "No private rounds are trained, as the config says."
     if asked != AUTO:
@@ -150,7 +150,7 @@ def why_no_rounds(job: RunJob, outlook: Mapping[str, Any]) -> str | None:
         return None
     return (
         f"No private rounds are trained: {why}. The model learns what is public, and nothing of the secrets. "
-        "training.private_rounds: true trains them all the same."
+        "training.private_part: true trains them all the same."
     )
 
 

@@ -374,9 +374,10 @@ def fit(
     skeletons = tokens.skeletons if isinstance(tokens, SlotTexts) else None
     shown = batches if skeletons is None else Batches(skeletons, collator, device)
     stream = batches.of if skeletons is None else SkeletonBatches(skeletons, collator, device)
+    public_job = PublicJob(recipe=recipe, runtime=runtime, rules=rules, device=str(device))
     first, ended = learn_first(
         folder,
-        PublicJob(recipe=recipe, runtime=runtime, rules=rules, device=str(device)),
+        public_job,
         plan,
         pretrained.model,
         collate=stream,
@@ -435,6 +436,9 @@ def fit(
         ranks.run_on_first(lambda: store_lengths(folder, max_length=pretrained.max_length, cut_texts=cut))
         resumed_after = training.round
         if notice is not None:
+            still_learning = None if first is None else first.caution(public_job.settings)
+            if still_learning is not None:
+                notice(still_learning)
             for caution in cautions_before(plan, training.num_trained) if private_rounds else ():
                 notice(caution)
             if tokens.unread is not None and cut:

@@ -242,3 +242,17 @@ def test_secret_content_changes_nothing_that_is_learnt() -> None:
         PLAN_DATA[name] = changed
     learn_public(other, cross_entropy, collate, PLAN, settings=SETTINGS)
     assert torch.equal(weights(one), weights(other))
+
+
+def test_a_part_that_was_still_learning_when_it_ended_says_so() -> None:
+    few = PublicFirst(learning_rate=0.003, batch=8, epochs=2)
+    cut = learnt(network(), settings=few)
+    assert cut is not None
+    said = cut.caution(few)
+    assert said is not None
+    assert "after 2 passes" in said
+    many = PublicFirst(learning_rate=0.05, batch=8, epochs=200, patience=2)
+    ended = learnt(network(), settings=many)
+    assert ended is not None
+    assert ended.passes < 100
+    assert ended.caution(many) is None

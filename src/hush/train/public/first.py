@@ -91,6 +91,15 @@ class PublicOutcome:
         except (ValueError, TypeError) as error:
             raise InvalidInput(f"{path} is not the outcome of a public part; remove its folder to repeat it") from error
 
+    def caution(self, settings: PublicFirst) -> str | None:
+        """A warning if it was still learning when it ended: then private rounds gain what costs no noise at all."""
+        if self.best_step < self.steps or self.passes < settings.epochs:
+            return None
+        return (
+            f"The public part ended after {settings.epochs:g} passes over the public examples, the most that are "
+            "allowed, while it was still learning. More passes cost no promise; raise public_first.epochs"
+        )
+
     @property
     def public_part(self) -> dict[str, int]:
         """What the certificate of a run states of it."""
