@@ -1,6 +1,7 @@
 """Several releases about the same secrets: is every bound sound and tight, and what do many secrets cost?
 
-    python benchmarks/releases.py [--chains 1000] [--seed 1] [--secrets 100000] [--releases 12] [--output FILE]
+    python benchmarks/releases.py [--chains 1000] [--seed 1] [--secrets 100000] [--plans 100000] [--releases 12]
+        [--output FILE]
 
 Chains: random ones of 2 to 12 unlike releases, where users are: priors from 1e-12 to 1e-2, noise such that the
 posterior is above the prior and below one half. Each asks for the upper bounds (blow-up, Renyi, KL), the certified
@@ -11,7 +12,10 @@ Speed: secrets of the size of the paper's experiment (weights.py) in releases wh
 posteriors, compared with the posteriors and the least noise of the last release alone, in the same run; and the limits
 and posteriors of an announced series of the same shapes.
 
---secrets 0 or --chains 0 leaves a part out; the file keeps what it has of it.
+Plans: all releases of a series with that many secrets planned, saved and verified one after another, each with the
+plans before it, compared with one plan of the last corpus in the same run.
+
+--secrets 0, --plans 0 or --chains 0 leaves a part out; the file keeps what it has of it.
 """
 
 import argparse
@@ -23,6 +27,7 @@ import os
 import platform
 import resource
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -36,6 +41,7 @@ from soundness_sweep import quantiles_of, references
 
 import hush
 from hush.accounting.releases import Shape, limit_capacity, limit_posterior
+from hush.plan.settings import SeriesSettings
 from weights import PRIOR, instance
 
 HERE = Path(__file__).resolve().parent
@@ -255,18 +261,71 @@ def speed(num_secrets: int, releases: int) -> dict[str, Any]:
     }
 
 
+def plans(num_secrets: int, releases: int) -> dict[str, Any]:
+    """A series, planned and verified release by release, against one plan."""
+    full, ceiling_S = instance(num_secrets, seed=0)
+    graphs = [grown(full, GROWTH ** (r + 1 - releases)) for r in range(releases)]
+    settings: dict[str, Any] = {
+        "prior": PRIOR,
+        "ceiling": ceiling_S,
+        "batch_size": 0.02048 * num_secrets,
+        "rounds": 2000,
+        "secret_ids": [f"secret-{number:07d}" for number in range(num_secrets)],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        single = Path(folder) / "one"
+        one, one_time = timed(lambda: hush.make_plan(graphs[-1], **settings))
+        one.save(single)
+        verified, one_verify = timed(lambda: hush.verify(single))
+        passed = [verified.passed]
+        made: list[Path] = []
+        plan_times: list[dict[str, float]] = []
+        verify_times: list[dict[str, float]] = []
+        noise: list[float] = []
+        for graph in graphs:
+            first = {} if made else {"series": SeriesSettings(count=releases)}
+            plan, seconds = timed(lambda: hush.make_plan(graph, **settings, **first, after=list(made)))  # noqa: B023
+            path = Path(folder) / f"{len(made):04d}"
+            plan.save(path)
+            verified, verify_seconds = timed(lambda: hush.verify(path, after=list(made)))  # noqa: B023
+            passed.append(verified.passed)
+            made.append(path)
+            plan_times.append(seconds)
+            verify_times.append(verify_seconds)
+            noise.append(plan.noise_multiplier)
+            print(
+                f"release {len(made)}: planned in {seconds['seconds']:.0f} s, verified: {verified.passed}", flush=True
+            )
+    cpu_of_one = one_time["cpu_seconds"] + one_verify["cpu_seconds"]
+    cpu_of_all = sum(each["cpu_seconds"] for each in plan_times + verify_times)
+    return {
+        "secrets": num_secrets,
+        "releases": releases,
+        "all_verified": all(passed),
+        "one_plan": one_time,
+        "one_verification": one_verify,
+        "plans": plan_times,
+        "verifications": verify_times,
+        "all_over_one_cpu": cpu_of_all / cpu_of_one,
+        "noise_of_one_plan": one.noise_multiplier,
+        "noise_of_the_series": noise,
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+
+
 def main() -> int:
-    """Run both parts, write the record."""
+    """Run all parts, write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chains", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--secrets", type=int, default=100_000)
+    parser.add_argument("--plans", type=int, default=100_000)
     parser.add_argument("--releases", type=int, default=12)
     parser.add_argument("--output", type=Path, default=HERE / "results" / "releases.json")
     options = parser.parse_args()
 
     def keep(part: str, result: dict[str, Any]) -> None:
-        """Write what one part found, beside what the file has of the other."""
+        """Write what one part found, beside what the file has of the others."""
         facts = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": " ".join(["benchmarks/releases.py", *sys.argv[1:]]),
@@ -288,6 +347,8 @@ def main() -> int:
         found = speed(options.secrets, options.releases)
         print(json.dumps(found, indent=2))
         keep("speed", found)
+    if options.plans:
+        keep("plans", plans(options.plans, options.releases))
     if options.chains:
         outcomes = chains(options.chains, options.seed, lambda result: keep("random_chains", result))
         return 1 if any(outcome.faults for outcome in outcomes) else 0
