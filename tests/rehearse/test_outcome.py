@@ -130,7 +130,7 @@ def test_a_difference_is_free_of_what_repeats_share(means: list[float], gap: flo
     assert interval.high - interval.low < 1e-6
 
 
-@given(st.lists(st.floats(1, 5), min_size=2, max_size=6), st.floats(0, 1), st.integers(0, 1000))
+@given(st.lists(st.floats(1, 5), min_size=2, max_size=6), st.floats(0, 1), st.integers(1, 1000))
 def test_more_variance_and_fewer_held_out_examples_widen_an_interval(
     means: list[float], variance: float, held_out: int
 ) -> None:
@@ -138,3 +138,11 @@ def test_more_variance_and_fewer_held_out_examples_widen_an_interval(
     plain = forecast_interval(repeats, pooled_variance=0.0, held_out=2000)
     wider = forecast_interval(repeats, pooled_variance=variance, held_out=held_out)
     assert wider.low <= plain.low <= plain.expected == wider.expected <= plain.high <= wider.high
+
+
+def test_where_no_example_is_held_out_the_interval_is_for_the_loss_on_all_of_them() -> None:
+    repeats = [Reached(mean=2.0 + 0.01 * number, deviation=0.5, count=100) for number in range(4)]
+    none, many = (forecast_interval(repeats, pooled_variance=0.0, held_out=number) for number in (0, 10**9))
+    assert none.low == pytest.approx(many.low)
+    assert none.high == pytest.approx(many.high)
+    assert none.high - none.low < 0.5  # not as if the real loss were measured on a single example

@@ -5,8 +5,8 @@ repeats contains all of these. The interval for one training is Student's, from 
 where v is the variance between repeats: of one way, or the mean over the three if that is larger, since few repeats
 underestimate it. Siblings differ between repeats, so v contains the choice of examples to judge on, and e is 0.
 Ordinary examples to judge on are the same in all repeats, so e = s²/n + s²/h is what the choice of these n adds, and
-that of the h examples that the real training holds out. A difference of two ways is taken within each repeat, where
-players, examples and start are shared; its interval is that of the expected difference, mean ± t·√(v/R).
+that of the h examples that the real training holds out, if there are any. A difference of two ways is taken within each
+repeat, where players, examples and start are shared; its interval is that of the expected difference, mean ± t·√(v/R).
 """
 
 import json
@@ -117,7 +117,8 @@ def forecast_interval(repeats: Sequence[Reached], *, pooled_variance: float, hel
     between = max(float(means.var(ddof=1)), pooled_variance)
     judged = 0.0
     if held_out is not None:
-        judged = float(np.mean([r.deviation**2 * (1 / r.count + 1 / max(1, held_out)) for r in repeats]))
+        of_real = 1 / held_out if held_out else 0.0  # where none are held out, the loss on all such examples is meant
+        judged = float(np.mean([r.deviation**2 * (1 / r.count + of_real) for r in repeats]))
     half = _student(number) * math.sqrt(between * (1 + 1 / number) + judged)
     return Interval(expected=expected, low=max(0.0, expected - half), high=expected + half)  # no loss is below 0
 
