@@ -165,6 +165,13 @@ def test_what_passes_the_limits_is_refused_with_what_would_do(series: list[Earli
         planned(month(FIRST), after=series)
 
 
+def test_a_plan_that_keeps_everything_must_stay_inside_its_limits(series: list[Earlier]) -> None:
+    with pytest.raises(ReleaseRefused, match=r"these rates draw 1 secret \(a\) more often than was announced") as told:
+        planned(month({"a": 60, "c": 3}), after=series[:1], capacity="none")
+    assert told.value.secrets == ("a",)
+    assert planned(month(FIRST), after=series[:1], capacity="none").capacity == "none"
+
+
 def test_a_plan_outside_its_limits_does_not_exist(series: list[Earlier]) -> None:
     plan = series[1].plan
     with pytest.raises(hush.CannotCertify, match="announced with a noise of at least"):

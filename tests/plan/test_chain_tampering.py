@@ -16,6 +16,7 @@ import hush
 from hush.plan.earlier import Earlier, copy_earlier, earlier_beside
 from hush.plan.settings import FilterSettings, SeriesSettings
 from hush.storage import file_digest, record_digest
+from releases import certify, make_release
 
 MONTHS = ({"a": 6, "b": 12, "c": 9}, {"a": 7, "c": 9, "d": 5}, {"a": 7, "b": 13, "cd": 11})
 ANCESTORS = {"cd": ["c", "d"]}
@@ -166,3 +167,45 @@ def test_a_release_holds_the_plans_before_it_and_nothing_else(copies: list[Path]
     copy_earlier(copies[:2], tmp_path / "release")
     names = {path.name for path in (tmp_path / "release" / "earlier" / "0001").iterdir()}
     assert names == {path.name for path in copies[0].iterdir()}
+
+
+@pytest.fixture
+def release(copies: list[Path], tmp_path: Path) -> Path:
+    """What a run under the third plan releases, with the plans before it."""
+    made = make_release(tmp_path / "release", Earlier.load(copies[2]).plan)
+    shutil.rmtree(made / "plan")
+    shutil.copytree(copies[2], made / "plan")
+    copy_earlier(copies[:2], made)
+    return made
+
+
+def test_a_release_of_a_chain_verifies_with_what_lies_in_it(release: Path, copies: list[Path]) -> None:
+    found = hush.verify(release)
+    assert found.passed, found.checks
+    assert not any("earlier" in name for name in found.unchecked)
+    others = hush.verify(release, after=copies[:2])
+    assert others.passed
+    assert "earlier/" in others.unchecked
+    assert found.certificate is not None
+    text = found.certificate.to_markdown()
+    assert "## Several releases" in text
+    assert "and at what is left to the other releases" in text.replace("here and", "and")
+    (release / "earlier" / "0001" / "note.txt").write_text("approved")
+    assert failed_names(release) == {"folder"}
+    (release / "earlier" / "0001" / "note.txt").unlink()
+    (release / "earlier" / "0001").rename(release / "earlier" / "0003")
+    assert failed_names(release) == {"predecessors"}
+
+
+def test_a_release_whose_sampling_takes_what_is_left_to_others_fails(release: Path) -> None:
+    plan = Earlier.load(release / "plan").plan
+    assert plan.chain is not None
+    trained = int(1.5 * plan.chain.sampling_limit * 2.0**64 / plan.rounds)
+    run = plan.run_certificate(trained)
+    names = ("trained_parameters", "sampling_error", "curve", "strictest")
+    certify(release, plan, **{name: getattr(run, name) for name in names})
+    assert "sampling error" in failed_names(release)
+
+
+def failed_names(folder: Path) -> set[str]:
+    return {check.name for check in hush.verify(folder).checks if not check.passed}

@@ -324,6 +324,22 @@ class OfSeries:
             setting="batch_size",
         )
 
+    def check_inside(self, choice: Choice) -> None:
+        """Refuse rates outside the limits, where they were not chosen for them."""
+        incidence, history = self.promised.incidence, self.promised.history
+        limit_S = self.limit_SR[:, self.number - 1]
+        over = np.flatnonzero(~(intensities(incidence, choice.rate_N) <= limit_S))
+        if over.size:
+            raise ReleaseRefused(
+                f"these rates draw {history.named(over)} more often than was announced; let ",
+                Setting("capacity"),
+                "='accounted' use their examples less, lower ",
+                Setting("batch_size"),
+                f", or leave them and their {counted(_examples_with(incidence, over), 'example')} out of this release",
+                secrets=[history.ids[secret] for secret in over.tolist()],
+                setting="capacity",
+            )
+
     def check_kept(self, choice: Choice, keep: float | None) -> None:
         """Refuse a choice inside the limits that keeps less of the data than was asked for."""
         incidence, history = self.promised.incidence, self.promised.history

@@ -72,18 +72,19 @@ CHAIN_REASONS = {
 
 
 def unchecked(
-    root: Path, record: Mapping[str, Any], *, released: bool, key_given: bool, rewritten: list[str]
+    root: Path, record: Mapping[str, Any], *, released: bool, key_given: bool, earlier_read: bool, rewritten: list[str]
 ) -> tuple[str, ...]:
     """Names in the folder of a release, or of a plan, that no check reads, or of which no check reads everything.
 
-    record: of plan.json. key_given: the signature was checked. rewritten: files of the plan that are not byte for byte
-    what hush writes.
+    record: of plan.json. key_given: the signature was checked. earlier_read: the earlier releases in the folder were
+    read, and no others were passed. rewritten: files of the plan that are not byte for byte what hush writes.
     """
     plan = root / "plan" if released else root
     claimed = {plan / name for name in ("plan.json", *files_of(record))}
     claimed |= {root / name for name in RELEASE_FILES} if released else set()
     claimed |= {signature_of(root)} if key_given else set()
-    folders = {root / name for name in RELEASE_FOLDERS} if released else set[Path]()
+    read = RELEASE_FOLDERS if earlier_read else RELEASE_FOLDERS - {"earlier"}
+    folders = {root / name for name in read} if released else set[Path]()
     paths = {*root.iterdir(), *plan.iterdir()}
     unread = [path for path in sorted(paths) if not (path in claimed and path.is_file()) and path not in folders]
     partly = [f"{shown(plan / name, root)} ({REWRITTEN})" for name in rewritten]

@@ -218,21 +218,22 @@ def joined_graph(plan: Plan, names_S: Sequence[tuple[str, ...]]) -> Incidence:
     """The graph of a plan with a secret for each of these lists of ids: its examples are those of all of them."""
     row_of = dict(zip(plan.secret_ids, range(len(plan.secret_ids)), strict=True))
     graph = plan.incidence
-    examples: list[NDArray[np.integer]] = []
-    secrets: list[NDArray[np.int64]] = []
-    for secret, names in enumerate(names_S):
-        rows = [row_of[name] for name in names if name in row_of]
-        if not rows:
-            continue
-        listed = graph.examples_of(rows[0])
+    rows_S = [[row_of[name] for name in names if name in row_of] for names in names_S]
+    single = np.array([secret for secret, rows in enumerate(rows_S) if len(rows) == 1], dtype=np.int64)
+    row = np.array([rows[0] for rows in rows_S if len(rows) == 1], dtype=np.int64)
+    size = graph.examples_per_secret[row]
+    first = np.cumsum(size) - size
+    place = np.repeat(graph.offset_S[row] - first, size) + np.arange(int(size.sum()))
+    examples: list[NDArray[np.integer]] = [graph.example_of_entry[place]]
+    secrets: list[NDArray[np.int64]] = [np.repeat(single, size)]
+    for secret, rows in enumerate(rows_S):
         if len(rows) > 1:
-            listed = np.unique(np.concatenate([graph.examples_of(row) for row in rows]))
-        examples.append(listed)
-        secrets.append(np.full(listed.size, secret))
-    nothing = [np.empty(0, dtype=np.int64)]
+            listed = np.unique(np.concatenate([graph.examples_of(one) for one in rows]))
+            examples.append(listed)
+            secrets.append(np.full(listed.size, secret))
     return Incidence.from_pairs(
-        np.concatenate(examples or nothing),
-        np.concatenate(secrets or nothing),
+        np.concatenate(examples),
+        np.concatenate(secrets),
         num_examples=graph.num_examples,
         num_secrets=len(names_S),
     )

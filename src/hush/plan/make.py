@@ -196,6 +196,7 @@ def make_plan(
         except TooLittleLeft as error:
             raise error if not isinstance(release, UnderFilter) else release.refused(share) from error
     if isinstance(release, OfSeries):
+        release.check_inside(choice)
         release.check_kept(choice, None if keep == AUTO else share)
     noise = choice.noise_multiplier if noise is None else noise
     if noise < choice.noise_multiplier:

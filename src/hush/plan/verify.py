@@ -180,7 +180,14 @@ def verify(
     return Verification(
         checks=tuple(checks),
         certificate=certificate,
-        unchecked=unchecked(root, record, released=released, key_given=public_key is not None, rewritten=rewritten),
+        unchecked=unchecked(
+            root,
+            record,
+            released=released,
+            key_given=public_key is not None,
+            earlier_read=after is None,
+            rewritten=rewritten,
+        ),
         unproven=unproven(
             record,
             certificate,
