@@ -13,6 +13,7 @@ from hush.accounting.sampling_error import planning_ceiling, sampling_error
 from hush.plan.after import ReleaseRefused
 from hush.plan.chain import Filter, Series, spent_shares, used_shares
 from hush.plan.earlier import Earlier, History, joined_graph
+from hush.plan.make import held_out_examples, make_plan_holding_out
 from hush.plan.settings import FilterSettings, SeriesSettings
 from hush.train.preconditions import refuse_passed_ceilings
 from hush.weights.accounts import intensities
@@ -404,3 +405,20 @@ def test_random_chains_keep_every_promise(kind: str, seed: int, tmp_path: Path) 
         for row, name in enumerate(plan.secret_ids):
             so_far = plans if kind == "series" else plans[: plans.index(plan) + 1]
             assert joint(so_far, name) <= plan.posterior[row, 0] <= CEILING
+
+
+# With held-out examples, and with slots.
+
+
+def test_a_release_of_a_chain_may_hold_out_examples_and_draw_secrets_only(
+    series: list[Earlier], tmp_path: Path
+) -> None:
+    data = month({"a": 7, "b": 12, "c": 9})
+    free = np.flatnonzero(data.incidence.secrets_per_example == 0)[:10]
+    arguments = {"prior": PRIOR, "ceiling": CEILING, "rounds": 20, "secret_ids": data.ids, "after": series[:1]}
+    folder = saved(series[0].plan, tmp_path / "1")
+    for number, more in enumerate(({"batch_size": 6.0}, {"batch_size": 1.0, "draw": "secrets"})):
+        plan = make_plan_holding_out(data.incidence, free, **arguments, **more)
+        assert np.array_equal(held_out_examples(plan), free)
+        assert np.array_equal(series_of(plan).limit_SR, series_of(series[0].plan).limit_SR)
+        assert failed(saved(plan, tmp_path / f"2-{number}"), [folder]) == {}

@@ -2,7 +2,8 @@
 
 plan: the plan and its invariants. make: from promises to a plan. settings: its settings, stated once. files: a plan as
 a folder, and signatures. verify: everything that a folder states, recomputed. posteriors: every posterior again.
-carried: what a folder carries and no check proves.
+carried: what a folder carries and no check proves. Several releases under one promise: chain (what a plan of a chain
+states), earlier (the releases before), after (what the next one may do), chain_files, verify_chain.
 """
 
 from hush.plan.make import make_plan, noise_without_forcing

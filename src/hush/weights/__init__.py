@@ -2,8 +2,8 @@
 
 linear_program: the program, candidates and the certified answer. presolve: exact reductions. newton: the solver for
 large programs. solve: all of it in one call. choose: three kinds of capacity, and the noise that they lead to.
-frontier: a sweep over capacities, and what would help where no plan exists. shift_capacity: the same without an
-accountant, a forecast.
+accounts: what one release, or one of several, may do. frontier: a sweep over capacities, and what would help where no
+plan exists. shift_capacity: the same without an accountant, a forecast.
 """
 
 from hush.weights.frontier import Frontier, frontier, frontiers
