@@ -194,9 +194,9 @@ def price(folder: Path, months: int, sizes: dict[str, Any]) -> list[dict[str, An
     separate: by itself. filter: with an equal share of the budget for each release. no_growth: a series that announces
     no more than its first release draws.
     """
-    asked = {**PROMISE, "batch_size": sizes["batch_size"], "rounds": sizes["rounds"], "keep": sizes["keep"]}
+    asked: dict[str, Any] = {**PROMISE, **{name: sizes[name] for name in ("batch_size", "rounds", "keep")}}
     plans = [hush.Plan.load(folder / f"month-{month:02d}" / "release" / "plan") for month in range(1, months + 1)]
-    rows = [{"month": month, "series": _told(plan)} for month, plan in enumerate(plans, 1)]
+    rows: list[dict[str, Any]] = [{"month": month, "series": _told(plan)} for month, plan in enumerate(plans, 1)]
     ways: dict[str, dict[str, Any]] = {
         "separate": {},
         "filter": {"filter": FilterSettings(share=1 / months)},
@@ -205,7 +205,7 @@ def price(folder: Path, months: int, sizes: dict[str, Any]) -> list[dict[str, An
     for name, kind in ways.items():
         earlier: list[Path] = []
         for row, plan in zip(rows, plans, strict=True):
-            after = {"after": earlier} if kind else {}
+            after: dict[str, Any] = {"after": earlier} if kind else {}
             try:
                 other = make_plan(plan.incidence, secret_ids=plan.secret_ids, **asked, **kind, **after)
             except hush.HushError as error:
