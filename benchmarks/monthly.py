@@ -37,7 +37,7 @@ from hush.ledger import Ledger
 from hush.ledger.spending import spending_of
 from hush.plan.make import make_plan
 from hush.plan.plan import kept_weight
-from hush.plan.settings import FilterSettings
+from hush.plan.settings import FilterSettings, SeriesSettings
 from hush.run.config import Config
 from hush.run.pipeline import run_pipeline
 
@@ -189,26 +189,36 @@ def measured(folder: Path, month: int, *, seconds: float, kills: int) -> dict[st
 
 
 def price(folder: Path, months: int, sizes: dict[str, Any]) -> list[dict[str, Any]]:
-    """The noise of each month in the series, by itself, and under a filter with an equal share of the budget."""
-    asked = {**PROMISE, "batch_size": sizes["batch_size"], "rounds": sizes["rounds"], "keep": sizes["keep"]}
+    """The noise of each month in the series, and what it keeps; the same by other ways to plan. None if refused.
+
+    separate: by itself. filter: with an equal share of the budget for each release. no_growth: a series that announces
+    no more than its first release draws.
+    """
+    asked: dict[str, Any] = {**PROMISE, **{name: sizes[name] for name in ("batch_size", "rounds", "keep")}}
     plans = [hush.Plan.load(folder / f"month-{month:02d}" / "release" / "plan") for month in range(1, months + 1)]
-    rows: list[dict[str, Any]] = []
-    earlier: list[Path] = []
-    for month, plan in enumerate(plans, 1):
-        alone = make_plan(plan.incidence, secret_ids=plan.secret_ids, **asked)
-        row = {"month": month, "series": plan.noise_multiplier, "separate": alone.noise_multiplier}
-        try:
-            share = FilterSettings(share=1 / months)
-            filtered = make_plan(plan.incidence, secret_ids=plan.secret_ids, filter=share, after=earlier, **asked)
-            earlier.append(folder / f"filter-{month:02d}")
-            filtered.save(earlier[-1])
-            row["filter"] = filtered.noise_multiplier
-        except hush.HushError as error:
-            row["filter"], row["filter_refused"] = None, str(error)[:300]
-            rows.append(row)
-            break
-        rows.append(row)
+    rows: list[dict[str, Any]] = [{"month": month, "series": _told(plan)} for month, plan in enumerate(plans, 1)]
+    ways: dict[str, dict[str, Any]] = {
+        "separate": {},
+        "filter": {"filter": FilterSettings(share=1 / months)},
+        "no_growth": {"series": SeriesSettings(count=months)},
+    }
+    for name, kind in ways.items():
+        earlier: list[Path] = []
+        for row, plan in zip(rows, plans, strict=True):
+            after: dict[str, Any] = {"after": earlier} if kind else {}
+            try:
+                other = make_plan(plan.incidence, secret_ids=plan.secret_ids, **asked, **kind, **after)
+            except hush.HushError as error:
+                row[name] = {"refused": str(error)[:300]}
+                break
+            row[name] = _told(other)
+            earlier.append(folder / f"{name}-{row['month']:02d}")
+            other.save(earlier[-1])
     return rows
+
+
+def _told(plan: hush.Plan) -> dict[str, Any]:
+    return {"noise_multiplier": plan.noise_multiplier, "kept_weight": round(kept_weight(plan), 4)}
 
 
 def demonstration(

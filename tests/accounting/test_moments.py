@@ -274,3 +274,27 @@ def test_what_does_not_fit_is_named(change: dict[str, np.ndarray], named: str) -
     with pytest.raises(InvalidInput) as raised:
         log_moments(graph, noise_multiplier=1.0, **ask)
     assert raised.value.setting == named
+
+
+def test_what_was_calibrated_secret_by_secret_is_proven_again_though_many_secrets_share_bounds() -> None:
+    """More secrets than groups, all drawn a little differently: a shared bound alone would miss the budget."""
+    rng = np.random.default_rng(0)
+    secrets = 1500
+    secret = np.repeat(np.arange(secrets), 3)
+    graph = hush.Incidence.from_pairs(np.arange(3 * secrets), secret, num_examples=3 * secrets, num_secrets=secrets)
+    ask: dict[str, Any] = {
+        "rates": 10 ** rng.uniform(-3, -1, 3 * secrets),
+        "rounds": 50,
+        "order": np.full((secrets, 1), 3.0),
+        "conceded": np.full((secrets, 1), 1e-9),
+    }
+    budget = log_moments(graph, noise_multiplier=3.0, below=0.0, **ask) * 1.001  # as if every secret were to bind
+    noise, _, binding = calibrate_moments(graph, budget=budget, **ask)
+    shared = log_moments(graph, noise_multiplier=noise, **ask)
+    again = log_moments(graph, noise_multiplier=noise, below=budget, **ask)
+    assert (shared > budget).any()
+    assert (again <= budget).all()
+    assert (again <= shared).all()
+    few = {name: ask[name][binding] for name in ("order", "conceded")}
+    alone = log_moments(graph.select(secrets=binding), noise_multiplier=noise, **ask | few)
+    assert (again[binding] <= alone * (1 + 1e-2)).all()

@@ -38,6 +38,7 @@ BAD = {
     "explain": "no-scan 3",
     "redact": "no-scan no-data.jsonl --output redacted.jsonl",
     "frontier": "no.parquet --batch-size 1 --rounds 1 --prior 0.1 --ceiling 0.2",
+    "ledger": "no-ledger",
     "init": "--output /no/such/folder/hush.yaml",
     "plan": "no.parquet --batch-size 1 --rounds 1 --prior 0.1 --ceiling 0.2 --output new",
     "posterior": "--rates no.json --noise-multiplier 1 --rounds 1 --prior 0.1",

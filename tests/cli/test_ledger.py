@@ -103,11 +103,11 @@ def test_it_shows_releases_and_the_most_used_secrets(desk: Path) -> None:
 
 def test_it_writes_a_page_that_is_the_owners_alone(desk: Path, tmp_path: Path) -> None:
     page = tmp_path / "ledger.html"
-    done(run("ledger", desk / "ledger", "--html", page))
+    done(run("ledger", desk / "ledger", "--plot", page))
     assert page.stat().st_mode & 0o077 == 0
     assert "QX-" not in page.read_text()
-    assert "exists; pass --force" in refused(2, "ledger", desk / "ledger", "--html", page)
-    done(run("ledger", desk / "ledger", "--html", page, "--force"))
+    assert "exists; pass --force" in refused(2, "ledger", desk / "ledger", "--plot", page)
+    done(run("ledger", desk / "ledger", "--plot", page, "--force"))
 
 
 def test_an_empty_ledger_says_so(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hush.plan import Plan
 from hush.run import run_pipeline
 from hush.run.forecast import dry_run
 from hush.run.job import Watch
+from hush.run.pipeline import planned_run
 from hush.run.stage_train import Interrupted
 from hush.secret_table import Secrets
 from hush.storage import read_json
@@ -249,6 +250,15 @@ def test_a_secret_that_a_rule_no_longer_finds_in_old_rows_is_told(desk: Path) ->
     (told,) = [notice for notice in notices if "not found any more" in notice]
     assert "1 secret" in told
     assert "1 row of release 1 (1 with no secret at all now)" in told
+
+
+def test_the_next_release_may_be_planned_without_being_entered(desk: Path) -> None:
+    next_month(desk)
+    with planned_run(chained(desk), output=desk / "second") as job:
+        chain = Plan.load(job.paths.plan).chain
+    assert chain is not None
+    assert chain.number == 2
+    assert len(ledger_of(desk).entries) == 1
 
 
 def test_a_filter_takes_releases_as_they_come(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from scipy.special import ndtr
 
 from hush.accounting.accountant import (
     COARSE_GROUPS,
+    FINEST_WIDTH,
     MIN_COUNT_TAIL,
     Crowd,
     Evaluator,
@@ -163,6 +164,7 @@ def log_moments(
     rounds: SupportsIndex,
     order: ArrayLike,
     conceded: ArrayLike,
+    below: ArrayLike | None = None,
     progress: Progress | None = None,
 ) -> Array:
     """What one release spends: its log-moments at each secret's orders, given that nothing is conceded. S x Q.
@@ -171,7 +173,7 @@ def log_moments(
     infinite where the noise is too small for any moment.
 
     Guarantee: every entry is an upper bound, and no release concedes more than allowed. Secrets drawn about equally
-    often share a bound.
+    often share a bound; where it is not below these numbers, a row for each secret, they are bounded again more finely.
 
     >>> incidence = Incidence.from_pairs([0, 1, 1], [0, 0, 1], num_examples=3, num_secrets=3)
     >>> log_moments(
@@ -186,10 +188,16 @@ def log_moments(
     moment_SQ = _free(crowd, order_SQ)
     drawn = np.flatnonzero(crowd.mean_S > 0)
     if drawn.size and sigma > 0:
-        groups = list(crowd.grouped(drawn, crowd.coarse_width(drawn, COARSE_GROUPS)))
         evaluator = Evaluator(value_at=_moments_at(order_SQ, conceded_SQ, count), workers=Workers(progress=progress))
-        for group, bounds in zip(groups, evaluator.evaluate(groups, sigma), strict=True):
-            moment_SQ[group.member] = bounds
+        width = crowd.coarse_width(drawn, COARSE_GROUPS)
+        while drawn.size:
+            groups = list(crowd.grouped(drawn, width))
+            for group, bounds in zip(groups, evaluator.evaluate(groups, sigma), strict=True):
+                moment_SQ[group.member] = bounds
+            if below is None or width <= FINEST_WIDTH:
+                break
+            over = np.flatnonzero((moment_SQ > np.asarray(below)).any(axis=1))
+            drawn, width = np.intersect1d(drawn, over), FINEST_WIDTH
     return moment_SQ
 
 

@@ -15,7 +15,7 @@ __all__ = ["ledger"]
 
 def ledger(
     folder: Annotated[Path, typer.Argument(help="Folder of a ledger (releases.ledger in a config).", metavar="LEDGER")],
-    html: Annotated[Path | None, typer.Option(help="Write a page with pictures: an .html file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a page with pictures: an .html file.")] = None,
     abandon: Annotated[
         int | None,
         typer.Option(help="State that this release will not be finished. It still counts.", metavar="NUMBER", min=1),
@@ -42,7 +42,7 @@ def ledger(
 
     The ledger is yours alone: it holds no text of a secret, but with the data key it would confirm guesses.
 
-    Example: `hush ledger releases --top 20 --html ledger.html`
+    Example: `hush ledger releases --top 20 --plot ledger.html`
     """
     from hush.cli.checks import check_output
     from hush.cli.results.accounting import print_json
@@ -50,7 +50,7 @@ def ledger(
     from hush.ledger import Ledger
     from hush.ledger.spending import spending_of
 
-    check_output(html, option="--html", forms=("html",), force=force)
+    check_output(plot, option="--plot", forms=("html",), force=force)
     opened = Ledger.load(folder)
     for statement in merge or ():
         new, _, old = statement.partition("=")
@@ -62,9 +62,9 @@ def ledger(
         opened = opened.abandon(abandon)
     with working("Reading the plans") as progress:
         spending = spending_of(opened, progress=progress)
-    if html is not None:
+    if plot is not None:
         from hush.report.releases import write_ledger_page
 
-        write_ledger_page(spending, html)
+        write_ledger_page(spending, plot)
     record = ledger_record(opened, spending)
     print_json(record) if json else show_ledger(record, Console(), top=top)

@@ -195,11 +195,22 @@ class History:
                 limit_SR[place, number] = total * (1 + 2.0**-52 * len(rows)) if len(rows) > 1 else total
         return limit_SR
 
-    def past_moments(self, secrets: Indices, order_SQ: Array, conceded_SQ: Array) -> Array:
+    def past_moments(
+        self, secrets: Indices, order_SQ: Array, conceded_SQ: Array, *, below_SQ: Array | None = None
+    ) -> Array:
         """The log-moments that the earlier releases spent on these secrets at these orders, rounded up.
 
-        conceded_SQ: what each release may concede beside them.
+        conceded_SQ: what each release may concede beside them. below_SQ: where their sum is not below this, secrets
+        that are drawn about equally often share no bound.
         """
+        total_SQ = self._past_moments(secrets, order_SQ, conceded_SQ, alone=False)
+        over = np.empty(0, np.int64) if below_SQ is None else np.flatnonzero((total_SQ > below_SQ).any(axis=1))
+        if over.size:
+            alone_SQ = self._past_moments(secrets[over], order_SQ[over], conceded_SQ[over], alone=True)
+            total_SQ[over] = np.minimum(total_SQ[over], alone_SQ)
+        return total_SQ
+
+    def _past_moments(self, secrets: Indices, order_SQ: Array, conceded_SQ: Array, *, alone: bool) -> Array:
         total_SQ = np.zeros(order_SQ.shape)
         for one in self.earlier:
             moment_SQ = log_moments(
@@ -209,6 +220,7 @@ class History:
                 rounds=one.plan.rounds,
                 order=order_SQ,
                 conceded=conceded_SQ,
+                below=0.0 if alone else None,
             )
             total_SQ = np.where(moment_SQ > 0, np.nextafter(total_SQ + moment_SQ, np.inf), total_SQ)
         return total_SQ

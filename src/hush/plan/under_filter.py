@@ -256,6 +256,7 @@ class UnderFilter:
             rounds=chooser.rounds,
             order=self.order_SQ,
             conceded=self.conceded_SQ,
+            below=self.granted_SQ,  # which the noise was proven for, secret by secret where they nearly bind
         )
         after_SQ = np.where(moment_SQ > 0, np.nextafter(self.before_SQ + moment_SQ, np.inf), self.before_SQ)
         total, before = self.sampling

@@ -130,7 +130,7 @@ def _filter_problem(plan: Plan, chain: Chain, kind: Filter, history: History) ->
             return f"the {what} of {history.named(changed)} are not those of their last release"
     room = 1 + MAX_MACHINE_DIFFERENCE
     everyone = np.arange(len(plan.secret_ids))
-    past_SQ = history.past_moments(everyone, kind.order_SQ, kind.conceded_SQ)
+    past_SQ = history.past_moments(everyone, kind.order_SQ, kind.conceded_SQ, below_SQ=kind.before_SQ * room)
     own_SQ = log_moments(
         plan.incidence,
         rates=plan.rates,
@@ -138,6 +138,7 @@ def _filter_problem(plan: Plan, chain: Chain, kind: Filter, history: History) ->
         rounds=plan.rounds,
         order=kind.order_SQ,
         conceded=kind.conceded_SQ,
+        below=(kind.after_SQ - kind.before_SQ) * room,
     )
     for moment_SQ, stated_SQ, which in (
         (past_SQ, kind.before_SQ, "the earlier releases"),

@@ -194,7 +194,8 @@ def planned_run(config: Config, *, output: str | Path | None = None, watch: Watc
     with settings_shown_as_keys(), open_run(run_folder(config, output)) as paths:
         key = _open_key(config, paths)
         record = RunRecord.load(paths.stages, key.id)
-        job = RunJob(config=config, paths=paths, key=key, record=record, watch=watch or Watch())
+        is_next = config.releases is not None  # a plan of a chain may be the next one: nothing is entered here
+        job = RunJob(config=config, paths=paths, key=key, record=record, watch=watch or Watch(), new_release=is_next)
         preflight(config)
         for stage in stages_of(config):
             _run_if_changed(stage, job)
