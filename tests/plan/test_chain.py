@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -417,7 +418,8 @@ def test_a_release_of_a_chain_may_hold_out_examples_and_draw_secrets_only(
     free = np.flatnonzero(data.incidence.secrets_per_example == 0)[:10]
     arguments = {"prior": PRIOR, "ceiling": CEILING, "rounds": 20, "secret_ids": data.ids, "after": series[:1]}
     folder = saved(series[0].plan, tmp_path / "1")
-    for number, more in enumerate(({"batch_size": 6.0}, {"batch_size": 1.0, "draw": "secrets"})):
+    ways: tuple[dict[str, Any], ...] = ({"batch_size": 6.0}, {"batch_size": 1.0, "draw": "secrets"})
+    for number, more in enumerate(ways):
         plan = make_plan_holding_out(data.incidence, free, **arguments, **more)
         assert np.array_equal(held_out_examples(plan), free)
         assert np.array_equal(series_of(plan).limit_SR, series_of(series[0].plan).limit_SR)

@@ -54,6 +54,7 @@ def test_the_template_ends_at_least_as_good_as_ordinary_training_on_what_is_publ
     losses = losses_of(tmp_path / "run")
     assert losses.public is not None
     assert losses.public < 0.5 * losses.before
+    assert losses.private is not None
     assert losses.private < 1.02 * losses.public
     assert StageLosses(**outcome.outputs["train"]["losses"]) == losses
 
