@@ -171,7 +171,7 @@ def outcome(**more: Any) -> str:
         "ran": [], "examples": 400, "secrets": 10, "unlisted": 3, "canaries": 4, "noise_multiplier": 2.5,
         "kept_fraction": 1.0, "kept_weight": 0.0123, "rounds": 9, "max_length": 32, "losses": None, "cut_texts": 0,
         "release": "run/release", "owner": "run/owner", "report": "run/owner/report.html", "verdict": None,
-        "audit": None, "notices": [], "cautions": [],
+        "audit": None, "notices": [], "cautions": [], "private_rounds": 9, "releases": None,
     }  # fmt: skip
     console = Console(width=80)
     with console.capture() as captured:

@@ -90,6 +90,8 @@ def test_a_run_of_one_secret_speaks_of_one() -> None:
     record = {"ran": [], "secrets": 1, "canaries": 1, "examples": 1, "rounds": 1, "noise_multiplier": 1.0}
     record |= {
         "unlisted": 0,
+        "private_rounds": 1,
+        "releases": None,
         "losses": None,
         "cut_texts": 1,
         "max_length": 1,

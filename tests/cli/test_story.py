@@ -21,7 +21,8 @@ from hush.cli import app
 AT_ONCE = ("init", "run", "sign", "verify")
 BY_STEPS = ("scan", "explain", "posterior", "calibrate", "frontier", "plan", "canaries", "train", "audit", "report")
 ORDER = (*AT_ONCE, *BY_STEPS)
-ELSEWHERE = {"demo", "prior", "redact", "rehearse"}  # they have tests of their own: they take minutes, or need spans
+# They have tests of their own: they take minutes, or need spans or several releases.
+ELSEWHERE = {"demo", "ledger", "prior", "redact", "rehearse"}
 INSTANT = {"init", "posterior", "sign"}  # nothing in them is worth a time
 HELP = {one.callback.__name__: inspect.getdoc(one.callback) or "" for one in app.registered_commands if one.callback}
 RULES = """

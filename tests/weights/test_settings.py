@@ -17,7 +17,7 @@ def incidence(monkeypatch: pytest.MonkeyPatch) -> hush.Incidence:
     def begun(*_: object, **__: object) -> None:
         raise AssertionError("the accountant was asked before the arguments were checked")
 
-    monkeypatch.setattr("hush.weights.choose.calibrate", begun)
+    monkeypatch.setattr("hush.weights.accounts.calibrate", begun)
     return hush.Incidence.from_pairs([0, 1], [0, 1], num_examples=2, num_secrets=2)
 
 
