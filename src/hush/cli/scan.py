@@ -131,11 +131,11 @@ def scan(
     from hush.cli.results.scan import scan_record, show_scan
     from hush.data import read_corpus
     from hush.run.job import unread_files
+    from hush.scan.long_texts.unread import unread_of_scan
     from hush.scan.result import DATA_FILE, check_folder
     from hush.scan.review import scan_cautions, scan_notes, write_review
     from hush.scan.rules import load_rules
     from hush.scan.scanner import scan as scan_data
-    from hush.scan.unread import unread_of_scan
 
     check_folder(output)
     check_folder_free(output, "a scan", force=force)

@@ -144,7 +144,7 @@ def _unread(config: Config) -> str:
     """What the model would not read of the first texts, if they are cut to its length; empty if that is nothing."""
     if config.rules.file.chunks is not None or config.about_code or not is_local(config.source):
         return ""
-    from hush.scan.unread import Unread, characters_read
+    from hush.scan.long_texts.unread import Unread, characters_read
     from hush.train.pretrained import DEFAULT_MAX_TOKENS, model_metadata
 
     data, training, small = config.data, config.training, config.model.small

@@ -115,9 +115,9 @@ class ScanStage:
         return settings
 
     def run(self, job: RunJob) -> dict[str, Any]:
+        from hush.scan.long_texts.unread import unread_of_scan
         from hush.scan.review import write_review
         from hush.scan.scanner import scan
-        from hush.scan.unread import unread_of_scan
 
         config, notices = job.config, []
         reads, ledger = model_tokens(job), ledger_of(job)

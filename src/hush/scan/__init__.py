@@ -4,9 +4,9 @@
 2. scanner.py turns each rule into a finder of finders/ or code/ (table ``FINDERS``); hits.py is their interface.
 3. shard_tasks.py runs the finders over each shard, through an engine: engines.py here, engine_ray.py on a cluster.
 4. For rules that hide spans, variants.py searches for all other forms of the secrets (normal_form.py).
-5. collect.py gathers the shards' hits; chunked.py divides long texts into several examples (long_texts.py: where);
-   assemble.py adds what copies inherit (copy_inheritance.py, near_copies.py) and numbers the secrets; coverage.py says
-   which spans are slots, and how much text is secret.
+5. collect.py gathers the shards' hits; long_texts/ divides long texts into several examples; assemble.py adds what
+   copies inherit (copy_inheritance.py, near_copies.py) and numbers the secrets; coverage.py says which spans are slots,
+   and how much text is secret.
 6. result.py holds the ``Scan`` and its folder; reasons.py the owner's files in it, review.py the page to look through.
 7. redact.py writes the texts without their secrets, checked by a second route (remaining.py).
 

@@ -28,7 +28,6 @@ from hush.data.shards import ReadableShard, ShardSource
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
 from hush.keys import DataKey
-from hush.scan.chunked import cut_documents
 from hush.scan.collect import Collector, public_order, secret_table, unordered_secrets
 from hush.scan.copy_inheritance import NO_PLACE, CopyReasons, InheritedPairs, inherited_by_copies
 from hush.scan.coverage import FoundSpans
@@ -38,6 +37,7 @@ from hush.scan.finders.unicode import caseless
 from hush.scan.hits import Finder, PreparedRule, Survey
 from hush.scan.identities import IDENTITIES_FILE, Identities, given_ids, identities_of
 from hush.scan.long_texts import LongTexts
+from hush.scan.long_texts.chunked import cut_documents
 from hush.scan.near_copies import Copies
 from hush.scan.reasons import (
     REASONS,

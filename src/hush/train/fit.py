@@ -28,7 +28,7 @@ from hush.keys import DataKey, refuse_other_key
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.plan.plan import fingerprint
-from hush.scan.unread import Unread, read_by_encodings
+from hush.scan.long_texts.unread import Unread, read_by_encodings
 from hush.slots import Spans
 from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabelled, release_cautions
 from hush.train.distributed import Ranks

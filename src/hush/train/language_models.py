@@ -26,7 +26,7 @@ from torch.nn import functional
 from hush.data.parts import shown_name
 from hush.errors import InvalidInput
 from hush.keys import DataKey
-from hush.scan.unread import Unread, read_by_encodings
+from hush.scan.long_texts.unread import Unread, read_by_encodings
 from hush.train.preconditions import refuse_batch
 
 __all__ = [

@@ -25,7 +25,7 @@ from hush.arrays import Progress
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.plan import Plan
-from hush.scan.unread import Unread
+from hush.scan.long_texts.unread import Unread
 from hush.slots import Slots, Spans, placeholder
 from hush.train.language_models import IGNORED
 from hush.train.settings import Part

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hush.scan.unread
+import hush.scan.long_texts.unread
 from hush.data import Corpus, read_corpus
 from hush.scan.long_texts import ModelTokens
+from hush.scan.long_texts.unread import Unread, characters_read, unread_of_scan
 from hush.scan.scanner import scan
-from hush.scan.unread import Unread, characters_read, unread_of_scan
 from slotted import KINDS, TEXTS, made_tokenizer
 
 texts = st.lists(st.sampled_from([*TEXTS, "é漢🦊", "\n\n", "x" * 40, " "]), max_size=4).map("".join)
@@ -52,7 +52,7 @@ def test_counts_are_sums_over_texts_and_occurrences(pairs: list[list[int]], data
 def test_texts_of_a_scan_are_counted_as_they_are_learnt(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, hides: str, most: int
 ) -> None:
-    monkeypatch.setattr(hush.scan.unread, "MAX_TOKENISED", most)
+    monkeypatch.setattr(hush.scan.long_texts.unread, "MAX_TOKENISED", most)
     rows = ["Ann met Bob. " + "word " * 40 + "Ann", "nobody here", "Bob", "y " * 60, "Ann " + "z " * 60]
     (tmp_path / "data.txt").write_text("\n".join(rows) + "\n")
     corpus: Corpus = read_corpus(tmp_path / "data.txt")

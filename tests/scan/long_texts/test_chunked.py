@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hush.data import read_corpus
 from hush.errors import InvalidInput
 from hush.keys import DataKey
-from hush.scan.chunked import TYPICAL_CHARACTERS
 from hush.scan.long_texts import ModelTokens, stand_in
+from hush.scan.long_texts.chunked import TYPICAL_CHARACTERS
 from hush.scan.redact import redact
 from hush.scan.result import Scan
 from hush.scan.scanner import scan
