@@ -135,8 +135,8 @@ CHAIN_ASSUMPTIONS = (
     "Which examples there are, which contain which secret and what is promised does not depend on earlier models.",
     "In every release computed draws and noise stayed within what its plan leaves to them.",
 )
-SERIES_KEYS = ("kind", "number", "announced", "merged", "raised")
-FILTER_KEYS = ("kind", "number", "share", "merged", "raised")
+SERIES_KEYS = ("kind", "number", "announced", "merged", "raised", "uncovered")
+FILTER_KEYS = ("kind", "number", "share", "merged", "raised", "uncovered")
 
 
 @final
@@ -153,8 +153,8 @@ class Certificate:
     training on what is public, counts the examples without a secret and the skeletons that it learnt. private_rounds is
     0 for a run that trained none of the rounds, otherwise not stated. rehearsed is True if the settings of a run were
     chosen by a rehearsal on public content. releases, of a plan that is one of several releases, says which of them it
-    is, whether they were announced or are added, and how many secrets were merged from earlier ones or had their
-    ceilings raised.
+    is, whether they were announced or are added, and how many secrets were merged from earlier ones, had their
+    ceilings raised, or were not protected in some examples of an earlier release.
     """
 
     noise_multiplier: float
@@ -325,6 +325,13 @@ class Certificate:
         parts = [
             (int(releases["merged"]), "takes over what earlier ids spent", "take over what earlier ids spent"),
             (int(releases["raised"]), "has a higher ceiling than before", "have a higher ceiling than before"),
+            (
+                int(releases["uncovered"]),
+                "was not protected in some examples of an earlier release, and the promise does not cover what that "
+                "release shows of it",
+                "were not protected in some examples of an earlier release, and the promise does not cover what that "
+                "release shows of them",
+            ),
         ]
         said = [f"{counted(many, 'secret')} {one if many == 1 else more}" for many, one, more in parts if many]
         return f" {'; '.join(said)}." if said else ""

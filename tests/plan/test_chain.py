@@ -246,6 +246,21 @@ def test_what_is_left_is_never_passed_and_the_error_says_what_would_do(tmp_path:
     assert planned(without, after=made).chain is not None
 
 
+def test_a_secret_that_was_not_protected_once_is_counted_from_then_on(tmp_path: Path) -> None:
+    data, made, folders = month(FIRST), list[Earlier](), list[Path]()
+    for number, uncovered in enumerate(((), ("b",), ())):
+        plan = planned(data, series=SeriesSettings(count=3), after=made, uncovered=uncovered)
+        assert plan.chain is not None
+        assert plan.chain.uncovered == (("b",) if number else ())
+        said = "1 secret was not protected in some examples of an earlier release" in plan.certificate.to_markdown()
+        assert said == bool(number)
+        folders.append(saved(plan, tmp_path / str(number)))
+        assert failed(folders[-1], folders[:-1]) == {}
+        made.append(Earlier.load(folders[-1]))
+    with pytest.raises(hush.InvalidInput, match="uncovered"):
+        planned(data, after=made[:1], uncovered=("nobody",))
+
+
 def test_another_share_on_the_way_allows_the_whole_budget(filtered: list[Earlier], tmp_path: Path) -> None:
     data = month(FIRST)
     same, other = (planned(data, after=filtered[:1], filter=FilterSettings(share=share)) for share in (0.25, 0.3))

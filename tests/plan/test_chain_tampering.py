@@ -28,10 +28,14 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def chain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three releases; in the third two secrets are merged, whose ceiling is high enough for what both spent."""
+    """Three releases; in the third two secrets are merged, whose ceiling is high enough for what both spent.
+
+    The second one states that the first did not protect d in some of its examples.
+    """
     root, folders = tmp_path_factory.mktemp(request.param), list[Path]()
     for number, sizes in enumerate(MONTHS):
         arguments = {"keep": "auto"} if number and request.param == "series" else {}
+        arguments |= {"uncovered": ["d"]} if number == 1 else {}
         merged = {"ancestors": ANCESTORS, "ceiling": [1e-2, 1e-2, 0.5]} if number == 2 else {}
         plan = planned(month(sizes, seed=number), **KINDS[request.param], after=folders, **arguments, **merged)
         folders.append(saved(plan, root / str(number)))
@@ -136,6 +140,7 @@ def test_other_facts_of_the_chain_fail_also_with_a_certificate_that_fits(copies:
         changed(ancestors={"cd": ("b", "c", "d")}),
         changed(ancestors=dict(stated.ancestors) | {"a": ("c",)}),
         changed(raised=("a",)),
+        changed(uncovered=()),
         changed(sampling_total=2 * stated.sampling_total),
         changed(sampling_before=0.5 * stated.sampling_before),
     ]

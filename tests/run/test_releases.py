@@ -238,6 +238,10 @@ def test_a_secret_that_an_earlier_release_learnt_in_the_clear_is_refused_or_stat
     outcome = run(desk, "second", new_release=True, notices=notices, **stated)
     assert any("codes-000003" in notice and "unprotected" in notice for notice in notices)
     assert "codes-000003" in outcome.outputs["plan"]["history"][0]
+    plan = Plan.load(desk / "second" / "release" / "plan")
+    assert plan.chain is not None
+    assert plan.chain.uncovered == ("codes-000003",)
+    assert "1 secret was not protected in some examples" in (desk / "second/release/certificate.md").read_text()
     own, shared = (desk / "second" / name / "report.html" for name in ("owner", "release"))
     assert "stood, unprotected, in" in own.read_text()
     assert "stood, unprotected, in" not in shared.read_text()

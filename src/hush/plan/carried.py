@@ -65,9 +65,14 @@ CHAIN_REASONS = {
     "series": (
         "whether it names every release about these secrets",
         "whether equal ids stand for equal secrets",
+        "whether it names every secret that an earlier release did not protect in all of its examples",
         "whether the series was announced before its first release",
     ),
-    "filter": ("whether it names every release about these secrets", "whether equal ids stand for equal secrets"),
+    "filter": (
+        "whether it names every release about these secrets",
+        "whether equal ids stand for equal secrets",
+        "whether it names every secret that an earlier release did not protect in all of its examples",
+    ),
 }
 
 

@@ -158,6 +158,8 @@ class Chain:
 
     ancestors: for an id the earlier ids, beside itself, whose examples in earlier releases count as this secret's; all
     of them, also those of ancestors. raised: ids of secrets whose ceiling is higher than in an earlier plan.
+    uncovered: ids of secrets that an earlier release did not protect in some of its examples; the promise about them
+    does not cover what that release shows of them.
 
     The releases of a chain share what plans leave to the sampling error: sampling_total is what computed draws and
     noise of all of them may add to a posterior, sampling_before what those before this one may have added, and
@@ -168,6 +170,7 @@ class Chain:
     predecessors: tuple[str, ...]
     ancestors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     raised: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
     sampling_total: float
     sampling_before: float
     sampling_limit: float
@@ -175,6 +178,7 @@ class Chain:
     def __post_init__(self) -> None:
         object.__setattr__(self, "predecessors", tuple(self.predecessors))
         object.__setattr__(self, "raised", tuple(self.raised))
+        object.__setattr__(self, "uncovered", tuple(self.uncovered))
         object.__setattr__(self, "ancestors", {name: tuple(ids) for name, ids in sorted(self.ancestors.items())})
         digests = self.predecessors
         if len(set(digests)) < len(digests) or not all(type(one) is str and _DIGEST.fullmatch(one) for one in digests):
@@ -227,7 +231,7 @@ class Chain:
             facts = ["filter", kind.share]
             arrays = [kind.order_SQ, kind.conceded_SQ, kind.before_SQ, kind.after_SQ, kind.granted_SQ, kind.allowed_SQ]
         sampling = [self.sampling_total, self.sampling_before, self.sampling_limit]
-        head = [facts, self.predecessors, self.ancestors, self.raised, sampling]
+        head = [facts, self.predecessors, self.ancestors, self.raised, self.uncovered, sampling]
         digest = hashlib.sha256(b"hush chain 1\n" + json.dumps(head, sort_keys=True).encode())
         for array in arrays:
             digest.update(np.array(array.shape, dtype="<i8").tobytes())
@@ -243,7 +247,12 @@ class Chain:
 
 def chain_facts(chain: Chain) -> dict[str, Any]:
     """What a certificate says about a chain."""
-    facts = {"number": chain.number, "merged": len(chain.ancestors), "raised": len(chain.raised)}
+    facts = {
+        "number": chain.number,
+        "merged": len(chain.ancestors),
+        "raised": len(chain.raised),
+        "uncovered": len(chain.uncovered),
+    }
     if isinstance(chain.kind, Series):
         return {"kind": "series", "number": chain.number, "announced": len(chain.kind.shapes), **facts}
     return {"kind": "filter", "number": chain.number, "share": chain.kind.share, **facts}
@@ -311,7 +320,8 @@ def check_chain(plan: "Plan") -> None:
     if chain is None:
         return
     kind, secrets = chain.kind, len(plan.secret_ids)
-    unknown = chain.ancestors.keys() - set(plan.secret_ids) | set(chain.raised) - set(plan.secret_ids)
+    named = {*chain.ancestors, *chain.raised, *chain.uncovered}
+    unknown = named - set(plan.secret_ids)
     if unknown:
         raise InvalidInput(f"the chain names {len(unknown)} ids that are not secrets of this plan")
     if isinstance(kind, Series):

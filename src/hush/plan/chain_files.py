@@ -1,8 +1,8 @@
 """The chain of a plan in its folder: a field of plan.json, and chain.parquet with a row for each secret.
 
-plan.json, "chain": kind, predecessors (digests), ancestors, raised, sampling; of a series also number and shapes
-(pairs of noise and rounds), of a filter share. chain.parquet: of a series the column limit, with a number for each
-announced release; of a filter order, conceded, before, after, granted and allowed, with a number for each promised
+plan.json, "chain": kind, predecessors (digests), ancestors, raised, uncovered, sampling; of a series also number and
+shapes (pairs of noise and rounds), of a filter share. chain.parquet: of a series the column limit, with a number for
+each announced release; of a filter order, conceded, before, after, granted and allowed, with a number for each promised
 point.
 """
 
@@ -33,7 +33,7 @@ __all__ = [
 
 CHAIN_FILE, CHAIN_TABLE = "chain.parquet", "plan chain"
 SERIES, FILTER = "series", "filter"
-COMMON_FIELDS = ("kind", "predecessors", "ancestors", "raised", "sampling")
+COMMON_FIELDS = ("kind", "predecessors", "ancestors", "raised", "uncovered", "sampling")
 FIELDS = {SERIES: ("number", "shapes"), FILTER: ("share",)}
 COLUMNS = {SERIES: ("limit",), FILTER: ("order", "conceded", "before", "after", "granted", "allowed")}
 SAMPLING = ("total", "before", "limit")
@@ -63,6 +63,7 @@ def chain_record(chain: Chain) -> dict[str, Any]:
         "predecessors": list(chain.predecessors),
         "ancestors": {name: list(ids) for name, ids in chain.ancestors.items()},
         "raised": list(chain.raised),
+        "uncovered": list(chain.uncovered),
         "sampling": {name: getattr(chain, f"sampling_{name}") for name in SAMPLING},
         **own,
     }
@@ -102,6 +103,7 @@ def read_chain(record: Mapping[str, Any], path: Path) -> Chain:
             predecessors=tuple(record["predecessors"]),
             ancestors={name: tuple(ids) for name, ids in record["ancestors"].items()},
             raised=tuple(record["raised"]),
+            uncovered=tuple(record["uncovered"]),
             **{f"sampling_{name}": float(record["sampling"][name]) for name in SAMPLING},
         )
     except HushError as error:
@@ -148,6 +150,7 @@ _CHECKS = {
     "predecessors": _are_texts,
     "ancestors": lambda value: isinstance(value, dict) and all(map(_are_texts, value.values())),
     "raised": _are_texts,
+    "uncovered": _are_texts,
     "sampling": lambda value: (
         isinstance(value, dict) and set(value) == set(SAMPLING) and all(map(is_number, value.values()))
     ),

@@ -91,6 +91,7 @@ class History:
     """The secrets of a release and the releases before it. Build with ``of``.
 
     last_S: the last earlier release that lists each secret, -1 for none; row_S: its row there. ancestors: closed.
+    uncovered: the secrets that an earlier release did not protect in some of its examples, as stated now or before.
     """
 
     earlier: tuple[Earlier, ...]
@@ -98,10 +99,15 @@ class History:
     ancestors: Mapping[str, tuple[str, ...]]
     last_S: Indices
     row_S: Indices
+    uncovered: tuple[str, ...]
 
     @classmethod
     def of(
-        cls, earlier: tuple[Earlier, ...], ids: tuple[str, ...], ancestors: Mapping[str, Sequence[str]] | None
+        cls,
+        earlier: tuple[Earlier, ...],
+        ids: tuple[str, ...],
+        ancestors: Mapping[str, Sequence[str]] | None,
+        uncovered: Sequence[str] = (),
     ) -> Self:
         """The history of these secrets. Guarantee: the earlier releases are one chain, in order, none missing."""
         _check_is_chain(earlier)
@@ -110,7 +116,18 @@ class History:
             rows = _rows(one.plan, ids)
             last_S[rows >= 0], row_S[rows >= 0] = number, rows[rows >= 0]
         closed = _closed(earlier, ids, {} if ancestors is None else ancestors)
-        return cls(earlier=earlier, ids=ids, ancestors=closed, last_S=last_S, row_S=row_S)
+        unknown = set(uncovered) - set(ids)
+        if unknown:
+            raise InvalidInput(f"{counted(len(unknown), 'id')} of uncovered secrets are not secrets of this plan")
+        stated = {*uncovered, *(name for one in earlier if one.plan.chain for name in one.plan.chain.uncovered)}
+        return cls(
+            earlier=earlier,
+            ids=ids,
+            ancestors=closed,
+            last_S=last_S,
+            row_S=row_S,
+            uncovered=tuple(name for name in ids if not stated.isdisjoint((name, *closed.get(name, ())))),
+        )
 
     @cached_property
     def digests(self) -> tuple[str, ...]:

@@ -87,6 +87,7 @@ def make_plan(
     filter: FilterSettings | None = None,
     after: Sequence[Earlier | str | Path] = (),
     ancestors: Mapping[str, Sequence[str]] | None = None,
+    uncovered: Sequence[str] = (),
     tolerance: float = 1e-4,
     progress: Progress | None = None,
 ) -> Plan:
@@ -110,7 +111,8 @@ def make_plan(
     filter adds releases later, each of which may spend a share of the budget. after: the plans of all earlier releases
     of the chain, in order, as folders or loaded (``hush.plan.earlier``); secrets are the same if their ids are.
     ancestors: for an id the earlier ids whose examples count as this secret's, of secrets that were merged or split
-    (``hush.plan.after``).
+    (``hush.plan.after``). uncovered: ids of secrets that an earlier release did not protect in some of its examples;
+    certificates from then on count them.
 
     Guarantee: the posteriors of the plan are upper bounds, proven for exactly its rates and noise, or for all releases
     of its chain. None exceeds its ceiling, and a thousandth of the way from prior to ceiling is left to what training's
@@ -145,7 +147,7 @@ def make_plan(
         prior_SQ, ceiling_SQ = promise_arrays(prior, ceiling, incidence.num_secrets)
         release = release_of(
             Promised(
-                history=History.of(Earlier.all_of(after), ids, ancestors),
+                history=History.of(Earlier.all_of(after), ids, ancestors, uncovered),
                 incidence=drawn_from,
                 prior_SQ=prior_SQ,
                 ceiling_SQ=ceiling_SQ,

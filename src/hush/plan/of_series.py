@@ -309,6 +309,7 @@ def _series_chain(promised: Promised, kind: Series, total: float) -> Chain:
         predecessors=promised.history.digests,
         ancestors=promised.history.ancestors,
         raised=promised.raised,
+        uncovered=promised.history.uncovered,
         sampling_total=total,
         sampling_before=part * (kind.number - 1) * (1 - 2 * EPS),
         sampling_limit=part,

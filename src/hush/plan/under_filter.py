@@ -274,6 +274,7 @@ class UnderFilter:
             predecessors=self.promised.history.digests,
             ancestors=self.promised.history.ancestors,
             raised=self.promised.raised,
+            uncovered=self.promised.history.uncovered,
             sampling_total=total,
             sampling_before=before,
             sampling_limit=self.share * (total - before) * (1 - 4 * EPS),

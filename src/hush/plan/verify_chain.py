@@ -67,9 +67,11 @@ def chain_problem(plan: Plan, earlier: tuple[Earlier, ...]) -> str | None:
     if chain is None:
         return "the plan names no chain"
     try:
-        history = History.of(earlier, plan.secret_ids, chain.ancestors)
+        history = History.of(earlier, plan.secret_ids, chain.ancestors, chain.uncovered)
         if dict(history.ancestors) != dict(chain.ancestors):
             return "ancestors of an earlier plan are left out"
+        if history.uncovered != chain.uncovered:
+            return "secrets that an earlier plan states as uncovered are left out"
         if history.raised(plan.prior, plan.ceiling) != chain.raised:
             return "the secrets whose ceiling was raised are not those stated"
     except HushError as error:

@@ -231,12 +231,21 @@ def is_planned_for(ledger: Ledger, job: RunJob, training: Path) -> bool:
     return stated == {name: set(each) for name, each in ledger.ancestors_of(plan.secret_ids).items()}
 
 
-def chain_arguments(config: Config, ledger: Ledger, before: Sequence[Path], ids: Sequence[str]) -> dict[str, Any]:
+def chain_arguments(
+    config: Config, ledger: Ledger, before: Sequence[Path], ids: Sequence[str], history: History
+) -> dict[str, Any]:
     """Arguments of ``make_plan`` for the release of a chain after these plans."""
     asked = config.releases
     if asked is None:
         return {}
-    return {"series": asked.series, "filter": asked.filter, "after": before, "ancestors": ledger.ancestors_of(ids)}
+    uncovered = tuple({each.secret: None for each in history.uncovered})
+    return {
+        "series": asked.series,
+        "filter": asked.filter,
+        "after": before,
+        "ancestors": ledger.ancestors_of(ids),
+        "uncovered": uncovered,
+    }
 
 
 def entered_plan(ledger: Ledger, job: RunJob, made: Plan) -> Plan:

@@ -70,10 +70,11 @@ class PlanStage:
         ledger, chain, history = ledger_of(job), dict[str, Any](), None
         if ledger is not None:
             before = plans_before(ledger, job)
-            history = check_history(job, ledger, len(before)).sentences
+            found = check_history(job, ledger, len(before))
+            history = found.sentences
             for sentence in history:
                 job.watch.notice(f"WARNING: {sentence}")
-            chain = chain_arguments(job.config, ledger, before, secrets.ids)
+            chain = chain_arguments(job.config, ledger, before, secrets.ids, found)
         plan = make_plan_holding_out(
             incidence,
             held_out,
