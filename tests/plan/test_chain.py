@@ -246,6 +246,15 @@ def test_what_is_left_is_never_passed_and_the_error_says_what_would_do(tmp_path:
     assert planned(without, after=made).chain is not None
 
 
+@pytest.mark.parametrize("keep", [0.8, 0.9, 1.0])
+def test_a_release_equal_to_the_first_is_possible_also_where_rates_are_large(keep: float, tmp_path: Path) -> None:
+    data, made = month({"a": 8, "b": 8, "c": 8}, examples=40), list[Earlier]()
+    for number in range(3):
+        plan = planned(data, series=SeriesSettings(count=3), after=made, batch_size=8, keep=keep)
+        made.append(loaded(plan, tmp_path / str(number)))
+    assert made[-1].plan.noise_multiplier == made[0].plan.noise_multiplier
+
+
 def test_a_secret_that_was_not_protected_once_is_counted_from_then_on(tmp_path: Path) -> None:
     data, made, folders = month(FIRST), list[Earlier](), list[Path]()
     for number, uncovered in enumerate(((), ("b",), ())):

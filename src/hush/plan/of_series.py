@@ -35,7 +35,7 @@ __all__ = ["FirstOfSeries", "OfSeries"]
 
 LIMIT_SLACK = 4.0  # times the largest intensity: larger limits cost time and would hardly ever bind; tightness only
 BATCH_STEP = 0.8  # from each smaller batch size that is tried to the next, for a message
-KEEP_TOLERANCE = 1e-3  # relative, of the share kept: the program is solved to a tolerance
+KEEP_TOLERANCE = 0.02  # relative, of the share kept: limits are of Poisson counts, which cost that much at large rates
 
 
 @final
