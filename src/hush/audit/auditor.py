@@ -108,7 +108,7 @@ def _about_chain(session: AuditSession) -> list[str]:
     after = "all releases so far" if chain.count is None else "all announced releases"
     notices = [
         f"this is release {chain.number}{of_all} of a chain: its bounds are about an adversary who holds the models of "
-        f"{after}, and the simulation attacks what the {counted(chain.number, 'release')} so far used"
+        f"{after}; the simulation attacks {counted(chain.number, 'release')}, at the settings that were used"
     ]
     planting = session.inputs.planting
     if planting is None:

@@ -134,9 +134,9 @@ def _cost(plan: Plan, methods: Sequence[MethodNoise], *, has_rounds: bool) -> st
     ]
     if scope is not None:
         lines.append(
-            f"Secret are the text in {counted(scope['slots'], 'slot')} of "
-            f"{counted(scope['examples_with_slots'], 'example')} and "
-            f"{counted(scope['whole_examples'], 'whole example')}; everything else is public and learnt without noise."
+            f"What is secret: the text in {counted(scope['slots'], 'slot')} of "
+            f"{counted(scope['examples_with_slots'], 'example')}, and "
+            f"{counted(scope['whole_examples'], 'whole example')}. Everything else is public and learnt without noise."
         )
     elif plan.draws_secrets_only:
         lines.append("Only examples with secrets are drawn; the others are public and learnt without noise.")

@@ -222,9 +222,9 @@ def _used(record: Record) -> str:
         return f"Used: {kept} of the examples; those with secrets keep {weight} of their weight."
     scope = record["scope"]
     return (
-        f"Drawn in private: {kept} of the examples with secrets, which keep {weight} of their weight. Secret are the "
-        f"text in {counted(scope['slots'], 'slot')} and {counted(scope['whole_examples'], 'whole example')}; the rest "
-        "is public."
+        f"Drawn in private: {kept} of the examples with secrets, which keep {weight} of their weight. What is secret: "
+        f"the text in {counted(scope['slots'], 'slot')}, and {counted(scope['whole_examples'], 'whole example')}. The "
+        "rest is public."
     )
 
 
