@@ -47,7 +47,7 @@ def missing_link(chain: Chain, folders: Sequence[str | Path]) -> tuple[tuple[Ear
     if missing:
         return (), (
             f"{len(missing)} of the {len(stated)} earlier releases are missing: {', '.join(missing[:3])}; without them "
-            "nothing says what they drew. Pass their plans with --after, in order, or put them into earlier/"
+            "nothing says what they drew. Pass the plans of all earlier releases, in order, or put them into earlier/"
         )
     strangers = [number for number, digest in enumerate(given, start=1) if digest not in stated]
     if strangers:
