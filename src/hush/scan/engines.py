@@ -22,6 +22,7 @@ __all__ = ["Engine", "LocalEngine", "available_cores"]
 
 
 SHARDS_AHEAD_PER_WORKER = 2  # submitted to the pool, so that no process waits for work
+MANAGER_SECONDS = 10.0  # to wait for the thread of a pool whose processes have ended
 
 Result = TypeVar("Result")
 
@@ -78,11 +79,14 @@ class LocalEngine:
             ) from None
         finally:
             processes = list((pool._processes or {}).values())  # the pool forgets them when it shuts down
+            manager: threading.Thread | None = getattr(pool, "_executor_manager_thread", None)
             pool.shutdown(wait=done, cancel_futures=True)
             for process in [] if done else processes:  # their results are not needed any more
                 process.terminate()
             for process in processes:
                 process.join()
+            if manager is not None:  # Python wakes it up when it exits, and fails if it closes its pipe just then
+                manager.join(MANAGER_SECONDS)
 
 
 @contextmanager
