@@ -76,7 +76,7 @@ class Screen:
         self._end_stage()
         if state == "begins":
             self._begun = name, time.perf_counter()
-            if name in ("plan", "train", "audit"):
+            if name in ("scan", "plan", "train", "audit"):  # a scan may ask the model how much it reads
                 quiet_libraries(silent=False)
         self._bar.begin(_STAGE_LABELS[name])
         if state == "begins" or self._verbose:
