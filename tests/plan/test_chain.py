@@ -10,9 +10,9 @@ from chain_instances import CEILING, PRIOR, Month, failed, loaded, month, planne
 
 import hush
 from hush.accounting.releases import Shape, limit_posterior
-from hush.accounting.sampling_error import planning_ceiling, sampling_error
+from hush.accounting.sampling_error import chain_ceiling, planning_ceiling, sampling_error
 from hush.plan.after import ReleaseRefused
-from hush.plan.chain import Filter, Series, spent_shares, used_shares
+from hush.plan.chain import Filter, Series, budgets, spent_shares, used_shares
 from hush.plan.earlier import Earlier, History, joined_graph
 from hush.plan.make import held_out_examples, make_plan_holding_out
 from hush.plan.settings import FilterSettings, SeriesSettings
@@ -276,6 +276,23 @@ def test_another_share_on_the_way_allows_the_whole_budget(filtered: list[Earlier
     assert (other.posterior > 2 * same.posterior).all(), "nothing less holds if the share depends on earlier models"
     saved(filtered[0].plan, tmp_path / "1")
     assert failed(saved(other, tmp_path / "2"), [tmp_path / "1"]) == {}
+
+
+def test_a_secret_that_was_away_when_the_share_changed_is_allowed_the_whole_budget_too(tmp_path: Path) -> None:
+    """The other share may have been chosen by looking at a model that saw the secret."""
+    there, away = month({"a": 6, "b": 12, "c": 9}), month({"a": 6, "b": 12}, seed=1)
+    made, folders = list[Earlier](), list[Path]()
+    for data, share in ((there, 0.2), (away, 0.1), (there, 0.1)):
+        plan = planned(data, filter=FilterSettings(share=share), after=made)
+        folders.append(saved(plan, tmp_path / str(len(made))))
+        assert failed(folders[-1], folders[:-1]) == {}
+        made.append(Earlier.load(folders[-1]))
+    last = made[-1].plan.chain
+    assert last is not None
+    assert isinstance(last.kind, Filter)
+    plan = made[-1].plan
+    whole_SQ, _ = budgets(plan.prior, chain_ceiling(plan.prior, plan.ceiling, last.sampling_total), last.kind.order_SQ)
+    assert last.kind.allowed_SQ == pytest.approx(whole_SQ)
 
 
 def test_a_plan_that_stood_alone_is_continued_by_a_filter(tmp_path: Path) -> None:

@@ -154,6 +154,18 @@ class History:
         of_kind = [one.plan.chain is not None and isinstance(one.plan.chain.kind, wanted) for one in self.earlier]
         return (self.last_S >= 0) & ~self.joins_S & np.array([*of_kind, False])[self.last_S]
 
+    def has_other_share(self, share: float) -> NDArray[np.bool_]:
+        """The secrets for which a filter's share was another one in their last release, or in any after it.
+
+        Such a share may have been chosen by looking at models that saw the secret, also if the secret was not in the
+        release that changed it. For a new secret only the last release counts.
+        """
+        kinds = [None if one.plan.chain is None else one.plan.chain.kind for one in self.earlier]
+        other_R = [isinstance(kind, Filter) and kind.share != share for kind in kinds]
+        since_R = np.logical_or.accumulate(np.array([*other_R, False], dtype=bool)[::-1])[::-1]
+        newest = max(len(other_R) - 1, 0)
+        return np.asarray(since_R[np.where(self.last_S >= 0, self.last_S, newest)])
+
     def gather(self, carried_S: NDArray[np.bool_], name: str, into: Array) -> Array:
         """An array of the chain of each carried secret's last release, row by row; the others keep their row."""
         for number, one in enumerate(self.earlier):

@@ -144,9 +144,7 @@ class UnderFilter:
         allowed_SQ[alone_S] = self.before_SQ[alone_S]
         self._refuse_spent(allowed_SQ)
         grown_SQ = np.minimum(allowed_SQ + self.share * self.budget_SQ, self.budget_SQ)
-        chain = history.chain
-        changed = chain is not None and isinstance(chain.kind, Filter) and chain.kind.share != self.share
-        whole_S = history.joins_S | np.full(len(history.ids), changed)
+        whole_S = history.joins_S | history.has_other_share(self.share)
         return np.where(whole_S[:, None], self.budget_SQ, grown_SQ)
 
     @cached_property

@@ -168,10 +168,9 @@ def _allowance_problem(
     allowed_SQ = history.gather(carried_S, "allowed_SQ", np.zeros(plan.prior.shape))
     alone_S = ~carried_S & (history.last_S == 0) & ~history.joins_S
     allowed_SQ[alone_S] = kind.before_SQ[alone_S]
-    before = history.chain
-    changed = before is not None and isinstance(before.kind, Filter) and before.kind.share != kind.share
+    whole_S = history.joins_S | history.has_other_share(kind.share)
     least_SQ = np.minimum(allowed_SQ + kind.share * budget_SQ, budget_SQ)
-    least_SQ = np.where((history.joins_S | changed)[:, None], budget_SQ, least_SQ)
+    least_SQ = np.where(whole_S[:, None], budget_SQ, least_SQ)
     short = np.flatnonzero((kind.allowed_SQ * room < least_SQ).any(axis=1))
     if short.size:
         return f"the releases so far may have spent more on {history.named(short)} than is stated"
