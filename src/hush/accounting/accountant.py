@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from hush.accounting.arguments import (
     Bound,
     Side,
+    check_side,
     checked_accuracy,
     checked_choice,
     checked_noise,
@@ -99,14 +100,8 @@ def posterior(
     rate_N = checked_rates(rates)
     sigma, count = checked_noise(noise_multiplier), checked_rounds(rounds)
     priors = checked_priors(prior)
-    checked_choice("bound", bound, Bound)
-    checked_choice("side", side, Side)
+    check_side(bound, side)
     accuracy = checked_accuracy(accuracy)
-    if side == "lower" and bound != "blowup":
-        raise InvalidInput(
-            Setting("side"), "='lower' is an attack, for which bounds do not matter; drop ", Setting("bound"),
-            f"={bound!r}", setting="bound",
-        )  # fmt: skip
     flat = priors.ravel()
     if flat.size == 0:
         return priors.copy()

@@ -90,3 +90,14 @@ def checked_choice(name: str, value: str, choices: object) -> None:
     allowed = get_args(choices)
     if value not in allowed:
         raise InvalidInput(f"choose one of {', '.join(map(repr, allowed))}", setting=name, value=value)
+
+
+def check_side(bound: Bound, side: Side) -> None:
+    """A known bound and side; the lower side is an attack, which has no other bound."""
+    checked_choice("bound", bound, Bound)
+    checked_choice("side", side, Side)
+    if side == "lower" and bound != "blowup":
+        raise InvalidInput(
+            Setting("side"), "='lower' is an attack, for which bounds do not matter; drop ", Setting("bound"),
+            f"={bound!r}", setting="bound",
+        )  # fmt: skip

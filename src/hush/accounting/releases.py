@@ -35,6 +35,7 @@ from hush.accounting.accountant import (
 from hush.accounting.arguments import (
     Bound,
     Side,
+    check_side,
     checked_accuracy,
     checked_choice,
     checked_noise,
@@ -143,14 +144,8 @@ def joint_posterior(
     _checked_number_of("rates", len(rates), len(shapes))
     rates_R = [checked_rates(each) for each in rates]
     priors = checked_priors(prior)
-    checked_choice("bound", bound, Bound)
-    checked_choice("side", side, Side)
+    check_side(bound, side)
     accuracy = checked_accuracy(accuracy)
-    if side == "lower" and bound != "blowup":
-        raise InvalidInput(
-            Setting("side"), "='lower' is an attack, for which bounds do not matter; drop ", Setting("bound"),
-            f"={bound!r}", setting="bound",
-        )  # fmt: skip
     flat = priors.ravel()
     if flat.size == 0:
         return priors.copy()
