@@ -41,16 +41,11 @@ SCALES = {
         group_seeds=1,
         private=(
             *(
-                Private(trained="bias", rate=rate, weight=weight, clip_norm=0.3)
-                for rate in (1e-2, 3e-2)
-                for weight in (3.0, 10.0, 30.0, None)
+                Private(trained="bias", rate=1e-2, weight=weight, clip_norm=0.3)
+                for weight in (None, 30.0, 10.0, 3.0)
             ),
-            *(
-                Private(trained="head", rate=rate, weight=weight, clip_norm=1.0)
-                for rate in (1e-3, 3e-3)
-                for weight in (3.0, 10.0)
-            ),
-            *(Private(trained="all", rate=3e-4, weight=weight, clip_norm=1.0) for weight in (3.0, 10.0)),
+            Private(trained="bias", rate=3e-2, weight=None, clip_norm=0.3),
+            *(Private(trained="head", rate=1e-3, weight=weight, clip_norm=1.0) for weight in (None, 10.0)),
         ),
     ),
 }  # fmt: skip

@@ -53,7 +53,7 @@ def test_every_arm_is_run_and_each_promise_has_its_own_noise(study: Path) -> Non
         "skeletons, then the private part (0.01 to 0.3)", "skeletons, then the private part (0.4 to 0.6)"
     ]  # fmt: skip
     ways = {arm.rpartition("), ")[2] for arm in arms if "of the way" in arm}
-    assert ways == {"0.25 of the way", "0.5 of the way", "0.75 of the way"}
+    assert ways == {"0 of the way", "0.25 of the way", "0.5 of the way", "0.75 of the way"}
     assert set(arms) >= {"before training", "no protection", "skeletons", "words left out", "skeletons, longer"}
     assert all(row["runs"] for row in rows)
     noise = {}
