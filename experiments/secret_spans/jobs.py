@@ -29,7 +29,7 @@ GROUPS = 2  # of words; each is left out once
 BEFORE: dict[str, Any] = {"arm": "before"}
 OPEN = ("no protection", "skeletons")  # the arms without noise
 MOST_ELSEWHERE = 0.01  # nats that the private part may cost outside the slots
-# Of what the private part changed, that is looked at as well: a part of a release costs no promise; 0 is where it began.
+# Of what the private part changed, that is looked at as well (0 is where it began): a part costs no promise.
 SHARES = (0.0, 0.25, 0.5, 0.75)
 
 Key = dict[str, Any]
