@@ -95,7 +95,7 @@ def _outcome(key: Mapping[str, Any], args: argparse.Namespace, task: Task) -> di
     if key["arm"] == "none":
         train_ordinarily(
             task, model, batch_size=args.batch_size, rounds=key["rounds"], learning_rate=key["rate"], seed=key["seed"],
-            compile=task.device == "cuda", part=key["source"],
+            compile=_compiles(task), part=key["source"],
         )  # fmt: skip
         if key["source"] == "free":
             from safetensors.torch import save_file
@@ -105,8 +105,12 @@ def _outcome(key: Mapping[str, Any], args: argparse.Namespace, task: Task) -> di
             save_file(weights, args.work / "public-start.safetensors")
     elif key["arm"] != "before":
         plan = hush.Plan.load(args.work / "plans" / key["arm"])
-        train(task, plan, model, key, compile=task.device == "cuda")
+        train(task, plan, model, key, compile=_compiles(task))
     return {part: mean_loss_of(task, model, part) for part in ("validation", "test")}
+
+
+def _compiles(task: Task) -> bool:
+    return task.device == "cuda" and not _state["args"].eager
 
 
 def key_of(
@@ -160,6 +164,7 @@ def main() -> None:
     parser.add_argument("--table", choices=PUBLIC_PARTS, help="the runs of this table")
     parser.add_argument("--arms", nargs="+", default=list(BEST_RATES), help="plans of the study to run in a table")
     parser.add_argument("--runs", type=Path, help="instead: JSON lines, each the settings of a run (key_of)")
+    parser.add_argument("--eager", action="store_true", help="compile nothing")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the device")
     parser.add_argument("--minutes", type=float, help="begin no run after so many minutes")
     args = parser.parse_args()

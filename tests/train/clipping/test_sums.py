@@ -1,6 +1,7 @@
 """With and without one example the computed sum of a round differs by at most the clip norm, however it is rounded."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hush.train.clipping import MARGIN, Clipper
-from hush.train.clipping.norms import SUMMANDS_IN_FLOAT32, UNIT, DenseGrads, Factors, Rows, add_clipped_sum_
+from hush.train.clipping.norms import (
+    SUMMANDS_IN_FLOAT32,
+    UNIT,
+    DenseGrads,
+    Factors,
+    Rows,
+    _add_sums_of_few_,
+    add_clipped_sum_,
+)
 
 CLIP_NORM = 1.0
 
@@ -77,9 +86,13 @@ def test_every_kind_of_sum_is_within_its_proven_distance(examples: int, width: i
     def distance(total: Tensor) -> float:
         return float((total - exact).norm())
 
-    total = torch.zeros(width, 3, dtype=torch.float64)
-    DenseGrads([gradient]).add_clipped_sums_([total], scale)
-    assert distance(total) <= allowed
+    for add_ in (
+        lambda total: DenseGrads([gradient]).add_clipped_sums_([total], scale),
+        lambda total: _add_sums_of_few_(total, gradient, scale),
+    ):  # what a GPU does
+        total = torch.zeros(width, 3, dtype=torch.float64)
+        add_(total)
+        assert distance(total) <= allowed
     # One position each, so that what is added is the scaled gradient itself, up to the rounding of its entries.
     ids = torch.arange(width).repeat(examples, 1)
     by_rows = torch.zeros(width, 3, dtype=torch.float64)
@@ -89,6 +102,30 @@ def test_every_kind_of_sum_is_within_its_proven_distance(examples: int, width: i
     by_factors = torch.zeros(width, 3, dtype=torch.float64)
     add_clipped_sum_(by_factors, [Factors(one_hot, gradient)], scale)
     assert distance(by_factors) <= own_rounding * 1.01 + 1e-12
+
+
+def test_a_gpu_adds_many_examples_in_as_few_calls_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled sum that grew with the examples took minutes to compile at 2,048."""
+
+    def operations(examples: int) -> int:
+        counted = 0
+
+        def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
+            nonlocal counted
+            counted = len(list(graph.graph.nodes))
+            return graph.forward
+
+        total, gradient = torch.zeros(4, dtype=torch.float64), torch.randn(examples, 4)
+        torch.compile(_add_sums_of_few_, backend=backend, fullgraph=True, dynamic=False)(
+            total, gradient, torch.ones(examples)
+        )
+        torch.testing.assert_close(total, gradient.double().sum(0), rtol=0, atol=1e-3)
+        return counted
+
+    assert operations(2176) == operations(64)
+    whole = operations(2177)  # and the rest
+    monkeypatch.setattr("hush.train.clipping.norms.SCALED_ENTRIES", 2**12)
+    assert operations(2177) > whole  # in parts that fit
 
 
 def test_the_margin_covers_the_float32_sums_that_an_example_is_part_of() -> None:

@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Protocol, final
 
 import torch
@@ -56,6 +55,7 @@ TINY = 2.0**-126  # a product below this may be lost altogether
 STAGE = 1024  # terms that are summed at a time, so that rounding grows with the number of stages, not of terms
 JOINED_MAX_ENTRIES = 2**20  # of all examples: copying a larger gradient costs more than a call
 SUMMANDS_IN_FLOAT32 = 32  # (E33), dense gradients of as many examples: a sum is then off by at most 1e-4 of C
+SCALED_ENTRIES = 2**28  # of gradients that are scaled at a time on a GPU: 1 GiB
 SUMMED_POSITIONS = 2**28  # (E34), positions of all examples times examples that one product adds up
 FULL_RATE_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}  # CUDA capabilities: multiply as fast as in float32
 PARAMETERS_PER_KERNEL = 4  # large ones that one kernel adds: more would save calls but take long to compile
@@ -99,9 +99,9 @@ class DenseGrads:
         """Each total += sum over examples of scale × its gradient. A scale of 0 leaves its example out, whatever it
         holds.
 
-        several may be a compiled version of add_several_.
+        several may be a compiled version of add_several_, for a GPU.
         """
-        several = several or add_several_
+        several = several if several is not None and scale_B.is_cuda else add_several_
         for group, joined in self._joined:
             sums = torch.zeros_like(joined[0], dtype=totals[group[0]].dtype)
             several([sums], [joined], scale_B)
@@ -115,21 +115,30 @@ class DenseGrads:
 
 def add_several_(totals: Sequence[Tensor], gradients: Sequence[Tensor], scale_B: Tensor) -> None:
     """Each total += sum over examples of scale × its gradient; the sums of a few examples are float32."""
+    add = _add_sums_of_few_ if scale_B.is_cuda else _add_products_
     for total, gradient in zip(totals, gradients, strict=True):
-        parts = zip(gradient.split(SUMMANDS_IN_FLOAT32), scale_B.split(SUMMANDS_IN_FLOAT32), strict=True)
-        for part, scales in parts:
-            total += _sum_in_float32(part, scales).view_as(total)
+        add(total, gradient, scale_B)
 
 
-def _sum_in_float32(gradient: Tensor, scale_B: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():  # a kernel that reads every example once, in order
-        pairs = zip(gradient.unbind(), scale_B.unbind(), strict=True)
-        return reduce(torch.add, [torch.where(scale > 0, example.float() * scale, 0.0) for example, scale in pairs])
-    if gradient.is_cuda:
-        return scaled(gradient, scale_B).sum(0)
-    keep = scale_B > 0
-    kept, scales = (gradient, scale_B) if keep.all() else (gradient[keep], scale_B[keep])
-    return torch.mv(kept.float().flatten(1).t(), scales)
+def _add_products_(total: Tensor, gradient: Tensor, scale_B: Tensor) -> None:
+    """On a CPU: a product with a vector reads every gradient once, and no compiled loop is faster."""
+    for part, scales in zip(gradient.split(SUMMANDS_IN_FLOAT32), scale_B.split(SUMMANDS_IN_FLOAT32), strict=True):
+        keep = scales > 0
+        kept, factors = (part, scales) if keep.all() else (part[keep], scales[keep])
+        total += torch.mv(kept.float().flatten(1).t(), factors).view_as(total)
+
+
+def _add_sums_of_few_(total: Tensor, gradient: Tensor, scale_B: Tensor) -> None:
+    """On a GPU: few calls, whatever the number of examples, so that many examples take no longer to compile."""
+    slices = max(1, SCALED_ENTRIES // (SUMMANDS_IN_FLOAT32 * max(total.numel(), 1)))
+    for part, scales in zip(*(x.split(slices * SUMMANDS_IN_FLOAT32) for x in (gradient, scale_B)), strict=True):
+        of_each = scaled(part, scales)
+        even = len(of_each) - len(of_each) % SUMMANDS_IN_FLOAT32
+        if even:
+            of_few = of_each[:even].unflatten(0, (-1, SUMMANDS_IN_FLOAT32)).sum(1)
+            total += of_few.sum(0, dtype=total.dtype).view_as(total)
+        if even < len(of_each):
+            total += of_each[even:].sum(0).view_as(total)
 
 
 def scaled(x: Tensor, scale_B: Tensor) -> Tensor:
