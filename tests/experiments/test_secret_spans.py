@@ -108,9 +108,12 @@ def test_the_page_says_what_the_promises_cost() -> None:
     study, defended = (next(plan for plan in record["plans"] if plan["prior"] == prior) for prior in (1e-4, 0.5))
     said += [f"leaves {defended['signal'] / study['signal']:.2f} of the signal", f"a batch of {defended['elbow']:.0f}"]
     assert missing(PAGE, said) == []
-    outcomes = [entry["outcome"] for entry in RunLog(RESULTS / "secret_spans" / "runs.jsonl").entries()]
-    trained = [outcome["noise_multiplier"] for outcome in outcomes if "noise_multiplier" in outcome]
-    assert trained == pytest.approx([study["noise_multiplier"]] * len(trained), rel=1e-5)
+    planned = {plan["prior"]: plan["noise_multiplier"] for plan in record["plans"]}
+    entries = RunLog(RESULTS / "secret_spans" / "runs.jsonl").entries()
+    trained = [(e["key"]["prior"], e["outcome"]["noise_multiplier"]) for e in entries if "prior" in e["key"]]
+    assert {prior for prior, _ in trained} == {1e-4, 0.03, 0.5}
+    for prior, noise in trained:
+        assert noise == pytest.approx(planned[prior], rel=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +130,8 @@ def test_the_table_of_the_page_is_that_of_the_runs(rows: dict[str, dict[str, Any
              "skeletons, then the private part"}  # fmt: skip
     said = []
     for arm, row in rows.items():
+        if "private" in arm and arm not in names:
+            continue  # they are in the table of differences
         cells = []
         for where, digits in (("elsewhere", 3), ("secret pieces", 3), ("whole words", 2)):
             mean, radius = row[where]
@@ -134,3 +139,27 @@ def test_the_table_of_the_page_is_that_of_the_runs(rows: dict[str, dict[str, Any
             cells.append(f"{mean:.{digits}f}{shown}")
         said.append(f"| {names.get(arm, arm)} | {row['runs']} | {' | '.join(cells)} |")
     assert missing(PAGE, said) == []
+
+
+def test_the_page_says_what_the_private_part_changes_under_promises_that_can_be_defended(rows: dict[str, Any]) -> None:
+    said, known = [], rows["skeletons"]["secret pieces"][0] - rows["words left out"]["secret pieces"][0]
+    for entry in RunLog(RESULTS / "secret_spans" / "runs.jsonl").entries():
+        key, outcome = entry["key"], entry["outcome"]
+        if "shares" not in outcome:
+            continue
+        began = outcome["shares"]["0"]["test"]
+        models = {share: each["test"] for share, each in outcome["shares"].items() if share != "0"}
+        models["1"] = outcome["test"]
+        for share, losses in models.items():
+            if key["weight"] is None and share != "1":
+                continue
+            gain = {where: losses[where] - began[where] for where in began}
+            weight = "rule" if key["weight"] is None else f"{key['weight']:g}"
+            said.append(
+                f"| \\({key['prior']:g} \\to {key['ceiling']:g}\\) | {outcome['noise_multiplier']:.2f} | {weight} | "
+                f"{share} | {gain['elsewhere']:+.3f} | {gain['secret pieces']:+.3f} | {gain['whole words']:+.2f} |"
+            )
+        if weight == "30":
+            said.append(f"{-100 * (outcome['test']['secret pieces'] - began['secret pieces']) / known:.0f} %")
+    assert len(said) == 12
+    assert missing(PAGE, [*said, f"What can be known is {known:.3f}"]) == []
