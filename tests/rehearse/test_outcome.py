@@ -51,10 +51,12 @@ def losses(dropping: float, redacting: float, hush: float) -> dict[Arm, float]:
 CASES = [
     # ordinary, like, half width of differences, slotted -> choice, gains
     (losses(3.0, 3.0, 3.0), losses(5.0, 5.0, 4.0), 0.1, True, "hush", True),
-    (losses(3.0, 3.0, 3.0), losses(5.0, 5.0, 4.95), 0.1, True, "dropping", False),  # within the noise of few repeats
-    (losses(3.0, 3.0, 3.1), losses(5.0, 5.0, 4.0), 0.01, True, "dropping", False),  # ordinary content suffers
-    (losses(3.0, 3.0, 2.5), losses(5.0, 5.0, 4.6), 0.05, True, "dropping", False),  # the stream gains it everywhere
+    (losses(3.0, 3.0, 3.0), losses(5.0, 5.0, 4.95), 0.1, True, "redacting", False),  # within the noise of few repeats
+    (losses(3.0, 3.0, 3.1), losses(5.0, 5.0, 4.0), 0.01, True, "redacting", False),  # ordinary content suffers
+    (losses(3.0, 3.0, 2.5), losses(5.0, 5.0, 4.6), 0.05, True, "redacting", False),  # the stream gains it everywhere
     (losses(3.0, 2.9, 2.9), losses(5.0, 4.5, 4.5), 0.01, True, "redacting", False),
+    (losses(2.9, 3.0, 3.0), losses(4.5, 5.0, 5.0), 0.01, True, "dropping", False),  # blanks harm
+    (losses(2.9, 3.0, 3.0), losses(4.5, 5.0, 5.0), 0.8, True, "redacting", False),  # by chance, perhaps
     (losses(3.0, 2.9, 3.0), losses(5.0, 4.0, 4.5), 0.01, False, "redacting", True),  # shows more than may be shown
     (losses(3.0, 3.0, 3.0), losses(5.0, 4.6, 4.5), 0.01, False, "hush", True),
     (losses(3.0, 3.0, 3.0), losses(5.0, 5.0, 5.0), 0.01, False, "dropping", False),

@@ -145,9 +145,10 @@ def decide(
     hush gains on the training that it starts from if on content like the secrets' the whole interval of the
     difference lies below 0, and below what it gains on ordinary content, which the public stream beside the rounds
     gains too where ordinary training ended early; and if on ordinary content it is expected at most 0.5 % above it.
-    It is the choice if it gains and is expected to be better than the third way, too. Otherwise redacting is, if it
-    is better than dropping on the data's own mixture of both contents. If whole examples are secret and hush gains,
-    it still comes before dropping, which shows the least and is the choice in all other cases.
+    It is the choice if it gains and is expected to be better than the third way, too. Otherwise redacting and dropping
+    are compared on the data's own mixture of both contents. Where only slots are secret, redacting shows nothing that
+    the rules do not call public, and learns from more of it: dropping must surely be better. Where whole examples are,
+    dropping shows the least: redacting must surely be better, and where hush gains it comes before dropping.
     """
     start: Arm = "redacting" if slotted else "dropping"
     gap = {(row.arm, row.other, row.content): row.difference for row in differences}
@@ -162,9 +163,12 @@ def decide(
     if gains and all(near(other) and hush.like.expected < other.like.expected for other in others):
         return "hush", gains
     mixed = [(1 - like_share, "ordinary"), (like_share, "like")]
-    if sum(share * gap["redacting", "dropping", content].high for share, content in mixed) < 0:
+    to_dropping = [(share, gap["redacting", "dropping", content]) for share, content in mixed]
+    if slotted:
+        return ("dropping" if sum(share * each.low for share, each in to_dropping) > 0 else "redacting"), gains
+    if sum(share * each.high for share, each in to_dropping) < 0:
         return "redacting", gains
-    return ("hush" if gains and not slotted else "dropping"), gains
+    return ("hush" if gains else "dropping"), gains
 
 
 def skips_private_rounds(outcome: "Outcome") -> bool:
