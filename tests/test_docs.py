@@ -1,8 +1,8 @@
 """What the documentation shows is what happens: its Python blocks and its ``$ hush`` lines run, in order, per page.
 
-A block right after ``<!-- no-test -->`` is not run. Blocks of one page share their names and an empty folder. The first
-pages that a user follows start the installed program for each line; the others call its commands in this process, which
-saves some seconds of imports per line.
+A block right after ``<!-- no-test -->`` is not run. Blocks of one page share their names and an empty folder. Two
+pages start the installed program for each of their lines, as a reader would; the others call its commands in this
+process, which saves some seconds of imports per line.
 """
 
 import re
@@ -18,7 +18,7 @@ import command_line
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-IN_PROCESSES = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]
+IN_PROCESSES = [ROOT / "README.md", ROOT / "docs" / "certificate.md"]
 
 BLOCK = re.compile(
     r"^(?P<skip><!-- no-test -->\s*\n)?(?P<indent> *)```(?P<language>python|console|bash)\b[^\n]*\n"
