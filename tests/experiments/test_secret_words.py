@@ -5,6 +5,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from programs import run_program
 from safetensors.torch import load_file, save_file
 
 from experiments.secret_words.data import Prepared, secret_words, word_incidence, words
+from experiments.secret_words.training import BERT_TINY
 
 ROOT = Path(__file__).parents[2]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -27,8 +29,11 @@ def made_word(number: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Abstracts in which words become rarer and rarer, BERT's special pieces at their places, and a public text."""
+def material(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Abstracts in which words become rarer and rarer, BERT's special pieces at their places, and a public text.
+
+    The model is narrower than the study's as long as these are used: every step is tried, and nothing need be learnt.
+    """
     folder = tmp_path_factory.mktemp("material")
     rng = np.random.default_rng(0)
     chance = 1 / np.arange(1, 2001)
@@ -42,7 +47,10 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
     with gzip.open(folder / "public.jsonl.gz", "wt") as file:
         file.write(json.dumps({"text": " ".join(texts[:100])}) + "\n")
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        for size in ("hidden_size", "intermediate_size"):
+            patch.setitem(BERT_TINY, size, 16)
+        yield folder
 
 
 def study(material: Path, folder: Path, *options: str) -> None:
