@@ -55,6 +55,7 @@ def run_command(command: str, where: str, *, own_process: bool) -> None:
     assert code == 0, f"{where}: `{command}` ended with {code}\n{output}"
 
 
+@pytest.mark.usefixtures("warm_public_process")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_documentation_runs_as_it_reads(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
