@@ -37,7 +37,7 @@ types: $(DEV) ## static types, strict for the mathematical packages
 
 unit: $(DEV) ## tests, doctests and documentation snippets
 	@echo "==> pytest"
-	@$(BIN)/pytest --numprocesses 2 --dist loadfile
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder # the quick doctests of src come last
 
 slow: $(DEV) ## the long randomised sweeps that are not part of test
 	@echo "==> pytest -m slow"
