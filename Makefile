@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+# What pip would do on one core; what a package holds that is no Python (templates, examples of errors) is no failure.
+COMPILE := $(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true
 RUNTIME := $(VENV)/.installed-runtime
 DEV     := $(VENV)/.installed-dev
 
@@ -35,7 +37,7 @@ types: $(DEV) ## static types, strict for the mathematical packages
 
 unit: $(DEV) ## tests, doctests and documentation snippets
 	@echo "==> pytest"
-	@$(BIN)/pytest --numprocesses 2 --dist loadfile
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder # the quick doctests of src come last
 
 slow: $(DEV) ## the long randomised sweeps that are not part of test
 	@echo "==> pytest -m slow"
@@ -57,9 +59,11 @@ $(RUNTIME): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"hush needs Python >= 3.11 but $(PYTHON) is {v[0]}.{v[1]}; run make PYTHON=python3.11 (or newer)")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable '.[hf,scan]'
+	@$(COMPILE)
 	@touch $@
 
 $(DEV): $(RUNTIME)
 	@echo "==> installing the developer tools into $(VENV)"
 	@$(PIP) --editable '.[dev]'
+	@$(COMPILE)
 	@touch $@

@@ -5,11 +5,14 @@ ran. Failures stay in the file; a failed run is tried again the next time.
 """
 
 import json
+import multiprocessing
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-__all__ = ["RunLog", "interval", "provenance"]
+__all__ = ["RunLog", "interval", "provenance", "worker_map"]
 
 
 @cache
@@ -100,6 +103,20 @@ class RunLog:
                 if file.read(1) != b"\n":  # a machine stopped in the middle of a line, which must not swallow this one
                     line = "\n" + line
             file.write(f"{line}\n".encode())
+
+
+@contextmanager
+def worker_map(
+    workers: int, begin: Callable[..., object], *arguments: object
+) -> Iterator[Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]]:
+    """`map` in so many processes, each of which begins with ``begin(*arguments)``; one worker is this process."""
+    if workers == 1:
+        begin(*arguments)
+        yield map
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=begin, initargs=arguments) as pool:
+        yield pool.map
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -1,13 +1,15 @@
 """Hypothesis profiles: the same examples on every run in continuous integration, fresh ones at the desk.
 
-Lets the tests of this directory import ``command_line`` and ``slotted``.
+Lets the tests of this directory import ``command_line``, ``slotted`` and ``warm_start``.
 """
 
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # A shell lets what it starts in the background ignore Ctrl-C, and so would all that the tests start.
@@ -24,3 +26,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile("desk", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "desk")
+
+
+@pytest.fixture(scope="module")
+def warm_public_process() -> Iterator[None]:
+    """Public parts are learnt in processes that need not import torch: for tests of what follows from them."""
+    from warm_start import warm_public_process
+
+    with warm_public_process():
+        yield

@@ -5,10 +5,8 @@ Tuning comes first, on validation data and with the first seed; then every arm w
 from the model that skeletons alone gave with the same seed.
 """
 
-import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import numpy as np
 import torch
 
 import hush
-from experiments.runs import RunLog
+from experiments.runs import RunLog, worker_map
 from experiments.secret_spans.data import PLACEHOLDER_ID, Part
 from experiments.secret_spans.training import Bench, Private, losses_of, train_in_slots, train_openly
 from experiments.secret_words.data import PARTS
@@ -194,15 +192,14 @@ def run_jobs(setup: Setup) -> None:
     def every_arm(log: RunLog) -> list[Key]:
         return [key for keys in arms_of(log, scale, setup.promises).values() for key in keys]
 
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(setup.workers, context, initializer=_begin, initargs=(setup,)) as pool:
+    with worker_map(setup.workers, _begin, setup) as run:
         for keys_of in (tuning_open, without_noise, tuning_further, every_arm):
             log = RunLog(setup.log)
             keys = keys_of(log)
             left = [key for key in keys if log.outcome(key) is None]
             print(f"{len(keys) - len(left)} of {len(keys)} runs are there, {len(left)} to do", flush=True)
-            list(pool.map(_train_again, _models_missing(log, setup, left)))
-            list(pool.map(_work, left))
+            list(run(_train_again, _models_missing(log, setup, left)))
+            list(run(_work, left))
 
 
 def _models_missing(log: RunLog, setup: Setup, keys: Iterable[Key]) -> list[Key]:

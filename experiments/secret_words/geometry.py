@@ -11,10 +11,8 @@ is a line of the log, so the same command goes on where it stopped, also on anot
 
 import argparse
 import json
-import multiprocessing
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import hush
-from experiments.runs import RunLog
+from experiments.runs import RunLog, worker_map
 from experiments.secret_words.__main__ import SCALES
 from experiments.secret_words.data import PARTS, PUBLIC_PARTS, Prepared, prepare_public_parts
 from experiments.secret_words.training import Task, _optimizer, mean_loss_of, new_model, train_ordinarily
@@ -185,10 +183,9 @@ def main() -> None:
     else:
         stages = [[key_of(**json.loads(line)) for line in args.runs.read_text().splitlines() if line.strip()]]
     until = None if args.minutes is None else time.time() + 60 * args.minutes
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(args.workers, context, initializer=_begin, initargs=(args, until)) as pool:
+    with worker_map(args.workers, _begin, args, until) as run:
         for keys in stages:
-            list(pool.map(_work, keys))
+            list(run(_work, keys))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,13 @@
 """The runs themselves. Each job is one line of the study's log, so that the study goes on where it stopped, on this
 machine or on another; several processes may share one device."""
 
-import multiprocessing
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 import hush
-from experiments.runs import RunLog
+from experiments.runs import RunLog, worker_map
 from experiments.secret_words.data import PARTS, Prepared
 from experiments.secret_words.schedule import (
     FREE,
@@ -32,14 +28,7 @@ CLEAN = 1e-9  # times the noise: what the clipping and the weights alone cost
 
 def run_jobs(bench: Bench) -> None:
     """Everything that is left to do and has time."""
-    with ExitStack() as stack:
-        run: Callable[[Callable[[Job], None], Iterable[Job]], Iterable[None]] = map
-        if bench.workers == 1:
-            _begin(bench)
-        else:
-            context = multiprocessing.get_context("spawn")
-            pool = ProcessPoolExecutor(bench.workers, context, initializer=_begin, initargs=(bench,))
-            run = stack.enter_context(pool).map
+    with worker_map(bench.workers, _begin, bench) as run:
         # Each reads what the one before has found.
         for jobs_of in (tuning_middles, tuning_around, settling_ends, settling_between, final):
             log = RunLog(bench.log)

@@ -13,6 +13,8 @@ from hush.rehearse.outcome import last_outcome
 from hush.run.config import load_config
 from hush.run.rehearsal import patched
 
+pytestmark = pytest.mark.usefixtures("warm_public_process")
+
 CODES = [f"QX-{1000 + number}" for number in range(4)]
 
 

@@ -49,7 +49,7 @@ def examples(name: str) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Result]]]:
+def story(warm_public_process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Result]]]:
     """What every example came to, in a folder with data, rules and a tiny model of the names that the help uses."""
     root = tmp_path_factory.mktemp("story")
     threads = torch.get_num_threads()

@@ -1,13 +1,14 @@
 """The log that every study keeps of its runs: what ended stays, what failed is tried again, whatever stopped it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.runs import RunLog
+from experiments.runs import RunLog, worker_map
 
 
 def fails() -> dict[str, float]:
@@ -46,3 +47,17 @@ def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "runs.jsonl", minutes=-1)
     assert log.run({"number": 1}, lambda: {"value": 0.5}) is None
     assert not log.path.exists()
+
+
+PID = "__import__('os').getpid()"
+
+
+def test_one_worker_is_this_process_and_several_are_others(tmp_path: Path) -> None:
+    """Each process begins as it is told to, before its first piece of work."""
+    with worker_map(1, (tmp_path / "one").mkdir) as run:
+        assert (tmp_path / "one").is_dir()
+        assert list(run(eval, [PID] * 3)) == [os.getpid()] * 3
+    with worker_map(2, (tmp_path / "several").mkdir, 0o777, False, True) as run:
+        pids = list(run(eval, [PID] * 3))
+        assert (tmp_path / "several").is_dir()
+    assert os.getpid() not in pids

@@ -1,14 +1,13 @@
 """The study of secret words as spans runs from end to end under two promises; its page says what its results say."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pages import RESULTS, missing
+from programs import run_program
 from safetensors.torch import save_file
 from test_secret_words import material  # noqa: F401  (a fixture: abstracts and a vocabulary)
 
@@ -19,7 +18,6 @@ from experiments.secret_spans.data import Part
 from experiments.secret_spans.jobs import Promise, table
 from experiments.secret_words.training import Task, new_model
 
-ROOT = Path(__file__).parents[2]
 PAGE = "docs/studies/secret-spans.md"
 PROMISES = ("0.01", "0.3"), ("0.4", "0.6")
 
@@ -35,12 +33,11 @@ def study(material: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # 
         name: value for name, value in start.state_dict().items() if not name.startswith("cls.predictions.decoder")
     }
     save_file({name: value.contiguous() for name, value in saved.items()}, folder / "start.safetensors")
-    command = [sys.executable, "-m", "experiments.secret_spans", "--scale", "smoke", "--work", str(folder)]
-    command += ["--abstracts", str(material / "abstracts.parquet"), "--vocabulary", str(material / "vocab.txt")]
-    command += ["--start", str(folder / "start.safetensors")]
+    words = ["--scale", "smoke", "--work", str(folder), "--start", str(folder / "start.safetensors")]
+    words += ["--abstracts", str(material / "abstracts.parquet"), "--vocabulary", str(material / "vocab.txt")]
     for prior, ceiling in PROMISES:
-        command += ["--promise", prior, ceiling]
-    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        words += ["--promise", prior, ceiling]
+    run_program("secret_spans/__main__.py", *words)
     return folder
 
 

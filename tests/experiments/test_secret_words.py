@@ -5,6 +5,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from programs import run_program
 from safetensors.torch import load_file, save_file
 
 from experiments.secret_words.data import Prepared, secret_words, word_incidence, words
+from experiments.secret_words.training import BERT_TINY
 
 ROOT = Path(__file__).parents[2]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -26,8 +29,11 @@ def made_word(number: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Abstracts in which words become rarer and rarer, BERT's special pieces at their places, and a public text."""
+def material(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Abstracts in which words become rarer and rarer, BERT's special pieces at their places, and a public text.
+
+    The model is narrower than the study's as long as these are used: every step is tried, and nothing need be learnt.
+    """
     folder = tmp_path_factory.mktemp("material")
     rng = np.random.default_rng(0)
     chance = 1 / np.arange(1, 2001)
@@ -41,14 +47,16 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
     with gzip.open(folder / "public.jsonl.gz", "wt") as file:
         file.write(json.dumps({"text": " ".join(texts[:100])}) + "\n")
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        for size in ("hidden_size", "intermediate_size"):
+            patch.setitem(BERT_TINY, size, 16)
+        yield folder
 
 
-def study(material: Path, folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "experiments.secret_words", "--scale", "smoke", "--work", str(folder / "work")]
-    command += ["--abstracts", str(material / "abstracts.parquet"), "--vocabulary", str(material / "vocab.txt")]
-    command += ["--public", str(material / "public.jsonl.gz"), "--output", str(folder / "results"), *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+def study(material: Path, folder: Path, *options: str) -> None:
+    places = ["--abstracts", str(material / "abstracts.parquet"), "--vocabulary", str(material / "vocab.txt")]
+    places += ["--public", str(material / "public.jsonl.gz"), "--output", str(folder / "results")]
+    run_program("secret_words/__main__.py", "--scale", "smoke", "--work", str(folder / "work"), *places, *options)
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +81,15 @@ def test_every_arm_and_seed_is_run_and_shown(finished: Path) -> None:
 
 
 def test_runs_that_began_with_other_weights_are_not_taken_as_done(
-    material: Path, finished: Path, tmp_path: Path
+    material: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other.safetensors"
     weights = load_file(finished / "work" / "start.safetensors")
     save_file({name: value + 1 for name, value in weights.items()}, other)
-    with pytest.raises(subprocess.CalledProcessError) as refused:
+    with pytest.raises(SystemExit) as refused:
         study(material, finished, "--stage", "train", "--start", str(other))
-    assert "began with other weights" in refused.value.stderr
+    assert refused.value.code == 2
+    assert "began with other weights" in capsys.readouterr().err
 
 
 def test_a_finished_study_trains_nothing_again(material: Path, finished: Path) -> None:
@@ -241,9 +250,8 @@ def test_the_tables_in_a_public_metric_run_and_go_on_where_they_stopped(material
     work, log = finished / "work", finished / "geometry" / "geometry.jsonl"
 
     def geometry(*options: str) -> None:
-        command = [sys.executable, "-m", "experiments.secret_words.geometry", "--scale", "smoke", "--work", str(work)]
-        command += ["--output", str(log.parent), "--start", str(work / "start.safetensors"), *options]
-        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        places = ["--work", str(work), "--output", str(log.parent), "--start", str(work / "start.safetensors")]
+        run_program("secret_words/geometry.py", "--scale", "smoke", *places, *options)
 
     geometry(
         "--prepare", "--abstracts", str(material / "abstracts.parquet"), "--vocabulary", str(material / "vocab.txt")

@@ -19,6 +19,8 @@ from hush.run.forecast import forecast
 from hush.storage import folder_digest, read_json
 from hush.train.run_folder import RunLog
 
+pytestmark = pytest.mark.usefixtures("warm_public_process")
+
 SMALL = {"small": {"layers": 1, "width": 32, "heads": 2, "length": 48}}
 FREE, BEARING = 420, 60
 
@@ -50,7 +52,7 @@ def ran(config: Config, folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 @pytest.fixture(scope="module")
-def idle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], list[str]]:
+def idle(warm_public_process: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], list[str]]:
     """A run of a single secret in 60 notes: hopeless."""
     folder = tmp_path_factory.mktemp("idle")
     record, said = ran(config_of(folder, secrets=1), folder / "run")

@@ -18,6 +18,8 @@ from hush.storage import read_json
 from hush.train.scores import LOSS_BEFORE, StageLosses
 from hush.train.settings import PublicFirst
 
+pytestmark = pytest.mark.usefixtures("warm_public_process")
+
 SMALL = {"small": {"layers": 1, "width": 32, "heads": 2, "length": 48}}
 
 
