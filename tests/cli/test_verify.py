@@ -13,6 +13,7 @@ from command_line import refused, run, run_json
 from hush.certificate import Certificate
 from hush.incidence import Incidence
 from hush.plan import Plan, make_plan
+from hush.train.model_card import model_card
 from releases import WEIGHTS, certify, make_release, write_certificate
 
 STANDS = "Every promise holds, and this is the model that the certificate names."
@@ -194,12 +195,10 @@ def test_report_refuses_a_certificate_that_contradicts_its_plan_or_model(release
     assert "is not the model of its certificate" in refused(2, *command)
 
 
-def test_verify_works_from_inside_as_the_readme_of_a_release_says(
-    release: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hush.run.folder import README
-
-    assert "`hush verify .`" in README
+def test_verify_works_from_inside_as_the_card_of_a_release_says(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = model_card(release / "model", stated(release), ())
+    assert card is not None
+    assert "`hush verify .`" in card
     monkeypatch.chdir(release)
     assert lines(Path(), code=0)[-1] == STANDS
 

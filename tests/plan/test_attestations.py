@@ -19,7 +19,7 @@ from in_toto_attestation.v1 import statement_pb2
 from model_signing import hashing
 from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
-from securesystemslib.signer import Key, SSlibKey
+from securesystemslib.signer._key import Key, SSlibKey
 
 import hush
 from attesting import Authority, envelopes, openssf_accepts, statement_in, with_statement, write_envelopes
@@ -181,7 +181,8 @@ def test_the_statements_say_what_the_certificate_and_the_verification_say(origin
 def test_what_the_verifier_knows_besides_does_not_contradict_the_attested_result(
     original: Path, keys: Keys, plan: hush.Plan
 ) -> None:
-    secrets = hush.Secrets(plan.secret_ids, prior=plan.prior, ceiling=plan.ceiling)
+    points = zip(plan.prior, plan.ceiling, strict=True)
+    secrets = hush.Secrets([hush.Protection.of(*zip(*row, strict=True)) for row in points], ids=plan.secret_ids)
     found = hush.verify(original, public_key=keys.public, incidence=plan.incidence, secrets=secrets)
     assert found.passed
     assert {"graph", "promises", "attestations"} <= {check.name for check in found.checks}
@@ -436,9 +437,8 @@ def test_certificates_vouch_for_their_signer_alone(original: Path, keys: Keys, t
     shutil.copytree(vouched, tmp_path / "mixed")
     shutil.copyfile(original / ATTESTATIONS, tmp_path / "mixed" / ATTESTATIONS)
     assert failed(tmp_path / "mixed", certificate_chain=[ours.root]) == {"attestations"}
-    unrelated = {"private_key": ours.key, "certificate": theirs.certificate}
     with pytest.raises(hush.InvalidInput, match="is not the certificate of the key"):
-        hush.attest(vouched, **unrelated, force=True)
+        hush.attest(vouched, private_key=ours.key, certificate=theirs.certificate, force=True)
 
 
 def test_a_result_of_another_version_counts_if_it_passed(
