@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -343,17 +344,11 @@ def drop_model_signature(release: Path, _: Keys) -> None:
     (release / "model.sig").unlink()
 
 
-def unsign_model(release: Path, _: Keys) -> None:
-    content = json.loads((release / "model.sig").read_text())
-    content["dsseEnvelope"]["signatures"] = []
-    (release / "model.sig").write_text(json.dumps(content))
-
-
 def unname_model_key(release: Path, _: Keys) -> None:
     """Without the name of its key OpenSSF prints a warning, and checks the signature all the same."""
-    sign_a_model_signature = json.loads((release.parent / "other" / "model.sig").read_text())
-    sign_a_model_signature["verificationMaterial"]["publicKey"].pop("hint")
-    (release / "model.sig").write_text(json.dumps(sign_a_model_signature))
+    content = json.loads((release.parent / "other" / "model.sig").read_text())
+    content["verificationMaterial"]["publicKey"].pop("hint")
+    (release / "model.sig").write_text(json.dumps(content))
 
 
 def garbage(release: Path, _: Keys) -> None:
@@ -362,6 +357,26 @@ def garbage(release: Path, _: Keys) -> None:
 
 def garbage_for_the_model(release: Path, _: Keys) -> None:
     (release / "model.sig").write_bytes(b"[1, 2]")
+
+
+def edit_model_signature(change: Callable[[dict[str, Any]], None]) -> Callable[[Path, Keys], None]:
+    """Changes what is around the signed statement in model.sig."""
+
+    def changed(release: Path, _: Keys) -> None:
+        content = json.loads((release / "model.sig").read_text())
+        change(content)
+        (release / "model.sig").write_text(json.dumps(content))
+
+    return changed
+
+
+def unsign(content: dict[str, Any]) -> None:
+    content["dsseEnvelope"]["signatures"] = []
+
+
+def spell_twice(content: dict[str, Any]) -> None:
+    """The library of OpenSSF takes both spellings: which of the two it verifies must not matter."""
+    content["dsse_envelope"] = content["dsseEnvelope"]
 
 
 OTHER_SUBJECT = [{"name": "model", "digest": {"sha256": "ab" * 32}}]
@@ -396,7 +411,14 @@ TAMPERINGS: dict[str, tuple[Callable[[Path, Keys], None], str, bool]] = {
     "an unsigned statement": (add_unsigned_statement, "attestations", False),
     "no attestations": (drop_attestations, "attestations", False),
     "no signature of the model": (drop_model_signature, "model.sig", True),
-    "an empty signature of the model": (unsign_model, "model.sig", True),
+    "an empty signature of the model": (edit_model_signature(unsign), "model.sig", True),
+    "a remark in the signature of the model": (
+        edit_model_signature(lambda it: it.update(note="approved")), "model.sig", True
+    ),
+    "two envelopes in the signature of the model": (edit_model_signature(spell_twice), "model.sig", True),
+    "another type of payload in the signature of the model": (
+        edit_model_signature(lambda it: it["dsseEnvelope"].update(payloadType="text/plain")), "model.sig", True
+    ),
     "a signature of another model that names no key": (unname_model_key, "model.sig", True),
     "garbage for attestations": (garbage, "attestations", False),
     "garbage for a signature of the model": (garbage_for_the_model, "model.sig", True),
@@ -434,11 +456,32 @@ def test_certificates_vouch_for_their_signer_alone(original: Path, keys: Keys, t
     assert failed(vouched, certificate_chain=[theirs.root]) == {"model.sig", "attestations"}
     assert failed(original, certificate_chain=[ours.root]) == {"model.sig", "attestations"}  # signed by a key
     assert "no signature that a key can check" in detail(vouched, "model.sig", public_key=keys.public)
+    assert "no signature that certificates can check" in detail(original, "model.sig", certificate_chain=[ours.root])
     shutil.copytree(vouched, tmp_path / "mixed")
     shutil.copyfile(original / ATTESTATIONS, tmp_path / "mixed" / ATTESTATIONS)
     assert failed(tmp_path / "mixed", certificate_chain=[ours.root]) == {"attestations"}
     with pytest.raises(hush.InvalidInput, match="is not the certificate of the key"):
         hush.attest(vouched, private_key=ours.key, certificate=theirs.certificate, force=True)
+
+
+def test_a_certificate_of_a_second_spelling_does_not_stand_for_the_one_that_is_verified(
+    original: Path, keys: Keys, tmp_path: Path
+) -> None:
+    """The statements by somebody else, whose certificate stands in model.sig beside that of the one who is trusted."""
+    forged, theirs = tmp_path / "forged", keys.other_authority
+    shutil.copytree(original.with_name("certified"), forged)
+    mine = json.loads((forged / "model.sig").read_text())
+    hush.attest(forged, private_key=theirs.key, certificate=theirs.certificate, chain=[theirs.chain], force=True)
+    other = json.loads((forged / "model.sig").read_text())["verificationMaterial"]["x509CertificateChain"]
+    material = mine["verificationMaterial"]
+    for spellings in (
+        {"x509_certificate_chain": material["x509CertificateChain"], "x509CertificateChain": other},
+        {"x509_certificate_chain": other, "x509CertificateChain": material["x509CertificateChain"]},
+        {"x509_certificate_chain": material["x509CertificateChain"]},
+    ):
+        content = mine | {"verificationMaterial": {"tlogEntries": [], **spellings}}
+        (forged / "model.sig").write_text(json.dumps(content))
+        assert failed(forged, certificate_chain=[keys.authority.root]) == {"model.sig", "attestations"}
 
 
 def test_a_result_of_another_version_counts_if_it_passed(
@@ -497,3 +540,13 @@ def test_keys_that_cannot_attest_are_refused_and_say_what_can(release: Path, key
         hush.verify(release, attestation=release / ATTESTATIONS)
     with pytest.raises(hush.InvalidInput, match="is not a release, and attestations are about a model"):
         hush.verify(release / "plan", public_key=keys.public)
+
+
+@pytest.mark.parametrize("library", ["model_signing", "securesystemslib", "in_toto_attestation.v1"])
+def test_a_missing_library_is_named_with_what_to_install(
+    release: Path, keys: Keys, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(hush.InvalidInput, match=rf'the library {library}; pip install "hush\[attest\]"'):
+        hush.verify(release, public_key=keys.public)
+    assert hush.verify(release).passed  # without a key none of them is needed

@@ -1,5 +1,6 @@
 """A release is a repository of the Hugging Face hub as it is: a card, a model that loads, nothing that must stay."""
 
+import base64
 import json
 import re
 from dataclasses import replace
@@ -11,7 +12,8 @@ from huggingface_hub import HfApi, ModelCard
 from small_runs import SECRETS
 
 from hush.certificate import Certificate
-from hush.keys import DataKey
+from hush.plan.attest import attest
+from hush.plan.files import create_keys
 from hush.train.model_card import model_card
 from hush.train.scores import LOSS, LOSS_BEFORE
 
@@ -23,6 +25,7 @@ MAY_LEAVE = re.compile(
     r"|model/(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|adapter_config)\.json"
     r"|model/(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors|model/model\.safetensors\.index\.json"
 )
+PAYLOAD = re.compile(rb'"payload": ?"([^"]+)"')  # of an envelope
 SCORES = {"round", LOSS, LOSS_BEFORE}
 
 
@@ -55,22 +58,25 @@ def uploaded(release: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]
 
 
 def test_what_is_uploaded_is_all_of_the_release_and_nothing_that_must_stay(
-    finished: Path, desk: Path, monkeypatch: pytest.MonkeyPatch
+    own: Path, desk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release = finished / "release"
+    """Also when it is attested."""
+    create_keys(own / "private.pem", own / "public.pem", kind="p256")
+    attest(own / "run" / "release", private_key=own / "private.pem")
+    release, owner = own / "run" / "release", own / "run" / "owner"
     files = uploaded(release, monkeypatch)
     assert set(files) == {path.relative_to(release).as_posix() for path in release.rglob("*") if path.is_file()}
     assert not [name for name in files if not MAY_LEAVE.fullmatch(name)]
-    key = DataKey.load(desk / "my.key")
     kept = [secret.encode() for secret in SECRETS]
-    kept += [str(desk).encode(), (desk / "my.key").read_bytes().split()[-1], b"draw_seed", b"clipped_share"]
-    assert key.id  # its id is public, the key is not
+    kept += [str(desk).encode(), str(own).encode(), (own / "my.key").read_bytes().split()[-1]]
+    kept += [b"draw_seed", b"clipped_share"]
     for name, content in files.items():
-        assert not [word for word in kept if word in content], name
-    owners = {path.read_bytes() for path in (finished / "owner").rglob("*") if path.is_file() and path.stat().st_size}
-    released = {path.read_bytes() for path in (finished / "owner").glob("training/*/release/**/*") if path.is_file()}
-    released |= {path.read_bytes() for path in (finished / "owner" / "plan").iterdir()}  # it is there as well
-    released.add((finished / "owner" / "report-to-share.html").read_bytes())
+        stated = content + b"".join(base64.b64decode(payload) for payload in PAYLOAD.findall(content))
+        assert not [word for word in kept if word in stated], name
+    owners = {path.read_bytes() for path in owner.rglob("*") if path.is_file() and path.stat().st_size}
+    released = {path.read_bytes() for path in owner.glob("training/*/release/**/*") if path.is_file()}
+    released |= {path.read_bytes() for path in (owner / "plan").iterdir()}  # which was released with the model
+    released.add((owner / "report-to-share.html").read_bytes())
     assert not [name for name, content in files.items() if content in owners - released]
     for line in files["evaluations.jsonl"].splitlines():
         assert json.loads(line).keys() <= SCORES

@@ -61,10 +61,14 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 CERTIFICATE_TYPE = "https://hush/certificate/v1"  # a new number when a field of certificate.json changes its meaning
 RESULT_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
 VERIFICATION_FIELD = "https://hush/verification/v1"
+BUNDLE = {"mediaType", "verificationMaterial", "dsseEnvelope"}  # of Sigstore
+MATERIALS = ({"publicKey", "tlogEntries"}, {"x509CertificateChain", "tlogEntries"})
+ENVELOPE = {"payload", "payloadType", "signatures"}
+STATEMENT = {"_type", "subject", "predicateType", "predicate"}
 KINDS = {CERTIFICATE_TYPE: "certificate", RESULT_TYPE: "result of the verification"}
 CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)  # those of OpenSSF Model Signing
 NAMED = ("certificate.json", "plan/plan.json")  # files of a release that the result names by their digests
-MISSING = "attestations need the library {name}; pip install 'hush[attest]'"
+MISSING = 'attestations need the library {name}; pip install "hush[attest]"'
 ASK = "ask for the attestations that hush attest wrote"
 
 
@@ -177,8 +181,14 @@ def sign_statements(signature: Path, certificate: Mapping[str, Any], result: Map
     """The content of attestations.intoto.jsonl, about the subject of the model's signature."""
     dsse, signers = _securesystemslib()
     key = signers.CryptoSigner(load_private_key(signer.private_key))
+    signed = _parts_of(signature)
+    if signed is None:
+        raise InvalidInput(
+            f"{signature.name} has fields that hush does not know; use the version of model-signing "
+            "that hush was installed with"
+        )
     lines: list[str] = []
-    for statement in statements(_bundle_of(signature)["statement"]["subject"], certificate, result):
+    for statement in statements(signed.subject, certificate, result):
         _check_statement(statement)
         envelope = dsse.Envelope(json.dumps(statement, indent=1, allow_nan=False).encode(), PAYLOAD_TYPE, {})
         envelope.sign(key)
@@ -193,6 +203,8 @@ def model_signature_problem(model: Path, signature: Path, trust: Trust) -> str |
     """Why these are not the files that somebody trusted signed, by OpenSSF Model Signing; None if they are."""
     if not signature.is_file():
         return f"there is no {signature.name}; {ASK}"
+    if _parts_of(signature) is None:
+        return "it is no bundle of OpenSSF Model Signing, or holds more than one"
     _, _, verifying = _model_signing()
     config = verifying.Config()
     if trust.public_key is not None:
@@ -222,7 +234,9 @@ def attestations_problem(
     """
     if not bundle.is_file():
         return f"there is no {bundle.name}; {ASK}"
-    found = _bundle_of(signature)
+    found = _parts_of(signature)
+    if found is None:
+        return f"there is no sound {signature.name} that they could be about"
     try:
         stated = _verified(bundle, _key_of(found, trust))
     except _Untrusted as untrusted:
@@ -231,7 +245,7 @@ def attestations_problem(
     if sorted(kinds) != sorted(KINDS):
         return f"it must state {' and '.join(KINDS)}, each once; it states {', '.join(map(repr, kinds)) or 'nothing'}"
     by_kind = dict(zip(kinds, stated, strict=True))
-    for expected in statements(found["statement"]["subject"], certificate, result.predicate(release)):
+    for expected in statements(found.subject, certificate, result.predicate(release)):
         kind = expected["predicateType"]
         problem = _difference(by_kind[kind], expected)
         if problem is not None:
@@ -246,6 +260,7 @@ class _Untrusted(Exception):
 def _verified(bundle: Path, key: "SSlibKey") -> list[dict[str, Any]]:
     """The statements in a bundle, each of which must be signed by this key; nothing unsigned may stand beside them."""
     dsse, _ = _securesystemslib()
+    _in_toto_attestation()  # so that one that is missing is no verdict about a line
     from securesystemslib.exceptions import Error
 
     found: list[dict[str, Any]] = []
@@ -256,7 +271,7 @@ def _verified(bundle: Path, key: "SSlibKey") -> list[dict[str, Any]]:
             envelope = dsse.Envelope.from_dict(content)
         except (ValueError, KeyError, TypeError, AttributeError, Error):
             raise _Untrusted(f"line {number} is not a DSSE envelope") from None
-        if fields != [{"payload", "payloadType", "signatures"}, {"keyid", "sig"}]:
+        if fields != [ENVELOPE, {"keyid", "sig"}]:
             raise _Untrusted(f"line {number} must be an envelope with one signature and nothing unsigned beside it")
         if envelope.payload_type != PAYLOAD_TYPE:
             raise _Untrusted(f"line {number} holds {envelope.payload_type!r}, not a statement of in-toto")
@@ -266,6 +281,8 @@ def _verified(bundle: Path, key: "SSlibKey") -> list[dict[str, Any]]:
             raise _Untrusted(f"line {number} is not signed by the signer of the model, or was changed") from None
         try:
             statement = strict_json(envelope.payload.decode())
+            if set(statement) != STATEMENT:
+                raise ValueError("other fields")
             _check_statement(statement)
         except (ValueError, TypeError):
             raise _Untrusted(f"line {number} is signed, but holds no statement of in-toto v1") from None
@@ -275,17 +292,12 @@ def _verified(bundle: Path, key: "SSlibKey") -> list[dict[str, Any]]:
 
 def _check_statement(statement: Any) -> None:
     """Whether in-toto takes this for a statement; a ValueError or TypeError if not."""
+    json_format, statement_pb2, in_toto = _in_toto_attestation()
     try:
-        from google.protobuf import json_format
-        from in_toto_attestation.v1 import statement as v1
-        from in_toto_attestation.v1 import statement_pb2
-    except ImportError as error:
-        raise InvalidInput(MISSING.format(name=error.name)) from error
-    try:
-        parsed = json_format.ParseDict(statement, statement_pb2.Statement())  # pyright: ignore[reportAttributeAccessIssue]
+        parsed = json_format.ParseDict(statement, statement_pb2.Statement())
     except (json_format.ParseError, AttributeError) as error:
         raise ValueError(str(error)) from None
-    v1.Statement.copy_from_pb(parsed).validate()
+    in_toto.Statement.copy_from_pb(parsed).validate()
 
 
 def _difference(stated: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
@@ -312,22 +324,44 @@ def _same(first: Any, second: Any) -> bool:
     return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
-def _bundle_of(signature: Path) -> dict[str, Any]:
-    """The statement in a model's signature, and the signer's certificate (DER) if it has one."""
-    content = json.loads(signature.read_text(encoding="utf-8"))
-    chain = content["verificationMaterial"].get("x509CertificateChain", {}).get("certificates", [])
-    return {
-        "statement": json.loads(base64.b64decode(content["dsseEnvelope"]["payload"])),
-        "certificate": base64.b64decode(chain[0]["rawBytes"]) if chain else None,
-    }
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What the signature of a model says: its subject, and the signer's certificate (DER) if it was signed with one."""
+
+    subject: list[Any]
+    certificate: bytes | None
 
 
-def _key_of(found: Mapping[str, Any], trust: Trust) -> "SSlibKey":
+def _parts_of(signature: Path) -> _Parts | None:
+    """The parts of a model's signature; None if the file has any other fields than OpenSSF Model Signing writes.
+
+    The library of OpenSSF also takes other spellings of fields. It must not verify one of two, and hush read the other.
+    """
+    try:
+        content = strict_json(signature.read_text(encoding="utf-8"))
+        material, envelope = content["verificationMaterial"], content["dsseEnvelope"]
+        chain = material["x509CertificateChain"]["certificates"] if "x509CertificateChain" in material else []
+        expected = set(content) == BUNDLE and set(material) in MATERIALS and set(envelope) == ENVELOPE
+        expected = expected and all(set(certificate) == {"rawBytes"} for certificate in chain)
+        expected = expected and set(material.get("x509CertificateChain", {})) <= {"certificates"}
+        if not expected or len(envelope["signatures"]) != 1:
+            return None
+        statement = strict_json(base64.b64decode(envelope["payload"], validate=True).decode())
+        certificate = base64.b64decode(chain[0]["rawBytes"], validate=True) if chain else None
+        return _Parts(subject=list(statement["subject"]), certificate=certificate)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _key_of(found: _Parts, trust: Trust) -> "SSlibKey":
     """The signer's key: the one that was given, or that of the certificate for which the chain vouches."""
     _, signers = _securesystemslib()
     if trust.public_key is not None:
         return signers.SSlibKey.from_crypto(load_public_key(trust.public_key))
-    return signers.SSlibKey.from_crypto(x509.load_der_x509_certificate(found["certificate"]).public_key())
+    if found.certificate is None:
+        raise _Untrusted("the model is signed by a key, and not by a certificate")
+    return signers.SSlibKey.from_crypto(x509.load_der_x509_certificate(found.certificate).public_key())
 
 
 def _certificate_in(path: Path) -> x509.Certificate:
@@ -357,3 +391,13 @@ def _securesystemslib() -> tuple[Any, Any]:
     except ImportError as error:
         raise InvalidInput(MISSING.format(name=error.name)) from error
     return dsse, signer
+
+
+def _in_toto_attestation() -> tuple[Any, Any, Any]:
+    """What reads JSON into messages, the message of a statement, and the module that validates it."""
+    try:
+        from google.protobuf import json_format
+        from in_toto_attestation.v1 import statement, statement_pb2
+    except ImportError as error:
+        raise InvalidInput(MISSING.format(name=error.name)) from error
+    return json_format, statement_pb2, statement

@@ -9,8 +9,9 @@ computed draws and noise add to every posterior, which is recomputed, and how mu
 on what is public, which must be no more than the plan leaves public; if training did not check the data, it leaves out
 their fingerprint. Whatever else the folder carries is listed as not checked or not proven (``carried``).
 
-Integrity is not authenticity: consistent files do not say who wrote them; a detached signature does. Nor do they say
-that graph, slots and promises are the owner's: pass those, and they are compared.
+Integrity is not authenticity: consistent files do not say who wrote them; a detached signature or attestations do
+(``hush.plan.attestations``). Nor do they say that graph, slots and promises are the owner's: pass those, and they are
+compared.
 """
 
 import json
