@@ -170,7 +170,8 @@ def attest(
     Whoever receives the release checks all of it with `hush verify RELEASE --public-key PUBLIC.pem`, or with
     --certificate-chain ROOT.pem if you signed with a certificate.
 
-    Example: `hush attest --new-key private.pem public.pem`, then `hush attest hush-run --private-key private.pem`
+    Example: `hush attest --new-key ec-private.pem ec-public.pem`, then `hush attest hush-run --private-key
+    ec-private.pem`
     """
     from hush.cli.results.accounting import print_json
     from hush.plan.attest import attest as write_attestations
