@@ -29,7 +29,10 @@ FENCED = re.compile(r"^(?P<indent> *)```\w*[^\n]*\n(?P<body>.*?)^(?P=indent)```\
 
 
 def steps(page: str) -> Iterator[tuple[int, str, str]]:
-    """(line, language, source) of each block that is to run; a console block gives one step per ``$ hush`` line."""
+    """(line, language, source) of each block that is to run; a console block gives one step per command line.
+
+    Of hush, and of OpenSSF Model Signing, which must accept what hush signs.
+    """
     for block in BLOCK.finditer(page):
         if block["skip"]:
             continue
@@ -38,7 +41,7 @@ def steps(page: str) -> Iterator[tuple[int, str, str]]:
         if block["language"] == "python":
             yield line, "python", body
             continue
-        for command in re.findall(r"^\$ (hush .*)$", body.replace("\\\n", " "), flags=re.MULTILINE):
+        for command in re.findall(r"^\$ ((?:hush|model_signing) .*)$", body.replace("\\\n", " "), flags=re.MULTILINE):
             yield line, "command", command
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hush.errors import CannotCertify, HushError, InfeasiblePlan, InvalidInput
     from hush.incidence import Incidence
     from hush.plan import Plan, make_plan
+    from hush.plan.attest import attest
     from hush.plan.verify import verify
     from hush.protection import Protection
     from hush.secret_table import Secrets
@@ -38,6 +39,7 @@ __all__ = [
     "Secrets",
     "Weights",
     "__version__",
+    "attest",
     "calibrate",
     "capacity",
     "frontier",
@@ -67,6 +69,7 @@ _HOME = {
     "Protection": "hush.protection",
     "Secrets": "hush.secret_table",
     "Weights": "hush.weights",
+    "attest": "hush.plan.attest",
     "calibrate": "hush.accounting",
     "capacity": "hush.accounting",
     "frontier": "hush.weights",

@@ -223,7 +223,7 @@ class Certificate:
     def to_markdown(self) -> str:
         """For people to read and sign; every bound is rounded to the safe side."""
         parts = [
-            self._title(),
+            f"# Certificate of secret protection\n{self.warning}",
             self._promise(),
             *self._chain(),
             *self._scope(),
@@ -240,26 +240,30 @@ class Certificate:
         parts += ["", "Check it with `hush verify FOLDER`, which recomputes every posterior.", ""]
         return "\n".join(parts)
 
-    def _title(self) -> str:
-        warning = "".join(f"\n> **NOT A CERTIFICATE: {_printable(mark)}**\n" for mark in self.marks)
-        return f"# Certificate of secret protection\n{warning}"
+    @property
+    def warning(self) -> str:
+        """A line of Markdown for each mark; empty for a valid certificate."""
+        return "".join(f"\n> **NOT A CERTIFICATE: {_printable(mark)}**\n" for mark in self.marks)
+
+    @property
+    def promise(self) -> str:
+        """The promise in sentences; every bound is rounded to the safe side."""
+        if not self.num_secrets:
+            return "There are no secrets, so nothing is promised."
+        each = "the one secret" if self.num_found == 1 else f"each of {self.num_found:,} secrets"
+        if self.num_found < self.num_secrets:
+            each += f" found in the data, and trivially for the other {self.num_secrets - self.num_found:,} listed"
+        strict = {name: float(value) for name, value in self.strictest.items()}
+        return (
+            f"For {each}: nobody who gives no candidate for it more than its prior, "
+            f"and who then sees {self._seen()}, names the right one with probability "
+            f"above its ceiling. Priors are at most {rounded_up(strict['largest_prior'], 3)}, ceilings from "
+            f"{rounded_down(strict['smallest_ceiling'], 3)} to {rounded_up(strict['largest_ceiling'], 3)}; the "
+            f"closest posterior comes to {rounded_up(100 * strict['largest_share_of_ceiling'])} % of its ceiling. "
+            "The plan lists every one."
+        )
 
     def _promise(self) -> str:
-        if not self.num_secrets:
-            promise = "There are no secrets, so nothing is promised."
-        else:
-            each = "the one secret" if self.num_found == 1 else f"each of {self.num_found:,} secrets"
-            if self.num_found < self.num_secrets:
-                each += f" found in the data, and trivially for the other {self.num_secrets - self.num_found:,} listed"
-            strict = {name: float(value) for name, value in self.strictest.items()}
-            promise = (
-                f"For {each}: nobody who gives no candidate for it more than its prior, "
-                f"and who then sees {self._seen()}, names the right one with probability "
-                f"above its ceiling. Priors are at most {rounded_up(strict['largest_prior'], 3)}, ceilings from "
-                f"{rounded_down(strict['smallest_ceiling'], 3)} to {rounded_up(strict['largest_ceiling'], 3)}; the "
-                f"closest posterior comes to {rounded_up(100 * strict['largest_share_of_ceiling'])} % of its ceiling. "
-                "The plan lists every one."
-            )
         more = self.num_binding - len(self.binding)
         names = [_escaped(name) for name in self.binding] + ([f"and {more:,} more"] if more > 0 else [])
         examples = counted(self.num_examples, "example")
@@ -268,7 +272,7 @@ class Certificate:
             drawn = sum(scope[name] for name in ("examples_with_slots", "whole_examples")) if scope else self.drawn
             examples = "the one example with a secret" if drawn == 1 else f"the {drawn:,} examples with a secret"
         return (
-            f"## The promise\n\n{promise}\n\n"
+            f"## The promise\n\n{self.promise}\n\n"
             f"- noise multiplier {self.noise_multiplier!r}, {counted(self.rounds, 'round')}, "
             f"expected batch {self.batch_size!r}, clip norm {self.clip_norm!r}\n"
             f"- bound: {self.bound}; weights: {self.capacity}, {100 * self.kept_fraction:.1f} % of "

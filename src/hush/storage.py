@@ -41,6 +41,7 @@ __all__ = [
     "read_table",
     "readable_like_folder",
     "record_digest",
+    "strict_json",
     "table_digest",
     "temporary_beside",
     "whole_file",
@@ -338,8 +339,8 @@ def read_table(
     return table, labels
 
 
-def read_json(path: Path) -> Any:
-    """JSON in which names are unique within an object and every number is finite; an InvalidInput otherwise."""
+def strict_json(text: str) -> Any:
+    """JSON in which names are unique within an object and every number is finite; a ValueError otherwise."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({name for name, _ in pairs}) != len(pairs):
@@ -353,9 +354,16 @@ def read_json(path: Path) -> Any:
         return float(digits) if math.isfinite(float(digits)) else refuse(digits)
 
     try:
-        text = path.read_text(encoding="utf-8")
         return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
-    except (ValueError, RecursionError):  # the latter from JSON that is nested too deeply
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """The ``strict_json`` in a file; an InvalidInput if it is anything else."""
+    try:
+        return strict_json(path.read_text(encoding="utf-8"))
+    except ValueError:
         raise InvalidInput(f"{path} is not JSON that hush wrote; restore it") from None
 
 

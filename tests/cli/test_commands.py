@@ -48,6 +48,7 @@ BAD = {
     "run": "no.yaml",
     "scan": "no.jsonl --rules no.yaml --output new",
     "sign": "no-plan --private-key no.pem",
+    "attest": "no-release --private-key no.pem",
     "train": "no-plan --model gpt2 --data no.jsonl",
     "verify": "no-plan",
 }

@@ -18,12 +18,12 @@ from typer.testing import Result
 from command_line import refused, run
 from hush.cli import app
 
-AT_ONCE = ("init", "run", "sign", "verify")
+AT_ONCE = ("init", "run", "sign", "verify", "attest")
 BY_STEPS = ("scan", "explain", "posterior", "calibrate", "frontier", "plan", "canaries", "train", "audit", "report")
 ORDER = (*AT_ONCE, *BY_STEPS)
 # They have tests of their own: they take minutes, or need spans or several releases.
 ELSEWHERE = {"demo", "ledger", "prior", "redact", "rehearse"}
-INSTANT = {"init", "posterior", "sign"}  # nothing in them is worth a time
+INSTANT = {"attest", "init", "posterior", "sign"}  # a new pair of keys and the like are not worth a time
 HELP = {one.callback.__name__: inspect.getdoc(one.callback) or "" for one in app.registered_commands if one.callback}
 RULES = """
 defaults: {prior: 1e-6, ceiling: 1e-2}

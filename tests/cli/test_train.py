@@ -53,7 +53,13 @@ def test_plan_and_train_lead_to_a_model_a_certificate_and_no_secret(desk: Desk, 
         "\nTrain this plan only once: each training is a release, and no certificate covers two together.\n"
     )
     release, owner = tmp_path / "run" / "release", tmp_path / "run" / "owner"
-    assert {path.name for path in release.iterdir()} == {"model", "plan", "certificate.md", "certificate.json"}
+    assert {path.name for path in release.iterdir()} == {
+        "model",
+        "plan",
+        "README.md",
+        "certificate.md",
+        "certificate.json",
+    }
     certificate = json.loads((release / "certificate.json").read_text())
     plan = hush.Plan.load(desk.root / "plan")
     assert certificate["marks"] == []

@@ -13,6 +13,7 @@ from command_line import refused, run, run_json
 from hush.certificate import Certificate
 from hush.incidence import Incidence
 from hush.plan import Plan, make_plan
+from hush.train.model_card import model_card
 from releases import WEIGHTS, certify, make_release, write_certificate
 
 STANDS = "Every promise holds, and this is the model that the certificate names."
@@ -194,14 +195,55 @@ def test_report_refuses_a_certificate_that_contradicts_its_plan_or_model(release
     assert "is not the model of its certificate" in refused(2, *command)
 
 
-def test_verify_works_from_inside_as_the_readme_of_a_release_says(
-    release: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hush.run.folder import README
-
-    assert "`hush verify .`" in README
+def test_verify_works_from_inside_as_the_card_of_a_release_says(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = model_card(release / "model", stated(release), ())
+    assert card is not None
+    assert "`hush verify .`" in card
     monkeypatch.chdir(release)
     assert lines(Path(), code=0)[-1] == STANDS
+
+
+def test_attest_signs_what_verify_then_checks_by_whom(release: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    private, public = tmp_path / "attesting.pem", tmp_path / "attested.pem"
+    said = run("attest", "--new-key", private, public)
+    assert said.stdout == f"Keep {private} private; give {public} to those who verify.\n"
+    assert run_json("attest", release.parent, "--private-key", private) == {
+        "model_signature": str(release / "model.sig"),
+        "attestations": str(release / "attestations.intoto.jsonl"),
+    }
+    assert "is attested; to do it again, pass --force" in refused(2, "attest", release, "--private-key", private)
+    assert run("attest", release, "--private-key", private, "--force").exit_code == 0
+
+    said = lines(release, code=0)
+    assert "  The release is attested; pass --public-key or --certificate-chain to check by whom." in said
+    assert {"  Not checked: model.sig", "  Not checked: attestations.intoto.jsonl"} <= set(said)
+    assert not [line for line in said if "Not signed" in line]
+    said = lines(release, "--public-key", public, code=0)
+    assert [line for line in said if line.startswith("✓ attestations: of this model, this certificate")]
+    assert [line for line in said if line.startswith("✓ model.sig: OpenSSF Model Signing finds every file signed")]
+    assert not [line for line in said if "to check by whom" in line]
+    record = run_json("verify", release, "--public-key", public)
+    assert (record["attested"], record["attestations_checked"], record["signature_checked"]) == (True, True, False)
+
+    (release / "attestations.intoto.jsonl").rename(tmp_path / "mailed.jsonl")
+    (release / "model.sig").rename(tmp_path / "model.sig")
+    said = lines(release, "--public-key", public, code=1)
+    assert "✗ model.sig: there is no model.sig; ask for the attestations that hush attest wrote" in said
+    assert lines(release, "--public-key", public, "--attestation", tmp_path / "mailed.jsonl", code=0)[-1] == STANDS
+    needed = "pass the key of their signer as --public-key, or as --certificate-chain certificates that vouch"
+    assert needed in refused(2, "verify", release, "--attestation", tmp_path / "mailed.jsonl")
+
+
+def test_attest_refuses_what_it_cannot_vouch_for(release: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    assert "pass RELEASE with --private-key" in refused(2, "attest", release)
+    assert "is not an elliptic-curve key on P-256" in refused(2, "attest", release, "--private-key", keys[0])
+    assert run("attest", "--new-key", tmp_path / "private.pem", tmp_path / "public.pem").exit_code == 0
+    private = ("--private-key", tmp_path / "private.pem")
+    assert "is not a release" in refused(2, "attest", release / "plan", *private)
+    assert "pass the certificate of the signer, too" in refused(2, "attest", release, *private, "--chain", keys[1])
+    (release / "model" / "config.json").unlink()
+    assert "was not attested; model: " in refused(2, "attest", release, *private)
+    assert not (release / "model.sig").exists()
 
 
 def test_what_lies_in_a_plans_folder_without_being_part_of_it_is_named(plan: Plan, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from small_runs import CANARIES, SECRETS, check_complete, ran, small_config
 
 from hush.plan import Plan
+from hush.plan.attest import attest
 from hush.plan.files import create_keys, sign
 from hush.plan.make import held_out_examples
 from hush.plan.verify import verify
@@ -77,13 +78,17 @@ def test_a_signature_stays_while_what_it_covers_is_the_same(own: Path) -> None:
     release = own / "run" / "release"
     create_keys(own / "private.pem", own / "public.pem")
     signatures = [sign(release / "plan", own / "private.pem"), sign(release, own / "private.pem")]
+    create_keys(own / "attesting.pem", own / "attested.pem", kind="p256")
+    attested = attest(release, private_key=own / "attesting.pem")
+    signatures += [attested.model_signature, attested.attestations]
     before = [path.read_bytes() for path in signatures]
     assert ran(own, since="report") == ["report"]
     assert ran(own, report={"title": "Another"}) == ["report"]
     assert [path.read_bytes() for path in signatures] == before
     assert verify(release, public_key=own / "public.pem").passed
+    assert verify(release, public_key=own / "attested.pem").passed
     ran(own, training={"learning_rate": 0.01}, new_release=True)  # another model under the same plan
-    assert [path.exists() for path in signatures] == [True, False]
+    assert [path.exists() for path in signatures] == [True, False, False, False]
     assert verify(release).passed
     ran(own, plan={"rounds": 5}, new_release=True)
     assert not any(path.exists() for path in signatures)

@@ -21,7 +21,7 @@ from hush.cli.rehearse import rehearse
 from hush.cli.run import demo, init, run
 from hush.cli.scan import explain, redact, scan
 from hush.cli.train import train
-from hush.cli.verify import report, sign, verify
+from hush.cli.verify import attest, report, sign, verify
 
 __all__ = ["app", "main"]
 
@@ -65,7 +65,7 @@ def _hush(
 for _panel, _commands in {  # in the order of the help: what a new user needs comes first
     "All at once": (demo, init, rehearse, run),
     "Step by step": (scan, explain, redact, prior, canaries, plan, frontier, train, audit, report),
-    "Trust": (verify, sign, ledger),
+    "Trust": (verify, sign, attest, ledger),
     "Single numbers": (posterior, calibrate),
 }.items():
     for _command in _commands:

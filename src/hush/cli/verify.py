@@ -1,4 +1,4 @@
-"""The commands ``hush verify`` (recompute a plan, check a release), ``hush sign`` and ``hush report``."""
+"""The commands ``hush verify`` (recompute a plan, check a release), ``hush sign``, ``hush attest``, ``hush report``."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from hush.plan import Plan
     from hush.report import MethodNoise
 
-__all__ = ["report", "sign", "verify"]
+__all__ = ["attest", "report", "sign", "verify"]
+
+NewKeyOption = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(help="Instead: create a key pair in these two new files.", metavar="PRIVATE PUBLIC"),
+]
 
 
 def verify(
@@ -26,7 +31,21 @@ def verify(
         typer.Argument(help="Folder of a plan, or of a run: its release/, or all.", metavar="PLAN|RUN"),
     ],
     public_key: Annotated[
-        Path | None, typer.Option(help="Also check the signature of the plan or run with this PEM key.")
+        Path | None,
+        typer.Option(
+            help="Also check by whom, with this PEM key: the signature of hush sign (Ed25519), or the attestations of "
+            "hush attest (P-256, P-384 or P-521)."
+        ),
+    ] = None,
+    certificate_chain: Annotated[
+        list[Path] | None,
+        typer.Option(help="Check the attestations with these PEM certificates, which vouch for their signer."),
+    ] = None,
+    attestation: Annotated[
+        Path | None,
+        typer.Option(
+            help="Check this file of attestations, beside which model.sig lies [default: the one in the release]."
+        ),
     ] = None,
     incidence: Annotated[
         Path | None,
@@ -45,6 +64,9 @@ def verify(
     model with the certificate. Lists whatever the folder carries that no check covers. Exit code 1 means that a check
     failed. For a plan of a chain it needs the plans of all earlier releases, which lie in earlier/ of a release or are
     passed with --after, and says which is missing. 100,000 secrets take less than a minute.
+
+    With the key or the certificates of somebody you trust it also says who vouches for it: by a signature of the whole
+    (hush sign), or by attestations, which state model, certificate and the result of this command (hush attest).
 
     Example: `hush verify hush-run/release --public-key public.pem`
     """
@@ -66,7 +88,15 @@ def verify(
             slots = Slots.none(graph)  # the scan says that the secrets are whole examples
     own = {"incidence": graph, "secrets": table, "slots": slots}
     with working("Verifying") as progress:
-        verification = verify_folder(folder, public_key=public_key, **own, after=after or None, progress=progress)
+        verification = verify_folder(
+            folder,
+            public_key=public_key,
+            **own,
+            after=after or None,
+            attestation=attestation,
+            certificate_chain=certificate_chain or (),
+            progress=progress,
+        )
     record = verification_record(verification, folder)
     print_json(record) if json else show_verification(record, Console(), named=folder == plan)
     if not verification.passed:
@@ -79,10 +109,7 @@ def sign(
         typer.Argument(help="Folder of a plan or of a run; verify it first.", metavar="PLAN|RUN"),
     ] = None,
     private_key: Annotated[Path | None, typer.Option(help="Your private key, a PEM file.")] = None,
-    new_key: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(help="Instead: create a key pair in these two new files.", metavar="PRIVATE PUBLIC"),
-    ] = None,
+    new_key: NewKeyOption = None,
     force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -90,7 +117,8 @@ def sign(
 
     The signature of a plan covers every file. The signature of a run (its release/) covers the certificate,
     which names the model and the plan by their fingerprints; it does not cover a report. Create a key pair once, keep
-    the private key private (only its owner can read the file), and give the public key to those who verify.
+    the private key private (only its owner can read the file), and give the public key to those who verify. hush attest
+    signs a release in formats that the tools of others verify.
 
     Example: `hush sign --new-key private.pem public.pem`, then `hush sign hush-run --private-key private.pem`
     """
@@ -100,8 +128,7 @@ def sign(
 
     if new_key is not None and plan is None and private_key is None:
         create_keys(*new_key)
-        record = {"private_key": str(new_key[0]), "public_key": str(new_key[1])}
-        message = f"Keep {new_key[0]} private; give {new_key[1]} to those who verify."
+        record, message = _new_keys(*new_key)
     elif new_key is None and plan is not None and private_key is not None:
         folder = _verifiable_folder(plan)
         if signature_of(folder).exists() and not force:
@@ -112,6 +139,72 @@ def sign(
     else:
         raise InvalidInput("pass PLAN|RUN with --private-key PRIVATE.pem, or --new-key PRIVATE.pem PUBLIC.pem alone")
     print_json(record) if json else Console(highlight=False, soft_wrap=True).print(message, markup=False)
+
+
+def attest(
+    release: Annotated[
+        Path | None,
+        typer.Argument(help="What a run released: its release/, or the folder of the run.", metavar="RELEASE"),
+    ] = None,
+    private_key: Annotated[
+        Path | None, typer.Option(help="Your private key on P-256, P-384 or P-521, a PEM file.")
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="The certificate of this key, a PEM file, if verifiers trust a root and not your key."),
+    ] = None,
+    chain: Annotated[
+        list[Path] | None, typer.Option(help="Certificates between yours and that root, PEM files; repeat it.")
+    ] = None,
+    new_key: NewKeyOption = None,
+    force: ForceOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Sign a release for tools of others: OpenSSF Model Signing and in-toto.
+
+    Verifies the release, and refuses one that fails or certifies nothing. Then writes two files into it. model.sig is
+    the signature of the model by OpenSSF Model Signing: `model_signing verify` checks it. attestations.intoto.jsonl has
+    two statements of in-toto about the same model, each in a signed DSSE envelope: its certificate, and the result of
+    hush verify with what no check proves. Nothing of the owner's side enters them, and no network is used.
+
+    Whoever receives the release checks all of it with `hush verify RELEASE --public-key PUBLIC.pem`, or with
+    --certificate-chain ROOT.pem if you signed with a certificate.
+
+    Example: `hush attest --new-key ec-private.pem ec-public.pem`, then `hush attest hush-run --private-key
+    ec-private.pem`
+    """
+    from hush.cli.results.accounting import print_json
+    from hush.plan.attest import attest as write_attestations
+    from hush.plan.files import create_keys
+
+    if new_key is not None and release is None and private_key is None:
+        create_keys(*new_key, kind="p256")
+        record, message = _new_keys(*new_key)
+    elif new_key is None and release is not None and private_key is not None:
+        folder = _verifiable_folder(release)
+        with working("Verifying") as progress:
+            written = write_attestations(
+                folder,
+                private_key=private_key,
+                certificate=certificate,
+                chain=chain or (),
+                force=force,
+                progress=progress,
+            )
+        record = {"model_signature": str(written.model_signature), "attestations": str(written.attestations)}
+        message = (
+            f"{folder} passed verification. Signature of the model: {written.model_signature}. Attestations of its "
+            f"certificate and of this verification: {written.attestations}."
+        )
+    else:
+        raise InvalidInput("pass RELEASE with --private-key PRIVATE.pem, or --new-key PRIVATE.pem PUBLIC.pem alone")
+    print_json(record) if json else Console(highlight=False, soft_wrap=True).print(message, markup=False)
+
+
+def _new_keys(private: Path, public: Path) -> tuple[dict[str, str], str]:
+    """What to say of a new pair of keys, to a program and to a person."""
+    record = {"private_key": str(private), "public_key": str(public)}
+    return record, f"Keep {private} private; give {public} to those who verify."
 
 
 def _verifiable_folder(folder: Path) -> Path:

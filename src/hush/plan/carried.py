@@ -5,7 +5,7 @@ by a check, or listed. A field that somebody adds is listed until a check claims
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,11 @@ __all__ = [
 
 RELEASE_FILES = {"certificate.json", "certificate.md"}
 RELEASE_FOLDERS = {"plan", "model", "earlier"}
-OPTIONAL_FILES = re.compile(r"README\.md|report\.html|evaluations\.jsonl|round-\d{6,}")  # of a release
+# Of a release; the last two are added by the Hugging Face hub and by its client.
+OPTIONAL_FILES = re.compile(
+    r"README\.md|report\.html|evaluations\.jsonl|round-\d{6,}|model\.sig|attestations\.intoto\.jsonl|"
+    r"\.gitattributes|\.cache"
+)
 UNCOMPARED = ("versions",)  # fields of a certificate of which only the form is checked
 REWRITTEN = "holds more than hush writes for this plan, or another version wrote it"
 
@@ -77,17 +81,26 @@ CHAIN_REASONS = {
 
 
 def unchecked(
-    root: Path, record: Mapping[str, Any], *, released: bool, key_given: bool, earlier_read: bool, rewritten: list[str]
+    root: Path,
+    record: Mapping[str, Any],
+    *,
+    released: bool,
+    key_given: bool,
+    attested: Sequence[Path],
+    earlier_read: bool,
+    rewritten: list[str],
 ) -> tuple[str, ...]:
     """Names in the folder of a release, or of a plan, that no check reads, or of which no check reads everything.
 
-    record: of plan.json. key_given: the signature was checked. earlier_read: the earlier releases in the folder were
-    read, and no others were passed. rewritten: files of the plan that are not byte for byte what hush writes.
+    record: of plan.json. key_given: the signature was checked. attested: the files of attestations that were checked.
+    earlier_read: the earlier releases in the folder were read, and no others were passed. rewritten: files of the plan
+    that are not byte for byte what hush writes.
     """
     plan = root / "plan" if released else root
     claimed = {plan / name for name in ("plan.json", *files_of(record))}
     claimed |= {root / name for name in RELEASE_FILES} if released else set()
     claimed |= {signature_of(root)} if key_given else set()
+    claimed |= set(attested)
     read = RELEASE_FOLDERS if earlier_read else RELEASE_FOLDERS - {"earlier"}
     folders = {root / name for name in read} if released else set[Path]()
     paths = {*root.iterdir(), *plan.iterdir()}

@@ -20,13 +20,15 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
@@ -63,6 +65,8 @@ __all__ = [
     "covered",
     "create_keys",
     "is_release",
+    "load_private_key",
+    "load_public_key",
     "sign",
     "signature_of",
     "signature_problem",
@@ -349,14 +353,17 @@ RELEASES = ("release", "share")  # folders of what a run released; the second is
 # Signatures.
 
 
-def create_keys(private: Path, public: Path) -> None:
-    """A new key pair as two PEM files; only the owner can read the private one. No file is overwritten."""
+def create_keys(private: Path, public: Path, *, kind: Literal["ed25519", "p256"] = "ed25519") -> None:
+    """A new key pair as two PEM files; only the owner can read the private one. No file is overwritten.
+
+    kind: Ed25519 for ``sign``, the elliptic curve P-256 for ``attest``.
+    """
     if private.resolve() == public.resolve():
         raise InvalidInput(f"{private} cannot hold both keys; name two files")
     for path in (private, public):
         if path.exists():
             raise InvalidInput(f"{path} exists; name a new file, keys are never overwritten")
-    key = Ed25519PrivateKey.generate()
+    key = Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP256R1())
     with whole_file(private, owner_only=True) as file:
         file.write(
             key.private_bytes(
@@ -367,6 +374,22 @@ def create_keys(private: Path, public: Path) -> None:
         file.write(
             key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         )
+
+
+def load_private_key(path: Path) -> PrivateKeyTypes:
+    """The private key in a PEM file that is not encrypted."""
+    try:
+        return serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InvalidInput(f"{path} is not an unencrypted PEM private key") from error
+
+
+def load_public_key(path: Path) -> PublicKeyTypes:
+    """The public key in a PEM file."""
+    try:
+        return serialization.load_pem_public_key(path.read_bytes())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InvalidInput(f"{path} is not a PEM public key") from error
 
 
 def is_release(folder: Path) -> bool:
@@ -396,10 +419,7 @@ def sign(folder: Path, private_key: Path) -> Path:
     changed = changed_files(plan, read_record(plan))
     if changed:
         raise InvalidInput(f"{plan}: {', '.join(changed)} changed after the plan was written; make the plan again")
-    try:
-        key = serialization.load_pem_private_key(private_key.read_bytes(), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise InvalidInput(f"{private_key} is not an unencrypted PEM private key") from error
+    key = load_private_key(private_key)
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidInput(f"{private_key} is not an Ed25519 key; create one with hush sign")
     with whole_file(signature_of(folder)) as file:
@@ -409,10 +429,7 @@ def sign(folder: Path, private_key: Path) -> Path:
 
 def signature_problem(folder: Path, public_key: Path) -> str | None:
     """Why the signature of a plan, or of a release, is not valid for this key; None if it is."""
-    try:
-        key = serialization.load_pem_public_key(public_key.read_bytes())
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise InvalidInput(f"{public_key} is not a PEM public key") from error
+    key = load_public_key(public_key)
     if not isinstance(key, Ed25519PublicKey):
         raise InvalidInput(f"{public_key} is not an Ed25519 key")
     path, signed = signature_of(folder), _signed_files(folder)

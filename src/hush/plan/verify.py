@@ -9,8 +9,9 @@ computed draws and noise add to every posterior, which is recomputed, and how mu
 on what is public, which must be no more than the plan leaves public; if training did not check the data, it leaves out
 their fingerprint. Whatever else the folder carries is listed as not checked or not proven (``carried``).
 
-Integrity is not authenticity: consistent files do not say who wrote them; a detached signature does. Nor do they say
-that graph, slots and promises are the owner's: pass those, and they are compared.
+Integrity is not authenticity: consistent files do not say who wrote them; a detached signature or attestations do
+(``hush.plan.attestations``). Nor do they say that graph, slots and promises are the owner's: pass those, and they are
+compared.
 """
 
 import json
@@ -26,10 +27,18 @@ import numpy as np
 from hush.accounting.sampling_error import sampling_error
 from hush.arrays import Array, Progress
 from hush.certificate import DATA_FINGERPRINT, SKELETON_FINGERPRINT, Certificate
-from hush.errors import HushError, InvalidInput
+from hush.errors import HushError, InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import counted, rounded_down, rounded_up
 from hush.plan import Plan
+from hush.plan.attestations import (
+    ATTESTATIONS,
+    MODEL_SIGNATURE,
+    Result,
+    Trust,
+    attestations_problem,
+    model_signature_problem,
+)
 from hush.plan.carried import (
     OPTIONAL_FILES,
     RELEASE_FILES,
@@ -74,7 +83,7 @@ from hush.secret_table import Secrets
 from hush.slots import Slots
 from hush.storage import folder_digest, read_json
 
-__all__ = ["Check", "Verification", "verify"]
+__all__ = ["Check", "Verification", "attested_result", "verify"]
 
 MAX_RATE_DIFFERENCE = 1e-12  # relative, between stored rates and those of the weights
 MAX_SUM_DIFFERENCE = 1e-9  # relative, between the sum of the rates and the batch size
@@ -126,6 +135,8 @@ def verify(
     secrets: Secrets | None = None,
     slots: Slots | None = None,
     after: Sequence[str | Path] | None = None,
+    attestation: str | Path | None = None,
+    certificate_chain: Sequence[str | Path] = (),
     progress: Progress | None = None,
 ) -> Verification:
     """Recompute everything that a plan's folder states. Guarantee: `passed` only if every promise was proven again.
@@ -133,13 +144,25 @@ def verify(
     For a release (release/ of ``hush train``, share/ of ``hush run``) the plan in it is verified; the certificate of
     the run must say what that plan says, and the files of the model must have the fingerprint that it names.
 
-    public_key: a PEM file; the detached signature of the plan, or of the release, must then be valid for it. incidence,
-    secrets and slots: those of the owner; graph, ids, priors, ceilings and slots of the plan must then equal them.
+    public_key: a PEM file. With an Ed25519 key the detached signature of the plan, or of the release, must be valid for
+    it; with one on an elliptic curve the attestations of the release must be, and say what the release says.
+    certificate_chain: instead, PEM files of the certificates that must vouch for the signer of the attestations.
+    attestation: the file of the attestations, with model.sig beside it; by default in the release. incidence, secrets
+    and slots: those of the owner; graph, ids, priors, ceilings and slots of the plan must then equal them.
     Slots.none(incidence) says that the owner's secrets cover whole examples. after: the earlier releases of its chain,
     in order, as folders of plans or releases; by default those in ``earlier/`` of the release, or beside the plan.
     """
     root = Path(folder)
     released = is_release(root)
+    key = None if public_key is None else Path(public_key)
+    trust = Trust.of(key, [Path(path) for path in certificate_chain])
+    bundle = root / ATTESTATIONS if attestation is None else Path(attestation)
+    if trust is None and attestation is not None:
+        by = ("pass the key of their signer as ", Setting("public_key"), ", or as ", Setting("certificate_chain"))
+        raise InvalidInput("attestations are checked for a signer; ", *by, " certificates that vouch for it")
+    if trust is not None and not released:
+        raise InvalidInput(f"{root} is not a release, and attestations are about a model; pass a release")
+    signed = key is not None and (trust is None or trust.public_key is None)  # by a detached signature
     path = root / "plan" if released else root
     try:
         record = read_record(path)
@@ -149,8 +172,8 @@ def verify(
     checks = [Check(name="plan.json", passed=True, detail=f"format {record['format']}, digest fits")]
     changed = changed_files(path, record)
     checks.append(_check("files", not changed, f"changed after the plan was written: {changed}", "every digest fits"))
-    if public_key is not None:
-        problem = signature_problem(root, Path(public_key))
+    if key is not None and signed:
+        problem = signature_problem(root, key)
         checks.append(_check("signature", problem is None, problem or "", f"valid for this key; {covered(root)}"))
     try:
         plan, rates = Plan(**read_fields(path, record)), stored_rates(path)
@@ -176,6 +199,8 @@ def verify(
     if released:
         release_checks, certificate = check_release(root, plan, certificate)
         checks.extend(release_checks)
+    if trust is not None:
+        checks.extend(_check_attestations(root, bundle, trust, checks, certificate))
     rewritten = rewritten_files(plan, path, record)
     return Verification(
         checks=tuple(checks),
@@ -184,7 +209,8 @@ def verify(
             root,
             record,
             released=released,
-            key_given=public_key is not None,
+            key_given=signed,
+            attested=() if trust is None else (bundle, bundle.with_name(MODEL_SIGNATURE)),
             earlier_read=after is None,
             rewritten=rewritten,
         ),
@@ -518,6 +544,38 @@ def _check_names(folder: Path, plan: Plan) -> Check:
     listed = ", ".join(shown(path, folder) for path in sorted(foreign)[:MAX_NAMED])
     problem = f"holds files that are not part of a release: {listed}; remove them, or ask who put them there"
     return _check("folder", not foreign, problem, "holds only files that are part of a release")
+
+
+# Attestations.
+
+NOT_ATTESTED = ("signature", "graph", "promises", "slots")  # checks of what only the one who verifies was given
+
+
+def attested_result(release: Path, checks: Sequence[Check], certificate: Certificate | None) -> Result:
+    """What an attestation says of a verification: what anybody finds who has the release and nothing else."""
+    made = [check for check in checks if check.name not in NOT_ATTESTED]
+    nothing_given = dict.fromkeys(("graph_given", "secrets_given", "slots_given"), False)
+    return Result(
+        passed=tuple(check.name for check in made if check.passed),
+        failed=tuple(check.name for check in made if not check.passed),
+        unproven=unproven(read_record(release / "plan"), certificate, released=True, **nothing_given),
+    )
+
+
+def _check_attestations(
+    release: Path, bundle: Path, trust: Trust, checks: Sequence[Check], certificate: Certificate | None
+) -> tuple[Check, ...]:
+    """Somebody trusted signed these files of the model, and attests this certificate and this result for them."""
+    signature = bundle.with_name(MODEL_SIGNATURE)
+    problem = model_signature_problem(release / "model", signature, trust)
+    signed = _check(signature.name, problem is None, problem or "", "OpenSSF Model Signing finds every file signed")
+    if problem is not None or certificate is None:
+        unread = "not read: there is no sound signature or certificate of the model that they must be about"
+        return (signed, Check(name="attestations", passed=False, detail=unread))
+    result = attested_result(release, checks, certificate)
+    problem = attestations_problem(bundle, signature, trust, release, certificate.to_dict(), result)
+    detail = "of this model, this certificate and this result of its verification, by the same signer"
+    return (signed, _check("attestations", problem is None, problem or "", detail))
 
 
 def _is_covered(path: Path) -> bool:

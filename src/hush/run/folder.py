@@ -3,10 +3,11 @@
 release/            may leave the owner's hands; appears at the end, replaced as a whole
   plan/             the plan that the model was trained under
   model/            the trained model, with certificate.json and certificate.md beside it
-  certificate.sig   a signature that the owner added; kept while the certificate stays the same (so is plan/plan.sig)
+  certificate.sig, model.sig, attestations.intoto.jsonl
+                    signatures that the owner added; kept while the certificate stays the same (so is plan/plan.sig)
   evaluations.jsonl loss on held-out examples without secrets, if there are any
   report.html       without the audit, whose numbers come from data with secrets
-  README.md         what is what
+  README.md         a model card: the promise, its limits, and what is what
 owner/              must not leave: mode 0700
   inputs/           the config and the files it names, as they were for these results
   data.key          the key of fingerprints, unless the config names another
@@ -37,6 +38,7 @@ from typing import Any, Self, final
 from hush.console import plain
 from hush.errors import InvalidInput
 from hush.keys import DataKey
+from hush.plan.attestations import ATTESTATIONS, MODEL_SIGNATURE
 from hush.plan.files import FILES, RELEASE_SIGNATURE, RELEASES, SIGNATURE, is_release, read_record
 from hush.storage import (
     FolderLock,
@@ -350,34 +352,18 @@ def _refuse_marked(folder: Path) -> None:
 # --- release/
 
 RELEASED_REPORT = "report-to-share.html"  # in owner/: the report of which release/ gets a copy
-README = """\
-# What may leave its owner's hands
-
-- `certificate.md`, `certificate.json`: what holds of this very model, and what does not
-- `model/`: the model, which the certificate names by its fingerprint
-- `plan/`: what each secret was promised and what is proven of it
-- `certificate.sig`, if it is there: a signature over the certificate, and through it over model and plan
-- `evaluations.jsonl`, if it is there: how good the model was on the way, on examples without secrets
-- `report.html`: a page to open in a browser
-
-Check all of it with `hush verify .` in this folder, or `hush verify . --public-key KEY.pem` with the key of somebody
-you trust: it proves every promise again, and compares certificate, plan and model. Without a signature it shows that
-they fit together, not who put them together. It does not look at `report.html`, `evaluations.jsonl` and this page.
-
-A certificate is about one training. Further models from the same data, and numbers computed from the data itself, are
-releases of their own.
-"""
 
 
 def publish(paths: RunPaths, training: Path, report: Path) -> None:
     """Replace release/ by what a finished training released (its folder release/), with the report."""
     with whole_folder(paths.release) as work:
         shutil.copytree(training, work, dirs_exist_ok=True)
-        for signed, signature in (("certificate.json", RELEASE_SIGNATURE), ("plan/plan.json", f"plan/{SIGNATURE}")):
+        of_the_model = (RELEASE_SIGNATURE, MODEL_SIGNATURE, ATTESTATIONS)  # which the certificate names
+        kept = [("certificate.json", name) for name in of_the_model] + [("plan/plan.json", f"plan/{SIGNATURE}")]
+        for signed, signature in kept:
             if (paths.release / signature).is_file() and _same_content(paths.release / signed, work / signed):
                 shutil.copyfile(paths.release / signature, work / signature)
         shutil.copyfile(report, work / "report.html")
-        (work / "README.md").write_text(README, encoding="utf-8")
         readable_like_folder(work)
         time = datetime.fromisoformat(read_record(work / "plan")["created"]).timestamp()
         for path in (*work.rglob("*"), work):

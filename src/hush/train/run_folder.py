@@ -8,8 +8,8 @@ owner/public-first/  what was learnt before the first round, if something was
 owner/base_model.txt where the base model of adapters lies, if it has no public name
 owner/lock           held by the process that trains
 release/round-…/     a model released on the way
-release/model/       the final model; beside it certificate.json, certificate.md, plan/ (a copy to verify) and, if
-                     there are scores, evaluations.jsonl
+release/model/       the final model; beside it certificate.json, certificate.md, plan/ (a copy to verify), a model
+                     card (README.md) if it is one of transformers or PEFT, and evaluations.jsonl if there are scores
 
 A release is made from a state that is safe in a checkpoint, and is entered in the ledger before it appears. So a run
 that dies resumes from the last released round or a later one: no round is ever released twice with different noise.
@@ -50,6 +50,7 @@ from hush.storage import (
     whole_folder,
 )
 from hush.train.checkpoints import Checkpoints, Ledger
+from hush.train.model_card import CARD, model_card
 
 __all__ = [
     "EVALUATIONS",
@@ -379,8 +380,11 @@ class RunFolder:
         )
         if not self._ledger.marks:  # no certificate without marks may lie beside the model of a marked run
             self._plan.save(self.public / "plan")
+        scores = self._scores()
+        card = model_card(self.public / "model", certificate, scores)
         texts = {
-            **self._evaluations(),
+            **({EVALUATIONS: "".join(json.dumps(row) + "\n" for row in scores)} if scores else {}),
+            **({} if card is None else {CARD: card}),
             "certificate.md": certificate.to_markdown(),
             "certificate.json": json.dumps(certificate.to_dict(), indent=2, allow_nan=False) + "\n",
         }
@@ -399,11 +403,10 @@ class RunFolder:
         """Unlock the folder."""
         self._lock.release()
 
-    def _evaluations(self) -> dict[str, str]:
-        """The file of scores, if there are any."""
+    def _scores(self) -> list[dict[str, Any]]:
+        """The scores to release."""
         path = self.owner / SCORES
-        lines = [json.dumps(row) + "\n" for row in RoundLines.read(path)] if path.exists() else []
-        return {EVALUATIONS: "".join(lines)} if lines else {}
+        return RoundLines.read(path) if path.exists() else []
 
     def _open_ledger(self, insecure_seed: int | None, draw_seed: bytes) -> Ledger:
         path = self.owner / "run.json"
@@ -469,7 +472,8 @@ class RunFolder:
         names = _names(self.public)
         unknown = [name for name in names if (m := _ROUND.fullmatch(name)) and int(m[1]) not in self._ledger.released]
         if not self._ledger.finished:
-            unknown += [name for name in names if name in ("model", "certificate.json", "certificate.md", EVALUATIONS)]
+            final = ("model", "certificate.json", "certificate.md", CARD, EVALUATIONS)
+            unknown += [name for name in names if name in final]
         if unknown:
             raise InvalidInput(
                 f"{self.public / unknown[0]} exists, but {self.owner / 'run.json'} does not list its release: the "

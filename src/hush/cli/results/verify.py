@@ -7,6 +7,7 @@ from rich.text import Text
 
 from hush.cli.results.accounting import Record
 from hush.console import plain
+from hush.plan.attestations import ATTESTATIONS
 from hush.plan.files import is_release, signature_of
 from hush.plan.verify import Verification
 
@@ -28,6 +29,8 @@ def verification_record(verification: Verification, folder: Path) -> Record:
         "unproven": list(verification.unproven),
         "signature_checked": any(check.name == "signature" for check in verification.checks),
         "signed": signature_of(folder).exists(),
+        "attestations_checked": any(check.name == "attestations" for check in verification.checks),
+        "attested": (folder / ATTESTATIONS).exists(),
         "fingerprints": None if certificate is None else dict(certificate.fingerprints),
     }
 
@@ -56,13 +59,15 @@ def _notes(record: Record) -> list[str]:
     what = "plan" if record["release"] is None else "release"
     lines += [f"Not checked: {name}" for name in record["unchecked"]]
     lines += [f"Not proven: {statement}" for statement in record["unproven"]]
-    if not record["signature_checked"]:
+    if not (record["signature_checked"] or record["attestations_checked"]):
         if record["signed"]:
             lines.append(f"The {what} is signed; pass --public-key to check by whom.")
-        elif record["release"] is not None and record["passed"]:
+        if record["attested"]:
+            lines.append("The release is attested; pass --public-key or --certificate-chain to check by whom.")
+        if record["release"] is not None and record["passed"] and not (record["signed"] or record["attested"]):
             lines.append(
                 "Not signed: the files are consistent, but the author of the certificate could have named any model. "
-                "Ask for a signature (hush sign)."
+                "Ask for a signature (hush sign) or an attestation (hush attest)."
             )
     return lines
 
