@@ -27,6 +27,7 @@ from hush.scan.rules.schema import (
     CopiesRule,
     CredentialsRule,
     FieldsRule,
+    GitleaksRule,
     LiteralsRule,
     PatternsRule,
     PersonalDataRule,
@@ -267,6 +268,26 @@ def _credentials(rule: CredentialsRule, rules: Rules, repository: "Repository | 
     )
 
 
+def _gitleaks(rule: GitleaksRule, rules: Rules, repository: "Repository | None") -> PreparedRule:
+    from hush.scan.finders.gitleaks import Gitleaks
+    from hush.scan.finders.plausibility import is_distinctive
+    from hush.scan.rules.gitleaks import read_gitleaks
+
+    protection = rules.protection(rule)
+    return PreparedRule(
+        name=rule.name,
+        finder=Gitleaks(
+            rules=read_gitleaks(rules.path(rule.file)),
+            prior=min(protection.priors),
+            path_column=None if repository is None else "path",
+        ),
+        protection=protection,
+        literal_pass="ascii words" if rule.everywhere else None,
+        distinctive=is_distinctive,
+        hides_spans=rule.hides == "span",
+    )
+
+
 def _personal_data(rule: PersonalDataRule, rules: Rules, _: "Repository | None") -> PreparedRule:
     from hush.scan.finders.personal import PersonalData
 
@@ -339,6 +360,7 @@ FINDERS: Mapping[str, Callable[[Any, Rules, "Repository | None"], PreparedRule]]
     "literals": _literals,
     "patterns": _patterns,
     "credentials": _credentials,
+    "gitleaks": _gitleaks,
     "pii": _personal_data,
     "fields": _fields,
     "code": _code,

@@ -21,6 +21,7 @@ __all__ = [
     "CopiesRule",
     "CredentialsRule",
     "FieldsRule",
+    "GitleaksRule",
     "ImportsRule",
     "LiteralsRule",
     "PatternsRule",
@@ -166,6 +167,17 @@ class CredentialsRule(Model):
     find: Literal["credentials"]
     detectors: Texts | None = Field(default=None, description="a list of names of detectors")
     accept: Literal["plausible", "all"] = "plausible"
+    everywhere: bool = True  # search all examples for the texts that were found in one
+    hides: Hides = "example"
+    promise: Promise | None = Field(default=None, description=PROMISE)
+
+
+class GitleaksRule(Model):
+    """What the rules of a file of gitleaks detect."""
+
+    name: Name
+    find: Literal["gitleaks"]
+    file: str = Field(description="the path of a .toml file with rules of gitleaks, from the rules file")
     everywhere: bool = True  # search all examples for the texts that were found in one
     hides: Hides = "example"
     promise: Promise | None = Field(default=None, description=PROMISE)
@@ -321,6 +333,14 @@ class CopiesRule(Model):
 
 
 Rule = Annotated[
-    WordsRule | LiteralsRule | PatternsRule | CredentialsRule | PersonalDataRule | FieldsRule | CodeRule | CopiesRule,
+    WordsRule
+    | LiteralsRule
+    | PatternsRule
+    | CredentialsRule
+    | GitleaksRule
+    | PersonalDataRule
+    | FieldsRule
+    | CodeRule
+    | CopiesRule,
     Field(discriminator="find"),
 ]
