@@ -292,9 +292,17 @@ def _personal_data(rule: PersonalDataRule, rules: Rules, _: "Repository | None")
     from hush.scan.finders.personal import PersonalData
 
     model = {} if rule.model is None else {"model": rule.model}
+    in_folder = rule.gliner is not None and rules.path(rule.gliner).is_dir()
     return PreparedRule(
         name=rule.name,
-        finder=PersonalData(entities=rule.entities, language=rule.language, score=rule.score, **model),
+        finder=PersonalData(
+            entities=rule.entities,
+            language=rule.language,
+            score=rule.score,
+            gliner=str(rules.path(rule.gliner)) if in_folder and rule.gliner is not None else rule.gliner,
+            labels=rule.labels,
+            **model,
+        ),
         protection=rules.protection(rule),
         literal_pass="words" if rule.everywhere else None,
         hides_spans=rule.hides == "span",
