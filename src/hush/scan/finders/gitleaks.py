@@ -69,7 +69,7 @@ class Gitleaks:
         for example, (text, path) in enumerate(zip(block.strings, paths, strict=True)):
             for begin, end, rule in self._findings(text, (path or "").encode()):
                 value = text[begin:end]
-                is_short = prior_among(most_values(value, detector=rule)) > self.prior > 0.0
+                is_short = prior_among(most_values(value, detector="")) > self.prior > 0.0  # by length and alphabet
                 hits.add(example, begin, end, value, f"gitleaks rule {rule}", doubt=TOO_SHORT if is_short else None)
         return hits.hits()
 
