@@ -11,9 +11,10 @@ from small_runs import small_config, small_texts
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.run import job, run_pipeline
-from hush.run.folder import RunRecord
-from hush.run.job import file_rows, files_of, unread_files
-from hush.run.pipeline import stages_from
+from hush.run.folder import RunPaths, RunRecord
+from hush.run.job import RunJob, file_rows, files_of, unread_files
+from hush.run.pipeline import _input_files, stages_from
+from hush.run.stages import ScanStage
 
 KEY = DataKey(bytes(32))
 FOLDERS = st.dictionaries(st.sampled_from(["a", "b", "ab", "sub/a"]), st.binary(max_size=7), min_size=1)
@@ -109,3 +110,19 @@ def test_a_run_says_what_was_set_aside_and_which_literals_are_nowhere(tmp_path: 
     assert "changeme" not in aside
     assert any(said.startswith("WARNING: Rule keys found 1 text in 1 example that cannot hold") for said in notices)
     assert any("names" in said and "in no example" in said for said in notices)
+
+
+def test_every_file_that_a_rule_reads_counts_for_the_scan_and_is_kept(tmp_path: Path) -> None:
+    rule = "[[rules]]\nid = 'a'\nregex = 'QX-{}'\n"
+    (tmp_path / "leaks.toml").write_text("[extend]\npath = 'base.toml'\n")
+    config = small_config(tmp_path, rules=[{"name": "leaks", "find": "gitleaks", "file": "leaks.toml"}])
+    record = RunRecord(path=tmp_path / "s.json", key=KEY.id)
+    run_job = RunJob(config=config, paths=RunPaths(tmp_path / "run"), key=KEY, record=record)
+    seen = []
+    for number in "121":
+        (tmp_path / "base.toml").write_text(rule.format(number))
+        seen.append(ScanStage().settings(run_job))
+    assert seen[0] == seen[2] != seen[1]
+    kept = _input_files(config)
+    assert {"gitleaks-0.toml", "gitleaks-0-extended-1.toml"} < set(kept)
+    assert kept["gitleaks-0-extended-1.toml"] == rule.format(1).encode()

@@ -213,22 +213,24 @@ def test_files_that_are_not_what_they_are_called_are_refused(tmp_path: Path) -> 
     [
         ({"find": "copies"}, "rensa", 'near copies need the package rensa; run pip install "hush[copies]"'),
         ({"find": "credentials"}, "detect_secrets", 'pip install "hush[credentials]"'),
+        ({"find": "gitleaks", "file": "leaks.toml"}, "re2", 'pip install "hush[gitleaks]"'),
         ({"find": "pii", "entities": ["PERSON"]}, "presidio_analyzer", 'pip install "hush[pii]"'),
     ],
 )
 def test_a_rule_without_its_extra_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any], package: str, said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rule: dict[str, Any], package: str, said: str
 ) -> None:
+    (tmp_path / "leaks.toml").write_text("[[rules]]\nid = 'a'\nregex = 'b'\n")
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InvalidInput, match=r"^rule r: ") as raised:
-        prepare(rules_of({"name": "r"} | rule))
+        prepare(rules_of({"name": "r"} | rule, folder=tmp_path))
     assert said in str(raised.value)
 
 
 def test_rules_for_text_need_no_extra() -> None:
-    blocked = ("ray", "detect_secrets", "presidio_analyzer", "rensa", "tree_sitter", "spacy", "pathspec")
+    blocked = ("ray", "detect_secrets", "presidio_analyzer", "rensa", "tree_sitter", "spacy", "pathspec", "re2")
     code = (
         f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\n"
         "from hush.scan.scanner import prepare\nfrom hush.scan.rules import Rules\n"

@@ -18,7 +18,7 @@ from hush.scan.rules.schema import CodeRule
 
 TOKEN = "hunter2-Zq81x"  # stands for a secret; no message may hold it
 DEFAULTS = {"prior": 1e-10, "ceiling": 1e-3}
-KINDS = "words, literals, patterns, credentials, pii, fields, code, copies"
+KINDS = "words, literals, patterns, credentials, gitleaks, pii, fields, code, copies"
 
 WHOLE = """\
 version: 1
@@ -32,6 +32,7 @@ rules:
     promise: {format: {alphabet: 62, length: 32}, ceiling: 1e-6}
   - {name: customers, find: literals, values: [Acme, Globex], ignore_case: true}
   - {name: keys, find: credentials, detectors: [AWSKeyDetector]}
+  - {name: leaks, find: gitleaks, file: leaks.toml, everywhere: false}
   - {name: people, find: pii, entities: [PERSON], score: 0.4}
   - {name: team, find: fields, column: team, public_names: true, separator: ";"}
   - name: projects
@@ -64,6 +65,7 @@ def said_of(path: Path) -> str:
 
 
 def test_every_kind_of_rule_is_read(tmp_path: Path) -> None:
+    (tmp_path / "leaks.toml").touch()
     rules = load_rules(written(tmp_path, WHOLE))
     assert sorted(rule.find for rule in rules.rules) == sorted(KINDS.split(", "))
     words, patterns, *_, code, _ = rules.rules

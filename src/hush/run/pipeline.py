@@ -35,7 +35,6 @@ from hush.run.stage_plan import PlanStage
 from hush.run.stage_train import TrainStage, training_folder
 from hush.run.stages import AuditStage, CanariesStage, DataStage, ReportStage, ScanStage
 from hush.run.trainings import check_further, earlier_trainings
-from hush.scan.rules.schema import LiteralsRule
 from hush.storage import discard, whole_file, whole_folder
 
 __all__ = [
@@ -272,9 +271,9 @@ def _input_files(config: Config) -> dict[str, bytes]:
     if config.rules_path is not None:
         files["rules.yaml"] = config.rules_path.read_bytes()
     for number, rule in enumerate(config.rules.rules):
-        if isinstance(rule, LiteralsRule) and rule.file is not None:
-            path = config.rules.path(rule.file)
-            files[f"literals-{number}{path.suffix}"] = path.read_bytes()
+        for place, (_, path) in enumerate(config.rules.files(rule)):
+            extended = f"-extended-{place}" if place else ""
+            files[f"{rule.find}-{number}{extended}{path.suffix}"] = path.read_bytes()
     return files
 
 

@@ -38,7 +38,6 @@ from hush.run.releases import (
     trainings_before,
 )
 from hush.run.stage_train import model_fingerprint, model_path, model_tokens, named_fingerprint, training_folder
-from hush.scan.rules.schema import LiteralsRule
 from hush.secret_table import Secrets
 from hush.settings import AUTO
 from hush.slots import spans_in
@@ -104,10 +103,10 @@ class ScanStage:
 
     def settings(self, job: RunJob) -> Any:
         config = job.config
-        files = [rule.file for rule in config.rules.rules if isinstance(rule, LiteralsRule) and rule.file is not None]
-        literals = job.key.fingerprint_rows(file_rows([(name, config.rules.path(name)) for name in files]))
+        files = [file for rule in config.rules.rules for file in config.rules.files(rule)]
+        named = job.key.fingerprint_rows(file_rows(files))
         data, chunks = config.data, config.rules.file.chunks
-        settings = [config.stated_rules, literals, data.column, data.unit, data.id_column, data.skip_bad]
+        settings = [config.stated_rules, named, data.column, data.unit, data.id_column, data.skip_bad]
         if job.config.releases is not None:
             settings.append("ids of a ledger")  # whether they are still its ids is looked at in the results
         if chunks is not None and chunks.tokens == "auto":  # as long as the model reads

@@ -27,6 +27,7 @@ from hush.scan.rules.schema import (
     CopiesRule,
     CredentialsRule,
     FieldsRule,
+    GitleaksRule,
     LiteralsRule,
     PatternsRule,
     PersonalDataRule,
@@ -267,13 +268,41 @@ def _credentials(rule: CredentialsRule, rules: Rules, repository: "Repository | 
     )
 
 
+def _gitleaks(rule: GitleaksRule, rules: Rules, repository: "Repository | None") -> PreparedRule:
+    from hush.scan.finders.gitleaks import Gitleaks
+    from hush.scan.finders.plausibility import is_distinctive
+    from hush.scan.rules.gitleaks import read_gitleaks
+
+    protection = rules.protection(rule)
+    return PreparedRule(
+        name=rule.name,
+        finder=Gitleaks(
+            rules=read_gitleaks(rules.path(rule.file)),
+            prior=min(protection.priors),
+            path_column=None if repository is None else "path",
+        ),
+        protection=protection,
+        literal_pass="ascii words" if rule.everywhere else None,
+        distinctive=is_distinctive,
+        hides_spans=rule.hides == "span",
+    )
+
+
 def _personal_data(rule: PersonalDataRule, rules: Rules, _: "Repository | None") -> PreparedRule:
     from hush.scan.finders.personal import PersonalData
 
     model = {} if rule.model is None else {"model": rule.model}
+    in_folder = rule.gliner is not None and rules.path(rule.gliner).is_dir()
     return PreparedRule(
         name=rule.name,
-        finder=PersonalData(entities=rule.entities, language=rule.language, score=rule.score, **model),
+        finder=PersonalData(
+            entities=rule.entities,
+            language=rule.language,
+            score=rule.score,
+            gliner=str(rules.path(rule.gliner)) if in_folder and rule.gliner is not None else rule.gliner,
+            labels=rule.labels,
+            **model,
+        ),
         protection=rules.protection(rule),
         literal_pass="words" if rule.everywhere else None,
         hides_spans=rule.hides == "span",
@@ -339,6 +368,7 @@ FINDERS: Mapping[str, Callable[[Any, Rules, "Repository | None"], PreparedRule]]
     "literals": _literals,
     "patterns": _patterns,
     "credentials": _credentials,
+    "gitleaks": _gitleaks,
     "pii": _personal_data,
     "fields": _fields,
     "code": _code,

@@ -62,6 +62,13 @@ def test_lines_end_as_on_any_system(end: str) -> None:
     assert keys == ["hunter2xyz", "hunter3xyz"]  # that detector sees one in a line
 
 
+def test_a_quoted_key_may_begin_with_a_sign() -> None:
+    key = "-qq71!qqe(8pg-fxs@*0z!t+8q!12ej__llf!2e!xa=h-%y6#a"
+    for line in (f"SECRET_KEY = '{key}'", f'  secret_key: "{key}"  # of the site'):
+        rows = rows_of(Credentials().find(block_of([line])))
+        assert [row[3:] for row in rows] == [(key, "detector Secret Keyword")]
+
+
 def test_all_detectors_look_at_every_line_also_at_calls_and_allowed_ones() -> None:
     text = f'connect(x={AWS}) # pragma: allowlist secret\nnothing\n  password = "hunter2xyz"\r\nAKIA\n'
     keys = {row[3]: text[row[1] : row[2]] for row in rows_of(Credentials().find(block_of([text])))}

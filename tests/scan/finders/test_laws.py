@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush.data.parts import Block
-from hush.scan.finders import Credentials, Fields, Literals, Patterns, Tokens, Words
+from hush.scan.finders import Credentials, Fields, Gitleaks, Literals, Patterns, Tokens, Words
 from hush.scan.hits import Finder
+from hush.scan.rules.gitleaks import DetectionRule, DetectionRules, RuleAllowlist
 
 PLANTED = "AKIA" + "QWERTYUIOP123456"
 
@@ -31,6 +32,12 @@ FINDERS: dict[str, Callable[[], Finder]] = {
     "patterns": lambda: Patterns(patterns=[r"\w+", PLANTED, "é|😀"]),
     "patterns as secrets": lambda: Patterns(patterns=[r"\w+", PLANTED], secret="pattern"),
     "credentials": lambda: Credentials(),
+    "gitleaks": lambda: Gitleaks(
+        rules=DetectionRules(
+            rules=(DetectionRule(id="word", regex=r"\pL+"), DetectionRule(id="planted", regex=PLANTED)),
+            allowlists=(RuleAllowlist(regexes=("^Ab$",), stopwords=("ж",)),),
+        )
+    ),
     "fields": lambda: Fields(column="team", separator=","),
 }
 FOLDING = {"words", "words of all scripts"}

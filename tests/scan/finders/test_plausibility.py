@@ -173,3 +173,16 @@ def test_long_texts_and_lines_take_no_longer_than_short_ones(value: str) -> None
         assert most_values(value, detector=detector) > 0
     line = f"password_{value}={value}"
     assert len(Credentials(detectors=[KEYWORD]).find(block_of([line]))) == 0
+
+
+@given(random_texts("abcdefghijklmnopqrstuvwxyz0123456789!@#$%^&*(-_=+)", 48, 48))
+def test_keys_full_of_signs_are_no_expressions(text: str) -> None:
+    """Django draws its keys from these signs, and most keys have a bracket without its other half."""
+    key = text.replace("$(", "$") + "(7"
+    value = doubt(key, detector=KEYWORD, line=f"SECRET_KEY = '{key}'")
+    assert value in (None, "a template") or not looks_random(key)
+
+
+@pytest.mark.parametrize("text", ["os.environ['A1_B2'](x[0],-1)", "get(k1)[x2]+{a3:b4}-c5", "f(x1,y2)#a%b=c-d7"])
+def test_expressions_with_brackets_stay_expressions(text: str) -> None:
+    assert doubt(text, detector=KEYWORD, line=f"password = {text}") == "an expression of code"

@@ -47,10 +47,12 @@ CREDENTIAL_IN_MATCH = {
 WEB_TOKEN = re.compile(r"eyJ[\w=-]+\.[\w=-]+(?:\.[\w=-]*)?", re.ASCII)
 MAX_UNQUOTED_LINE = 1000  # characters
 # A name and a text that are a line of their own, mostly without quotes; the text must look random, or like a password.
+# In quotes it may hold signs of all kinds: that library's pattern leaves out texts that begin with one.
 UNQUOTED = re.compile(
     r"""\s*(?:(?:export|set|env|arg)\s+|-\s+|[-+]\s*)?(?P<name>[\w.-]*(?:pass(?:word|wd|phrase)?|pwd|secret|token|credential"""
     r"""|(?:api|access|auth|account|private|service|signing|encryption|session|client|master)[_-]?key)[\w.-]*)"""
-    r"""\s*(?::=|=>|[:=])\s*(?P<quote>["']?)(?P<value>[^\s"'`,;(){}\[\]<>$]{8,})(?P=quote)\s*(?:[;,#].*)?""",
+    r"""\s*(?::=|=>|[:=])\s*(?:(?P<quote>["'])(?P<quoted>[^\s"'`]{8,})(?P=quote)|(?P<bare>[^\s"'`,;(){}\[\]<>$]{8,}))"""
+    r"""\s*(?:[;,#].*)?""",
     re.IGNORECASE,
 )
 # Detectors whose patterns backtrack over runs of spaces: hours for a line padded with thousands of them. They match at
@@ -146,8 +148,9 @@ class Credentials:
             yield from ((plugin.name, plugin.detector.secret_type, value) for value in values)
             is_short = len(line) <= MAX_UNQUOTED_LINE and not values
             unquoted = UNQUOTED.fullmatch(line) if plugin.name == KEYWORDS and is_short else None
-            if unquoted is not None and _is_unquoted_credential(unquoted["name"], unquoted["value"]):
-                yield plugin.name, plugin.detector.secret_type, unquoted["value"]
+            value = None if unquoted is None else unquoted["quoted"] or unquoted["bare"]
+            if unquoted is not None and value is not None and _is_unquoted_credential(unquoted["name"], value):
+                yield plugin.name, plugin.detector.secret_type, value
 
     @cached_property
     def _plugins(self) -> "list[_Plugin]":

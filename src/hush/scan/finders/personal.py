@@ -1,12 +1,12 @@
 """The personal data rule: names, e-mail addresses, phone numbers and other entities that Presidio recognises.
 
-It runs a spaCy model that is installed on the machine; nothing is downloaded. Long texts are read in overlapping
-windows.
+It runs a spaCy model that is installed on the machine and, if one is named, a GLiNER model (gliner.py); nothing is
+downloaded. Long texts are read in overlapping windows.
 """
 
 import difflib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -15,6 +15,7 @@ from typing import Any, final
 
 from hush.data.parts import Block
 from hush.errors import InvalidInput
+from hush.scan.finders.gliner import gliner_recognizer
 from hush.scan.hits import DeclaredSecret, Hits, SpanList, pickled_fields
 
 __all__ = ["PersonalData"]
@@ -22,7 +23,7 @@ __all__ = ["PersonalData"]
 
 WINDOW_CHARACTERS = 100_000  # a spaCy model needs about a gigabyte of memory for this many
 OVERLAP_CHARACTERS = 2_000  # longer than any name or number
-TEXT_LOGGERS = ("presidio-analyzer", "decision_process", "tldextract", "spacy")
+TEXT_LOGGERS = ("presidio-analyzer", "decision_process", "tldextract", "spacy", "gliner")
 
 
 @final
@@ -30,13 +31,17 @@ TEXT_LOGGERS = ("presidio-analyzer", "decision_process", "tldextract", "spacy")
 class PersonalData:
     """Finds what Presidio recognises as one of these entities (PERSON, EMAIL_ADDRESS, ...) with at least this score.
 
-    model: a spaCy pipeline, named by its package or its folder. A secret's key is the text found.
+    model: a spaCy pipeline, named by its package or its folder. gliner: a GLiNER model, by its folder or its name.
+    labels: what it looks for in plain words, and the entity of each; without them, the names of the entities in small
+    letters. A secret's key is the text found.
     """
 
     entities: Sequence[str]
     language: str = "en"
     score: float = 0.5
     model: str = "en_core_web_lg"
+    gliner: str | None = None
+    labels: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.entities, str) or not self.entities:
@@ -96,6 +101,11 @@ class PersonalData:
         except (OSError, ValueError):
             raise InvalidInput(f"{self.model!r} cannot be loaded as a spaCy model; name one that can") from None
         engine = AnalyzerEngine(nlp_engine=language_model, supported_languages=[self.language])
+        if self.gliner is not None:
+            labels = self.labels or {entity.lower().replace("_", " "): entity for entity in self.entities}
+            engine.registry.add_recognizer(
+                gliner_recognizer(model=self.gliner, labels=labels, language=self.language, score=self.score)
+            )
         known = sorted(engine.get_supported_entities(self.language))
         for entity in self.entities:
             if entity not in known:

@@ -26,6 +26,8 @@ MIN_RANDOM_LENGTH = 8  # of a text that can be told from words
 # random base62 has 0.62; identifiers with digits or capitals have about 0.15.
 MIN_CHANGES = 0.2
 MIN_ENTROPY_SHARE = 0.75  # of the largest possible Shannon entropy; random texts of 12 or more characters have 0.9
+MIN_SIGNS = 5  # different ones, of a text that is no expression although it has brackets
+CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
 MIN_LENGTH_IN_TESTS = 12  # of a text that counts as random in a test; shorter ones are made up as often as not
 # Lines of generated files have millions of characters: only so much of a text, and of what precedes it, is looked at.
 MAX_EXAMINED_CHARACTERS = 400
@@ -156,6 +158,8 @@ def _doubt_about_form(value: str, line: str) -> str | None:
         return "prose"
     if PLACEHOLDER.search(value):
         return "a placeholder"
+    if _is_key_of_signs(value):
+        return None
     if EXPRESSION.search(value) or (len(line) <= 1000 and REFERENCE_ON_LINE.search(line) and not looks_random(value)):
         return "an expression of code"
     if LOCATION.search(value) and not (looks_random(value) and "://" not in value):
@@ -202,6 +206,27 @@ def looks_random(text: str) -> bool:
         return False  # words and numbers with separators change often, too
     entropy = -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values())
     return entropy >= MIN_ENTROPY_SHARE * math.log2(min(len(text), _alphabet_size(text)))
+
+
+def _is_key_of_signs(text: str) -> bool:
+    """Whether a text is random and full of signs, as keys of web frameworks are; in expressions, brackets match.
+
+    >>> _is_key_of_signs("qqq71!qqe(-8pg-fxs@*0z!t+8q$!12ej__llf!2e!xa=h-%y6"), _is_key_of_signs("sha256(key[0], 'a2')")
+    (True, False)
+    """
+    signs = set(re.findall(r"[^A-Za-z0-9\s]", text))
+    return len(signs) >= MIN_SIGNS and looks_random(text) and not _brackets_match(text)
+
+
+def _brackets_match(text: str) -> bool:
+    """Whether every bracket is closed by one of its kind; True without any."""
+    opened: list[str] = []
+    for sign in text:
+        if sign in CLOSED_BY:
+            opened.append(CLOSED_BY[sign])
+        elif sign in CLOSED_BY.values() and (not opened or opened.pop() != sign):
+            return False
+    return not opened
 
 
 def is_distinctive(text: str) -> bool:

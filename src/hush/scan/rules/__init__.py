@@ -1,6 +1,7 @@
 """The rules file: which secrets to look for, how, and the protection of each; validated before any data is read.
 
-schema.py has the fields of each kind of rule, promises.py priors and ceilings, reading.py YAML and error messages.
+schema.py has the fields of each kind of rule, promises.py priors and ceilings, reading.py YAML and error messages,
+gitleaks.py the rules files of gitleaks.
 """
 
 import os
@@ -13,9 +14,10 @@ from pydantic import Field, ValidationError
 
 from hush.errors import InvalidInput
 from hush.protection import Protection
+from hush.scan.rules.gitleaks import rule_files
 from hush.scan.rules.promises import Promise, protection_of
-from hush.scan.rules.reading import Document, Problems, kind_of_value, read_yaml
-from hush.scan.rules.schema import ChunksRule, CodeRule, CopiesRule, LiteralsRule, Rule
+from hush.scan.rules.reading import Document, Problems, document_error, kind_of_value, read_yaml
+from hush.scan.rules.schema import ChunksRule, CodeRule, CopiesRule, GitleaksRule, LiteralsRule, Rule
 from hush.settings import Model
 
 __all__ = ["Rules", "RulesFile", "document_error", "load_rules"]
@@ -23,7 +25,7 @@ __all__ = ["Rules", "RulesFile", "document_error", "load_rules"]
 
 CANARY_RULE_NAME = "canary"  # ids that begin with it mark planted canaries, which a plan does not count as secrets
 CONFIG_SECTIONS = {"audit", "data", "model", "plan", "training"}  # of a config of hush run, never of a rules file
-LITERAL_FILE_ENDINGS = (".txt", ".csv", ".parquet")
+FILE_ENDINGS = {"literals": (".txt", ".csv", ".parquet"), "gitleaks": (".toml",)}
 
 
 class RulesFile(Model):
@@ -102,6 +104,14 @@ class Rules:
         """The path of a file that the rules name."""
         return self.folder / Path(name).expanduser()
 
+    def files(self, rule: Rule) -> list[tuple[str, Path]]:
+        """The files that a rule reads: each with a name that stays when the folder of the rules moves, and its path."""
+        if not isinstance(rule, LiteralsRule | GitleaksRule) or rule.file is None:
+            return []
+        if isinstance(rule, LiteralsRule):
+            return [(rule.file, self.path(rule.file))]
+        return [(f"{rule.file} {depth}", path) for depth, path in enumerate(rule_files(self.path(rule.file)))]
+
     def inconsistencies(self, problems: Problems) -> list[str]:
         """Sentences about what is wrong between rules: repeated names, missing protections, missing files."""
         sentences: list[str] = []
@@ -119,8 +129,8 @@ class Rules:
                     ("rules", number, "name"),
                     "the ids of planted canaries begin with this name; give the rule another name",
                 )
-            if isinstance(rule, LiteralsRule) and rule.file is not None:
-                problem = _file_problem(self.path(rule.file))
+            if isinstance(rule, LiteralsRule | GitleaksRule) and rule.file is not None:
+                problem = _file_problem(rule.find, self.path(rule.file))
                 if problem:
                     note(("rules", number, "file"), problem)
             for place, promise in _promises(rule):
@@ -163,14 +173,7 @@ def _promises(rule: Rule) -> list[tuple[tuple[str | int, ...], Promise | None]]:
     return [((), None)]
 
 
-def _file_problem(path: Path) -> str | None:
-    if path.suffix.lower() not in LITERAL_FILE_ENDINGS:
-        return f"a file of literals ends in {', '.join(LITERAL_FILE_ENDINGS)}"
+def _file_problem(find: str, path: Path) -> str | None:
+    if path.suffix.lower() not in FILE_ENDINGS[find]:
+        return f"a file of {find} ends in {', '.join(FILE_ENDINGS[find])}"
     return None if path.is_file() else f"{path} is not a file; paths are relative to the folder of the rules file"
-
-
-def document_error(source: str, sentences: list[str]) -> InvalidInput:
-    """One error for all problems of a document."""
-    if len(sentences) == 1:
-        return InvalidInput(f"{source}, {sentences[0]}")
-    return InvalidInput("\n  ".join([f"{source} has {len(sentences)} problems:", *sentences]))

@@ -26,6 +26,7 @@ __all__ = [
     "Document",
     "Name",
     "Problems",
+    "document_error",
     "kind_of_value",
     "nearest",
     "read_yaml",
@@ -95,7 +96,7 @@ class Problems:
         for problem in error.errors(include_url=False):
             if problem["type"] == "too_short" and problem["input"]:
                 continue  # it is only short of valid entries, and the invalid ones have their own sentences
-            place = _without_tag(problem["loc"])
+            place = self._without_tag(problem["loc"])
             sentences.append((self.line_of(place) or 0, self.at(place, self._sentence(problem, place))))
         return [sentence for _, sentence in sorted(sentences, key=lambda entry: entry[0])]
 
@@ -165,7 +166,16 @@ class Problems:
 
     @property
     def _kinds(self) -> list[str]:
-        return [_find(model) for model in _models_in(self.root.model_fields["rules"].annotation)]
+        return [_find(model) for model in self._rule_models]
+
+    def _without_tag(self, place: Place) -> Place:
+        """The place of a problem without the kind of the rule, which pydantic inserts after the rule's number."""
+        has_tag = place[:1] == ("rules",) and len(place) > 2 and len(self._rule_models) > 1
+        return tuple(step for step in (place[:2] + place[3:] if has_tag else place) if step != "[key]")
+
+    @property
+    def _rule_models(self) -> list[type[BaseModel]]:
+        return _models_in(self.root.model_fields["rules"].annotation)
 
     def _value(self, place: Place) -> object:
         inside = self.content
@@ -203,12 +213,6 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 def _find(model: type[BaseModel]) -> str:
     return get_args(model.model_fields["find"].annotation)[0]
-
-
-def _without_tag(place: Place) -> Place:
-    """The place of a problem without the kind of the rule, which pydantic inserts after the rule's number."""
-    cut = place[:2] + place[3:] if place[:1] == ("rules",) and len(place) > 2 and isinstance(place[2], str) else place
-    return tuple(step for step in cut if step != "[key]")
 
 
 @final
@@ -273,6 +277,13 @@ def read_yaml(path: Path) -> Document:
     except (yaml.YAMLError, ValueError, RecursionError):  # invalid characters or dates, or too deep nesting
         message = f"{path} is not valid YAML; check its characters and its nesting"
     raise InvalidInput(message)  # outside of the handlers, whose exceptions quote the file
+
+
+def document_error(source: str, sentences: list[str]) -> InvalidInput:
+    """One error for all problems of a document."""
+    if len(sentences) == 1:
+        return InvalidInput(f"{source}, {sentences[0]}")
+    return InvalidInput("\n  ".join([f"{source} has {len(sentences)} problems:", *sentences]))
 
 
 def _entry(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:

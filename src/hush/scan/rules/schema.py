@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hush.scan.rules.promises import Promise
 from hush.scan.rules.reading import PROMISE, Day, Name
-from hush.settings import YES_OR_NO, Model, Probability, Real, Texts, Whole, wrong
+from hush.settings import YES_OR_NO, Model, Probability, Real, Text, Texts, Whole, wrong
 
 __all__ = [
     "ChunksRule",
@@ -21,6 +21,7 @@ __all__ = [
     "CopiesRule",
     "CredentialsRule",
     "FieldsRule",
+    "GitleaksRule",
     "ImportsRule",
     "LiteralsRule",
     "PatternsRule",
@@ -171,6 +172,17 @@ class CredentialsRule(Model):
     promise: Promise | None = Field(default=None, description=PROMISE)
 
 
+class GitleaksRule(Model):
+    """What the rules of a file of gitleaks detect."""
+
+    name: Name
+    find: Literal["gitleaks"]
+    file: str = Field(description="the path of a .toml file with rules of gitleaks, from the rules file")
+    everywhere: bool = True  # search all examples for the texts that were found in one
+    hides: Hides = "example"
+    promise: Promise | None = Field(default=None, description=PROMISE)
+
+
 class PersonalDataRule(Model):
     """People, addresses and numbers that the Presidio library recognises."""
 
@@ -180,9 +192,21 @@ class PersonalDataRule(Model):
     language: str = Field(default="en", description="a language code, such as en")
     score: Real = Field(default=0.5, ge=0.0, le=1.0, description="the least score that counts, a number from 0 to 1")
     model: str | None = Field(default=None, description="the name of a spaCy model")
+    gliner: str | None = Field(default=None, min_length=1, description="the folder or the name of a GLiNER model")
+    labels: dict[Text, str] | None = Field(
+        default=None, min_length=1, description="a mapping from labels to entities, such as {patient: PERSON}"
+    )
     everywhere: bool = True  # search all examples for the texts that were found in one
     hides: Hides = "example"
     promise: Promise | None = Field(default=None, description=PROMISE)
+
+    @model_validator(mode="after")
+    def _labels_of_entities(self) -> Self:
+        if self.labels is not None and self.gliner is None:
+            raise wrong("labels are for a GLiNER model; name it with gliner, or drop labels")
+        if self.labels is not None and not set(self.labels.values()) <= set(self.entities):
+            raise wrong("labels lead to an entity that is not among entities; add it there")
+        return self
 
 
 class FieldsRule(Model):
@@ -321,6 +345,14 @@ class CopiesRule(Model):
 
 
 Rule = Annotated[
-    WordsRule | LiteralsRule | PatternsRule | CredentialsRule | PersonalDataRule | FieldsRule | CodeRule | CopiesRule,
+    WordsRule
+    | LiteralsRule
+    | PatternsRule
+    | CredentialsRule
+    | GitleaksRule
+    | PersonalDataRule
+    | FieldsRule
+    | CodeRule
+    | CopiesRule,
     Field(discriminator="find"),
 ]
