@@ -1,8 +1,8 @@
 """LoRA whose weights never move while training looks healthy: reported to Opacus, and what hush does in its place.
 
-Report: github.com/meta-pytorch/opacus/issues/820. GPT-2 with LoRA on c_attn; the loss fell, epsilon was counted, and the
-weights of the adapters were the same before and after. Cause: github.com/huggingface/peft/issues/3409. Something put
-other tensors in the place of the parameters after the optimizer and the hooks had taken hold of them, so that the
+Report: github.com/meta-pytorch/opacus/issues/820. GPT-2 with LoRA on c_attn; the loss fell, epsilon was counted, and
+the weights of the adapters were the same before and after. Cause: github.com/huggingface/peft/issues/3409. Something
+put other tensors in the place of the parameters after the optimizer and the hooks had taken hold of them, so that the
 optimizer updated tensors that no model used.
 """
 
