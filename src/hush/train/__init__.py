@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hush.train.clipping import Clipper
+    from hush.train.hf.config import HushConfig
+    from hush.train.hf.preparation import training_texts
     from hush.train.hf.trainer import HushTrainer
     from hush.train.language_models import (
         CausalCollator,
@@ -36,6 +38,7 @@ __all__ = [
     "CausalCollator",
     "Clipper",
     "DifferenceLoss",
+    "HushConfig",
     "HushTrainer",
     "MaskedCollator",
     "PrivateTraining",
@@ -56,6 +59,7 @@ __all__ = [
     "tokenise",
     "tokenise_slots",
     "train_only",
+    "training_texts",
 ]
 
 
@@ -64,6 +68,7 @@ _HOME = {
     "CausalCollator": "language_models",
     "Clipper": "clipping",
     "DifferenceLoss": "language_models",
+    "HushConfig": "hf.config",
     "HushTrainer": "hf.trainer",
     "MaskedCollator": "language_models",
     "PrivateTraining": "private_training",
@@ -84,6 +89,7 @@ _HOME = {
     "tokenise": "language_models",
     "tokenise_slots": "slots.texts",
     "train_only": "trainable",
+    "training_texts": "hf.preparation",
 }
 
 

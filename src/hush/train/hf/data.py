@@ -121,9 +121,10 @@ def _raw_text(row: Any) -> str:
     columns = [shown_name(str(name)) for name in row] if isinstance(row, Mapping) else []
     held = f"rows with the columns {', '.join(columns)}" if columns else f"rows of type {type(row).__name__}"
     return (
-        f"train_dataset holds {held}, from which no input for the model comes; if it holds text, tokenise it first: "
-        "hush.train.tokenise(train_dataset, tokenizer, max_length=..., key=...), or "
-        "train_dataset.map(...) that keeps the column of the text, and then pass key= and column= to have it checked"
+        f"train_dataset holds {held}, from which no input for the model comes; if it holds text, pass the tokenizer as "
+        "processing_class=, or tokenise it first: hush.train.tokenise(train_dataset, tokenizer, max_length=..., "
+        "key=...), or train_dataset.map(...) that keeps the column of the text, and then pass key= and column= to have "
+        "it checked"
     )
 
 
