@@ -7,15 +7,12 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from byte_level import TEMPLATE, byte_model, byte_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import tiny
 from peft import LoraConfig
-from tokenizers import Tokenizer, decoders, pre_tokenizers
-from tokenizers import models as tokenizer_models
 from trainers import EXAMPLES, arguments, trainer_plan, weights
-from transformers import PreTrainedTokenizerFast
-from transformers import models as hf_models
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -26,33 +23,6 @@ from hush.train import HushConfig, HushTrainer, TokenizedTexts, training_texts
 from hush.train.hf.config import RowSettings
 
 KEY = DataKey(bytes(range(32)))
-TEMPLATE = (
-    "{% for m in messages %}{{ '<' + m['role'] + '>' }}{% if m['role'] == 'assistant' %}"
-    "{% generation %}{{ m['content'] + eos_token }}{% endgeneration %}{% else %}{{ m['content'] + eos_token }}"
-    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
-)
-
-
-def tokenizer() -> Any:
-    """Every byte is a token; it has seen no data."""
-    words = ["<end>", "<pad>", "<stop>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    made = Tokenizer(tokenizer_models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", pad_token="<pad>", model_max_length=96)
-    fast.add_special_tokens({"additional_special_tokens": ["<stop>"]})
-    fast.chat_template = TEMPLATE
-    return fast
-
-
-def model() -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        config = hf_models.llama.LlamaConfig(
-            vocab_size=300, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=2, max_position_embeddings=96, pad_token_id=1, eos_token_id=0, bos_token_id=None,
-        )  # fmt: skip
-        return hf_models.llama.LlamaForCausalLM(config).train()
 
 
 def text(number: int) -> str:
@@ -104,13 +74,13 @@ def config(output: Path, kind: Any = HushConfig, **more: Any) -> Any:
 
 
 def hush_trainer(plan: hush.Plan, args: Any, rows: Any, **more: Any) -> Any:
-    usual: dict[str, Any] = {"processing_class": tokenizer(), "insecure_seed": 7}
-    return HushTrainer(more.pop("model", None) or model(), args, plan=plan, train_dataset=rows, **usual | more)
+    usual: dict[str, Any] = {"processing_class": byte_tokenizer(), "insecure_seed": 7}
+    return HushTrainer(more.pop("model", None) or byte_model(), args, plan=plan, train_dataset=rows, **usual | more)
 
 
 def prepared_by_trl(args: Any, rows: list[dict[str, Any]], **more: Any) -> datasets.Dataset:
     trainer = SFTTrainer(
-        model(), args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer(), **more
+        byte_model(), args, train_dataset=datasets.Dataset.from_list(rows), processing_class=byte_tokenizer(), **more
     )
     found: Any = trainer.train_dataset
     return found
@@ -161,7 +131,7 @@ def test_a_formatting_func_makes_the_text_of_each_row(plan: hush.Plan, tmp_path:
 def test_a_row_has_the_same_tokens_whatever_other_rows_say(rows: str, numbers: list[int]) -> None:
     from hush.train.hf.preparation import RowTexts, _tokens
 
-    fast, how = tokenizer(), RowSettings()
+    fast, how = byte_tokenizer(), RowSettings()
     whole = _tokens(RowTexts(ROWS[rows], fast, how), fast, how, key=None)
     some = _tokens(RowTexts([ROWS[rows][n] for n in numbers], fast, how), fast, how, key=None)
     for place, number in enumerate(numbers):
@@ -171,7 +141,7 @@ def test_a_row_has_the_same_tokens_whatever_other_rows_say(rows: str, numbers: l
 
 
 def test_a_transform_of_a_dataset_gets_one_row_at_a_time() -> None:
-    fast, seen = tokenizer(), list[int]()
+    fast, seen = byte_tokenizer(), list[int]()
 
     def transform(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         seen.append(len(batch["text"]))
@@ -187,7 +157,7 @@ def test_a_transform_of_a_dataset_gets_one_row_at_a_time() -> None:
     ("rows", "kind"), [("texts", list), ("completions", list), ("conversations", datasets.Dataset.from_list)]
 )
 def test_the_texts_that_are_planned_for_are_those_that_are_trained_on(tmp_path: Path, rows: str, kind: Any) -> None:
-    texts = training_texts(kind(ROWS[rows]), tokenizer(), config(tmp_path / "out"))
+    texts = training_texts(kind(ROWS[rows]), byte_tokenizer(), config(tmp_path / "out"))
     keyed = replace(trainer_plan(), data_fingerprint=KEY.fingerprint_rows(texts))
     trainer = hush_trainer(keyed, config(tmp_path / "out"), kind(ROWS[rows]), key=KEY, insecure_seed=None)
     trainer.train()
@@ -243,7 +213,7 @@ def test_adapters_of_conv1d_layers_need_no_warning(plan: hush.Plan, tmp_path: Pa
 def test_the_tokens_that_end_a_text_are_those_of_the_released_model(plan: hush.Plan, tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
     template.write_text(TEMPLATE.replace("<'", "<|'"))
-    fast, own = tokenizer(), model()
+    fast, own = byte_tokenizer(), byte_model()
     own.generation_config.eos_token_id = 0
     args = config(tmp_path / "out", eos_token="<stop>", chat_template_path=str(template))
     trainer = hush_trainer(plan, args, ROWS["conversations"], processing_class=fast, model=own)
@@ -308,7 +278,7 @@ def test_rows_that_are_prepared_or_that_a_collator_tokenises_are_left_alone(plan
         6,
     ]
     assert hush_trainer(plan, args, tokens).train_dataset is tokens
-    fast = tokenizer()
+    fast = byte_tokenizer()
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         ids = torch.tensor(fast([row["text"] for row in rows])["input_ids"])

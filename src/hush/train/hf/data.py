@@ -21,6 +21,7 @@ from hush.slots import Spans
 from hush.train.cautions import refuse_unlabelled
 from hush.train.hf.collation import MAX_CHECKED, Collate, collated_alone, copied, held_state, refuse_tied
 from hush.train.language_models import CausalCollator, Collator, MaskedCollator, TokenizedTexts
+from hush.train.preferences import PreferencePairs
 from hush.train.public.stream import PublicStream, default_batch
 from hush.train.round import check_lengths
 from hush.train.settings import Part
@@ -29,6 +30,7 @@ from hush.train.slots.texts import SlotTexts, tokenise_slots
 
 __all__ = [
     "CheckedRows",
+    "Tokenised",
     "check_collator",
     "check_data",
     "check_key",
@@ -38,6 +40,9 @@ __all__ = [
     "unchecked_marks",
     "with_slots",
 ]
+
+
+Tokenised = TokenizedTexts | SlotTexts | PreferencePairs  # by hush, with the fingerprint of the texts
 
 
 def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> None:
@@ -177,10 +182,10 @@ def checked_fingerprint(
         )
     if key is None:
         return stated
-    if isinstance(data, TokenizedTexts | SlotTexts):
+    if isinstance(data, Tokenised):
         found = data.fingerprint
         if found is None:
-            maker = "tokenise_slots" if isinstance(data, SlotTexts) else "tokenise"
+            maker = {SlotTexts: "tokenise_slots", PreferencePairs: "tokenise_pairs"}.get(type(data), "tokenise")
             raise InvalidInput(
                 f"these {type(data).__name__} hold tokens only, which say nothing about their texts; make them with "
                 f"hush.train.{maker}(texts, tokenizer, ..., max_length=..., key=key)",
@@ -189,7 +194,7 @@ def checked_fingerprint(
     else:
         found = key.fingerprint_leaves(rows.leaves if rows else map(key.fingerprint_row, _texts(data, column)))
     if found != plan.data_fingerprint:
-        what = "its texts" if isinstance(data, TokenizedTexts | SlotTexts) else f"its column {shown_name(column)!r}"
+        what = "its texts" if isinstance(data, Tokenised) else f"its column {shown_name(column)!r}"
         raise InvalidInput(
             f"train_dataset is not the data that the plan was made for: the fingerprint of {what} under your key "
             "differs. Pass the same rows in the same order, not shuffled, filtered or edited, or scan and plan again"
@@ -212,7 +217,7 @@ class CheckedRows:
     @staticmethod
     def are_needed(data: Any) -> bool:
         """Whether rows of these data may be moved in place."""
-        return not isinstance(data, TokenizedTexts | SlotTexts) and not _is_of_datasets(data)
+        return not isinstance(data, Tokenised) and not _is_of_datasets(data)
 
     @property
     def leaves(self) -> Iterator[bytes]:

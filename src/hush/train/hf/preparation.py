@@ -20,6 +20,7 @@ from hush.data.chat_template import ChatTemplate
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.train.hf.config import RowSettings
+from hush.train.hf.data import Tokenised
 from hush.train.language_models import (
     CausalCollator,
     Collator,
@@ -32,7 +33,6 @@ from hush.train.language_models import (
 )
 from hush.train.pretrained import longest_text
 from hush.train.slots.batches import doubling_lengths
-from hush.train.slots.texts import SlotTexts
 
 __all__ = ["PreparedData", "RowTexts", "adapted", "prepare", "training_texts"]
 
@@ -194,7 +194,7 @@ def adapted(model: Any, peft_config: Any, *, seed: int) -> Any:
 
 def _is_raw(data: Any, settings: RowSettings, *, any_row: bool) -> bool:
     """Whether these rows hold a text that can be found, or a conversation. any_row: or anything but tokens."""
-    if isinstance(data, TokenizedTexts | SlotTexts) or not hasattr(data, "__getitem__") or not len(data):
+    if isinstance(data, Tokenised) or not hasattr(data, "__getitem__") or not len(data):
         return False
     row = data[0]
     if not isinstance(row, Mapping):
