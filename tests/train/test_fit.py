@@ -18,10 +18,10 @@ from hush.plan.make import make_plan_holding_out
 from hush.run.sections import SmallModel
 from hush.run.stage_train import base_model
 from hush.train import fit
-from hush.train.fit import tokenised
 from hush.train.language_models import CausalCollator, MaskedCollator, TokenizedTexts
 from hush.train.pretrained import Pretrained, blocks_of, load_pretrained
 from hush.train.private_training import _test_draw_seed
+from hush.train.reading import tokenised
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_recipe
 from hush.train.sampler import Draws
 from hush.train.settings import Lora, PublicPart, Recipe, Runtime

@@ -23,11 +23,13 @@ from hush.data.chat_template import ChatTemplate, RowProblem, strings_of
 from hush.errors import InvalidInput
 
 __all__ = [
+    "OPTIONAL_COLUMNS",
     "Learn",
     "Range",
     "RenderedRow",
     "Rendering",
     "RowProblem",
+    "chat_columns",
     "covered_tokens",
     "is_chat",
     "ranges_in_skeleton",
@@ -41,7 +43,7 @@ Learn = Literal["all", "completion", "assistant"]
 Range = tuple[int, int]  # of characters: begin, end
 
 MESSAGES, PROMPT, COMPLETION = ("messages", "conversations"), "prompt", "completion"
-OPTIONAL = ("tools", "chat_template_kwargs")  # columns that a conversation may have
+OPTIONAL_COLUMNS = ("tools", "chat_template_kwargs")  # that a conversation may have
 BETWEEN_COLUMNS = "\n\n"
 IGNORED = -100  # the label of a token that is not learnt
 
@@ -65,8 +67,16 @@ def is_chat(columns: Iterable[str]) -> bool:
     >>> is_chat(["id", "messages"]), is_chat(["prompt", "completion"]), is_chat(["prompt", "text"])
     (True, True, False)
     """
+    return bool(chat_columns(columns))
+
+
+def chat_columns(columns: Iterable[str]) -> tuple[str, ...]:
+    """The columns that hold the conversation, or prompt and completion; none if there are none."""
     names = set(columns)
-    return bool(names & set(MESSAGES)) or {PROMPT, COMPLETION} <= names
+    for name in MESSAGES:
+        if name in names:
+            return (name,)
+    return (PROMPT, COMPLETION) if {PROMPT, COMPLETION} <= names else ()
 
 
 @final
@@ -88,7 +98,7 @@ class RenderedRow:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """How rows become texts. columns: those that are read, in the order of the values of a row.
+    """How rows become texts. columns: those that every row needs; a conversation may have the optional ones, too.
 
     end: what is put behind a completion that is a string: the token that ends a text.
     """
@@ -110,13 +120,9 @@ class Rendering:
         if columns:
             return cls(kind="columns", columns=tuple(columns))
         end = "" if template is None else template.eos
-        optional = tuple(name for name in OPTIONAL if name in names)
-        for name in MESSAGES:
-            if name in names:
-                return cls(kind="messages", columns=(name, *optional), template=template)
-        if {PROMPT, COMPLETION} <= set(names):
-            pair = (PROMPT, COMPLETION, *optional)
-            return cls(kind="prompt-completion", columns=pair, template=template, end=end)
+        if found := chat_columns(names):
+            kind: Kind = "messages" if len(found) == 1 else "prompt-completion"
+            return cls(kind=kind, columns=found, template=template, end=end if len(found) > 1 else "")
         raise InvalidInput(
             "the data have neither messages nor prompt and completion; name the columns that hold the text",
             setting="columns",
@@ -145,7 +151,7 @@ class Rendering:
     @property
     def adds_special_tokens(self) -> bool:
         """Whether the tokenizer adds its special tokens to a text; a template writes them itself."""
-        return self.template is None or self.kind == "columns"
+        return self.kind == "columns" or self.template is None or not self.template.source
 
     def learns(self, learn: Learn | None) -> Learn:
         """What is learnt of these rows: the setting, or by default completions where there are any, otherwise all."""
@@ -155,6 +161,22 @@ class Rendering:
             rows = {"messages": "conversations", "columns": "texts"}.get(self.kind, "prompts with completions")
             raise InvalidInput(f"the rows are {rows}; pass {default}, or leave it out", setting="learn", value=learn)
         return default if learn is None else learn
+
+    def tokenizer(self, tokenizer: Any) -> Any:
+        """This tokenizer, made to add no special tokens where the template writes them."""
+        return tokenizer if self.adds_special_tokens else RenderedTextTokenizer(tokenizer)
+
+    def check_tokenizer(self, tokenizer: Any) -> None:
+        """Refuse a tokenizer for which the rows would have become other texts."""
+        if self.kind == "columns" or self.template is None:
+            return
+        if self.template.source:
+            self.template.check_tokenizer(tokenizer)
+        if self.kind == "prompt-completion" and self.end != (tokenizer.eos_token or ""):
+            raise InvalidInput(
+                "the model ends texts with another token than the one behind the completions that were scanned; scan "
+                "again with this model, or train the one that was named"
+            )
 
     # Rendering
 
@@ -311,6 +333,32 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _without_none(each) for name, each in value.items() if each is not None}
     return [_without_none(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+@final
+class RenderedTextTokenizer:
+    """A tokenizer that adds no special tokens to a text, since a chat template wrote them into it already."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, *texts: Any, **how: Any) -> Any:
+        return self._tokenizer(*texts, **{**how, "add_special_tokens": False})
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """None."""
+        return 0
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_tokenizer":  # while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._tokenizer, name)
+
+    def __repr__(self) -> str:
+        return f"RenderedTextTokenizer({type(self._tokenizer).__name__})"
 
 
 # For callers with one row, and for tokens

@@ -84,18 +84,17 @@ class ChatTemplate:
 
     @classmethod
     def of_tokenizer(cls, tokenizer: Any, *, source: str | None = None) -> Self:
-        """The template of a tokenizer, or this one with the tokenizer's special tokens."""
+        """The template of a tokenizer, or this one with the tokenizer's special tokens.
+
+        That of a tokenizer without one is empty: it renders no conversation, but tells the token that ends a text.
+        """
         special = {name: str(value) for name, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
         tokens = tuple(sorted(special.items()))
         if source is not None:
             return cls(source=source, special_tokens=tokens)
         templates: Any = tokenizer.chat_template
         if not templates:
-            raise InvalidInput(
-                "the tokenizer has no chat template; name one: a file that ends in .jinja, a model that has one, or "
-                f"{CHATML}",
-                setting="chat_template",
-            )
+            return cls(source="", special_tokens=tokens, of_model=True)
         named = dict(templates) if isinstance(templates, Mapping) else {"default": str(templates)}
         if "default" not in named:
             raise InvalidInput(
@@ -201,6 +200,12 @@ class ChatTemplate:
         self, messages: Messages, tools: Tools, options: Mapping[str, Any] | None, **how: bool
     ) -> tuple[str, Sequence[tuple[int, int]]]:
         source = self.tool_source if tools and self.tool_source is not None else self.source
+        if not source:
+            raise InvalidInput(
+                "the rows are conversations, and the model has no chat template that renders them; name one: a file "
+                f"that ends in .jinja, a model that has one, or {CHATML}",
+                setting="chat_template",
+            )
         arguments = {**dict(self.special_tokens), **(options or {}), **how}
         render = _renderer()
         try:
