@@ -66,6 +66,14 @@ class DownChoice(StrEnum):
     public = "public"
 
 
+class LearnChoice(StrEnum):
+    """What is learnt of a conversation."""
+
+    all = "all"
+    completion = "completion"
+    assistant = "assistant"
+
+
 class OptimizerChoice(StrEnum):
     """What turns a noisy gradient into a step."""
 
@@ -161,6 +169,14 @@ def train(
         typer.Option(
             help="Release the mean of the models after this last share of the rounds, up to 1 [default: the last one].",
             max=1.0,
+            rich_help_panel=LEARNING_PANEL,
+        ),
+    ] = None,
+    learn: Annotated[
+        LearnChoice | None,
+        typer.Option(
+            help="Of conversations, and of prompts with completions: learn all, the completions, or what the assistant "
+            "says [default: completions where there are any, otherwise all].",
             rich_help_panel=LEARNING_PANEL,
         ),
     ] = None,

@@ -21,7 +21,7 @@ from typing import Any, Self, final
 
 from hush.errors import InvalidInput
 
-__all__ = ["CHATML", "ChatTemplate", "RowProblem", "Structure", "strings_of"]
+__all__ = ["CHATML", "TEMPLATE_ENDINGS", "ChatTemplate", "RowProblem", "Structure", "strings_of"]
 
 
 class RowProblem(Exception):
@@ -56,7 +56,7 @@ _CHATML_SOURCE = """\
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _DATE_CALL = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 _SPECIAL_TOKEN_NAME = re.compile(r"\b(?:bos|eos|unk|sep|pad|cls|mask)_token\b")
-_TEMPLATE_ENDINGS = (".jinja", ".jinja2", ".j2")
+TEMPLATE_ENDINGS = (".jinja", ".jinja2", ".j2")
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Any] | None
@@ -105,16 +105,22 @@ class ChatTemplate:
         return cls(source=named["default"], tool_source=named.get("tool_use"), special_tokens=tokens, of_model=True)
 
     @classmethod
-    def load(cls, name: str | None, *, model: str | None = None) -> Self:
+    def load(
+        cls, name: str | None, *, model: str | None = None, special_tokens: Mapping[str, str] | None = None
+    ) -> Self:
         """The template in a file that ends in .jinja, of a model by name or folder, or ``chatml``; by default the
-        model's. model: the one to be trained, whose special tokens a file may print."""
+        model's. model: the one to be trained, whose special tokens a file may print; or these tokens themselves."""
+        stated = tuple(sorted((special_tokens or {}).items()))
         if name is None and model is None:
+            if special_tokens is not None:
+                return cls(source="", special_tokens=stated, of_model=True)
             raise InvalidInput(
                 "the rows are conversations, and no chat template is named that renders them; name a model that has "
-                f"one, a file that ends in .jinja, or {CHATML}",
+                f"one, a file that ends in .jinja, or {CHATML}; if they were scanned already, pass owner/data.parquet "
+                "of the scan instead",
                 setting="chat_template",
             )
-        is_file = name is not None and (name == CHATML or name.endswith(_TEMPLATE_ENDINGS))
+        is_file = name is not None and (name == CHATML or name.endswith(TEMPLATE_ENDINGS))
         if name is None or not is_file:
             return cls.of_tokenizer(_tokenizer(str(model if name is None else name)))
         if name == CHATML:
@@ -127,7 +133,11 @@ class ChatTemplate:
                     f"{name} cannot be read as text ({type(error).__name__}); name a file with a template",
                     setting="chat_template",
                 ) from None
-        return cls(source=source) if model is None else cls.of_tokenizer(_tokenizer(model), source=source)
+        return (
+            cls(source=source, special_tokens=stated)
+            if model is None
+            else cls.of_tokenizer(_tokenizer(model), source=source)
+        )
 
     # What is stored, and what it is compared with
 
