@@ -17,7 +17,7 @@ from hush.keys import DataKey
 from hush.plan.make import make_plan_holding_out
 from hush.run.sections import SmallModel
 from hush.run.stage_train import base_model
-from hush.train import fit
+from hush.train import fit, reading
 from hush.train.language_models import CausalCollator, MaskedCollator, TokenizedTexts
 from hush.train.pretrained import Pretrained, blocks_of, load_pretrained
 from hush.train.private_training import _test_draw_seed
@@ -238,7 +238,7 @@ def test_tokens_and_fingerprint_are_of_one_and_the_same_reading(
     texts = ["one", "", "three", "four four", "é"]
     (tmp_path / "data.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     corpus = read_corpus(tmp_path / "data.txt")
-    monkeypatch.setattr(fit, "TEXTS_PER_CALL", chunk)
+    monkeypatch.setattr(reading, "TEXTS_PER_CALL", chunk)
     model = Pretrained(model=torch.nn.Linear(1, 1), tokenizer=letters, task="causal", max_length=6)
     counted: list[tuple[int, int]] = []
     tokens, fingerprint = tokenised(corpus, model, key, lambda done, total: counted.append((done, total)))

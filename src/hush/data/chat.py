@@ -43,7 +43,8 @@ Learn = Literal["all", "completion", "assistant"]
 Range = tuple[int, int]  # of characters: begin, end
 
 MESSAGES, PROMPT, COMPLETION = ("messages", "conversations"), "prompt", "completion"
-OPTIONAL_COLUMNS = ("tools", "chat_template_kwargs")  # that a conversation may have
+INSTRUCTION, OUTPUT, INPUT = "instruction", "output", "input"  # another form of prompts and completions
+OPTIONAL_COLUMNS = ("tools", "chat_template_kwargs", INPUT)  # that a conversation may have
 BETWEEN_COLUMNS = "\n\n"
 IGNORED = -100  # the label of a token that is not learnt
 
@@ -76,7 +77,8 @@ def chat_columns(columns: Iterable[str]) -> tuple[str, ...]:
     for name in MESSAGES:
         if name in names:
             return (name,)
-    return (PROMPT, COMPLETION) if {PROMPT, COMPLETION} <= names else ()
+    pairs = ((PROMPT, COMPLETION), (INSTRUCTION, OUTPUT))
+    return next((pair for pair in pairs if names.issuperset(pair)), ())
 
 
 @final
@@ -184,6 +186,7 @@ class Rendering:
         """The text of a row, and where its answers are unless they are not asked for. Raises RowProblem."""
         if self.kind == "columns":
             return RenderedRow(text=self._joined(row), answers=None, why_no_answers="columns of text have no answers")
+        row = self._as_prompt(row)
         if self.kind == "prompt-completion" and isinstance(row.get(PROMPT), str):
             prompt, completion = row[PROMPT], row.get(COMPLETION)
             if not isinstance(completion, str):
@@ -201,6 +204,19 @@ class Rendering:
         except RowProblem as problem:
             return RenderedRow(text=text, answers=None, why_no_answers=str(problem))
 
+    def _as_prompt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The row; one with instruction, input and output as prompt and completion, messages if there is a template."""
+        if self.columns[0] != INSTRUCTION:
+            return row
+        parts = [row.get(INSTRUCTION), row.get(INPUT) or "", row.get(OUTPUT)]
+        if not all(isinstance(part, str) for part in parts):
+            raise RowProblem("its instruction or output is no text")
+        prompt, completion = BETWEEN_COLUMNS.join(part for part in parts[:2] if part), parts[2]
+        if self.template is None or not self.template.source:
+            return {PROMPT: prompt + BETWEEN_COLUMNS, COMPLETION: completion}
+        asked, answer = {"role": "user", "content": prompt}, {"role": "assistant", "content": completion}
+        return {PROMPT: [asked], COMPLETION: [answer]}
+
     def _joined(self, row: Mapping[str, Any]) -> str:
         values = [row.get(name) for name in self.columns]
         if any(not isinstance(value, str | None) for value in values):
@@ -213,7 +229,10 @@ class Rendering:
     def is_transparent(self, row: Mapping[str, Any], text: str) -> tuple[bool, tuple[str, ...]]:
         """Whether its text is a structure with the row's strings in their places; and the strings that the text holds
         only in another form."""
-        if self.kind == "columns" or (self.kind == "prompt-completion" and isinstance(row.get(PROMPT), str)):
+        if self.kind == "columns":
+            return True, ()
+        row = self._as_prompt(row)
+        if isinstance(row.get(PROMPT), str) and self.kind == "prompt-completion":
             return True, ()
         conversation = self._conversation(row)
         held, strings = conversation.held(text)
@@ -266,20 +285,32 @@ class _Conversation:
 
     def answers(self, text: str) -> list[Range]:
         """Where the answers are: what follows the prompt, what the template marks, or what each answer adds."""
+        if all(message["role"] != "assistant" for message in self.messages[self.prompt :]):
+            raise RowProblem("none of its messages has the role assistant")
         if self.prompt:
-            asked = self.messages[: self.prompt]
-            begin = self.render(asked, prompt=asked[-1]["role"] != "assistant")
-            if not text.startswith(begin):
-                raise RowProblem("the chat template renders the prompt in another way when the completion follows")
-            return [(len(begin), len(text))]
+            return self._completion(text)
         if self.template.marks_answers:
-            ranges = self.template.marked_answers(self.messages, tools=self.tools, options=self.options)
-            return [(begin, end) for begin, end in ranges if begin < end]
+            return self._marked()
         ranges = list[Range]()
         for number, message in enumerate(self.messages):
             if message["role"] == "assistant":
                 ranges.append(self._added(number, text))
         return ranges
+
+    def _marked(self) -> list[Range]:
+        ranges = self.template.marked_answers(self.messages, tools=self.tools, options=self.options)
+        return [(begin, end) for begin, end in ranges if begin < end]
+
+    def _completion(self, text: str) -> list[Range]:
+        """What follows the prompt and the header of an answer; or what the template marks behind the prompt."""
+        asked = self.messages[: self.prompt]
+        announced = self.render(asked, prompt=asked[-1]["role"] != "assistant")
+        if text.startswith(announced):
+            return [(len(announced), len(text))]
+        prompt = self.render(asked)
+        if self.template.marks_answers and text.startswith(prompt):
+            return [(begin, end) for begin, end in self._marked() if begin >= len(prompt)]
+        raise RowProblem("the chat template renders the prompt in another way when the completion follows")
 
     def _added(self, number: int, text: str) -> Range:
         """What the answer of this number adds to the text, without the header that announces it."""
@@ -310,12 +341,26 @@ def _messages(value: Any) -> list[dict[str, Any]]:
             raise RowProblem(f"its message {number} is no mapping")
         message = _without_none(each)
         if "role" not in message and isinstance(message.get("from"), str):
-            role = str(message.pop("from"))
-            message = {"role": _SHAREGPT_ROLES.get(role, role), "content": message.pop("value", ""), **message}
+            message = _from_sharegpt(message)
         if not isinstance(message.get("role"), str):
             raise RowProblem(f"its message {number} has no role")
         messages.append(message)
     return messages
+
+
+def _from_sharegpt(message: dict[str, Any]) -> dict[str, Any]:
+    """A message that says from and value, with role and content; a function call is one of the assistant."""
+    role, value = str(message.pop("from")), message.pop("value", "")
+    if role == "function_call":
+        try:
+            calls = json.loads(value)
+        except (ValueError, TypeError, RecursionError):
+            return {"role": "assistant", "content": value, **message}
+        calls = calls if isinstance(calls, list) else [calls]
+        if all(isinstance(call, dict) and "name" in call for call in calls):
+            return {"role": "assistant", "tool_calls": [{"type": "function", "function": call} for call in calls]}
+        return {"role": "assistant", "content": value, **message}
+    return {"role": _SHAREGPT_ROLES.get(role, role), "content": value, **message}
 
 
 def _decoded(value: Any) -> Any:

@@ -31,6 +31,18 @@ class RowProblem(Exception):
 CHATML = "chatml"  # the name of the template below
 
 _CHATML_SOURCE = """\
+{%- macro content_of(message) %}
+    {%- if message['content'] is none or message['content'] is undefined %}
+    {%- elif message['content'] is string %}{{- message['content'] }}
+    {%- else %}
+        {%- for part in message['content'] %}
+            {%- if part is not mapping or part['text'] is not string %}
+                {{- raise_exception('a part of a message is not text') }}
+            {%- endif %}
+            {{- part['text'] }}
+        {%- endfor %}
+    {%- endif %}
+{%- endmacro %}
 {%- if tools %}
     {{- '<|im_start|>tools\\n' }}
     {%- for tool in tools %}{{- (tool | tojson) + '\\n' }}{%- endfor %}
@@ -40,7 +52,7 @@ _CHATML_SOURCE = """\
     {{- '<|im_start|>' + message['role'] + '\\n' }}
     {%- if message['role'] == 'assistant' %}
         {%- generation %}
-        {{- message['content'] or '' }}
+        {{- content_of(message) }}
         {%- for call in message['tool_calls'] or [] %}
             {{- '\\n<tool_call>\\n' + ((call['function'] or call) | tojson) + '\\n</tool_call>' }}
         {%- endfor %}
@@ -48,7 +60,7 @@ _CHATML_SOURCE = """\
         {%- endgeneration %}
         {{- '\\n' }}
     {%- else %}
-        {{- (message['content'] or '') + '<|im_end|>\\n' }}
+        {{- content_of(message) + '<|im_end|>\\n' }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""

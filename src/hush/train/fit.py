@@ -40,7 +40,7 @@ from hush.train.public.down_projections import begun_with, down_projections, sto
 from hush.train.public.first import PublicProgress
 from hush.train.public.parts import learn_first, stream_beside
 from hush.train.public.process import PublicJob
-from hush.train.reading import as_rendered, learnt_texts, tokenised
+from hush.train.reading import as_rendered, learnt_texts, tokenised, unlearnt
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
 from hush.train.round import LiveNumbers
 from hush.train.run_folder import EVALUATIONS, RoundLines, RunLog
@@ -391,6 +391,8 @@ def fit(
                 notice(still_learning)
             for caution in cautions_before(plan, training.num_trained) if private_rounds else ():
                 notice(caution)
+            if private_rounds and (untaught := unlearnt(tokens, plan)):
+                notice(untaught)
             if tokens.unread is not None and cut:
                 notice(tokens.unread.sentence(pretrained.max_length))
         evaluate = Evaluation(

@@ -17,11 +17,14 @@ from hush.data import Corpus
 from hush.data.chat import Learn, Range, covered_tokens
 from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey
+from hush.numbers import counted
+from hush.plan import Plan
 from hush.scan.long_texts.unread import Unread, read_by_encodings
 from hush.train.language_models import IGNORED, TokenizedTexts
 from hush.train.pretrained import Pretrained
+from hush.train.slots.texts import SlotTexts
 
-__all__ = ["as_rendered", "learnt_texts", "tokenised"]
+__all__ = ["as_rendered", "learnt_texts", "tokenised", "unlearnt"]
 
 
 TEXTS_PER_CALL = 1000  # that a tokenizer gets at once
@@ -138,3 +141,17 @@ def as_rendered(pretrained: Pretrained, corpus: Corpus) -> Pretrained:
     if rendering.template is not None and not rendering.template.of_model:
         pretrained.tokenizer.chat_template = rendering.template.source
     return replace(pretrained, tokenizer=rendering.tokenizer(pretrained.tokenizer))
+
+
+def unlearnt(tokens: TokenizedTexts | SlotTexts, plan: Plan) -> str:
+    """What to say before training where nothing of a secret is learnt; empty if that is not so. For the owner only."""
+    bearing = np.flatnonzero(plan.incidence.secrets_per_example > 0).tolist()
+    rows = [tokens[example] for example in bearing]
+    silent = sum("labels" in row and not bool((row["labels"] != IGNORED).any()) for row in rows)
+    if not silent:
+        return ""
+    return (
+        f"Of {counted(len(bearing), 'example')} with a secret, {silent:,} teach the private rounds nothing: their secrets "
+        "are outside of what is learnt, such as in a prompt, or were cut off. With learn: all they are learnt, and with "
+        "part: difference what they change in an answer."
+    )
