@@ -1,20 +1,22 @@
 """A tiny instruct model with random weights and a tokenizer trained on the spot, with a chat template of its own."""
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 CHATML = (
-    "{{ bos_token }}{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content | trim }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{{ bos_token }}{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content | trim }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIAL = ["<s>", "<pad>", "<|im_start|>", "<|im_end|>"]
 
 
-def save_instruct_model(folder: Path, texts: list[str], *, template: str | None = CHATML, length: int = 96) -> Path:
-    """A Llama of two small layers, whose tokenizer adds <s> to every text, as that of Llama does."""
+@cache
+def _trained(texts: tuple[str, ...]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
     tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore
@@ -26,10 +28,25 @@ def save_instruct_model(folder: Path, texts: list[str], *, template: str | None 
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])  # pyright: ignore
+    return tokenizer
+
+
+def made_tokenizer(texts: list[str], *, template: str | None = CHATML, length: int = 96) -> Any:
+    """A tokenizer that adds <s> to every text, as that of Llama does."""
     wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="<|im_end|>", pad_token="<pad>", model_max_length=length
+        tokenizer_object=_trained(tuple(texts)),
+        bos_token="<s>",
+        eos_token="<|im_end|>",
+        pad_token="<pad>",
+        model_max_length=length,
     )
     wrapped.chat_template = template
+    return wrapped
+
+
+def save_instruct_model(folder: Path, texts: list[str], *, template: str | None = CHATML, length: int = 96) -> Path:
+    """A Llama of two small layers, with this tokenizer."""
+    wrapped = made_tokenizer(texts, template=template, length=length)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = LlamaForCausalLM(

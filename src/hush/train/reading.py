@@ -151,7 +151,7 @@ def unlearnt(tokens: TokenizedTexts | SlotTexts, plan: Plan) -> str:
     if not silent:
         return ""
     return (
-        f"Of {counted(len(bearing), 'example')} with a secret, {silent:,} teach the private rounds nothing: their secrets "
-        "are outside of what is learnt, such as in a prompt, or were cut off. With learn: all they are learnt, and with "
-        "part: difference what they change in an answer."
+        f"Of {counted(len(bearing), 'example')} with a secret, {silent:,} teach the private rounds nothing: their "
+        "secrets are outside of what is learnt, such as in a prompt, or were cut off. With learn: all they are learnt, "
+        "and with part: difference what they change in an answer."
     )
