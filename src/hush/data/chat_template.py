@@ -249,9 +249,6 @@ class ChatTemplate:
         shape = json.dumps([_marked(messages, strings), _marked(tools, strings), options], sort_keys=False)
         return _structure(self, shape), strings
 
-    def __hash__(self) -> int:
-        return hash((self.source, self.tool_source, self.special_tokens, self.date))
-
 
 @lru_cache(maxsize=64)
 def _dated(source: str, date: str) -> str:
