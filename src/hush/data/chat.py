@@ -290,16 +290,23 @@ class _Conversation:
         if self.prompt:
             return self._completion(text)
         if self.template.marks_answers:
-            return self._marked()
+            return self._marked(text)
         ranges = list[Range]()
         for number, message in enumerate(self.messages):
             if message["role"] == "assistant":
                 ranges.append(self._added(number, text))
         return ranges
 
-    def _marked(self) -> list[Range]:
-        ranges = self.template.marked_answers(self.messages, tools=self.tools, options=self.options)
-        return [(begin, end) for begin, end in ranges if begin < end]
+    def _marked(self, text: str) -> list[Range]:
+        """What the template marks, which must hold every answer that the text holds."""
+        found = self.template.marked_answers(self.messages, tools=self.tools, options=self.options)
+        ranges = [(begin, end) for begin, end in found if begin < end]
+        marked = "".join(text[begin:end] for begin, end in ranges)
+        answers = (each.get("content") for each in self.messages if each["role"] == "assistant")
+        missed = (each for each in answers if isinstance(each, str) and each.strip() in text)
+        if not ranges or any(each.strip() not in marked for each in missed):
+            raise RowProblem("the chat template marks other text than the answers ({% generation %})")
+        return ranges
 
     def _completion(self, text: str) -> list[Range]:
         """What follows the prompt and the header of an answer; or what the template marks behind the prompt."""
@@ -309,25 +316,27 @@ class _Conversation:
             return [(len(announced), len(text))]
         prompt = self.render(asked)
         if self.template.marks_answers and text.startswith(prompt):
-            return [(begin, end) for begin, end in self._marked() if begin >= len(prompt)]
+            return [(begin, end) for begin, end in self._marked(text) if begin >= len(prompt)]
         raise RowProblem("the chat template renders the prompt in another way when the completion follows")
 
     def _added(self, number: int, text: str) -> Range:
         """What the answer of this number adds to the text, without the header that announces it."""
         if not number:
             raise RowProblem("it begins with an answer, and the chat template does not mark answers")
-        begin, end = (
-            self.render(self.messages[:number], prompt=True),
-            self.render(self.messages[: number + 1]),
-        )
+        begin, end = self.render(self.messages[:number], prompt=True), self.render(self.messages[: number + 1])
         if not end.startswith(begin) or not text.startswith(end):
             raise RowProblem(
                 "the chat template does not mark answers ({% generation %}), and renders the beginning of a "
                 "conversation in another way when more follows"
             )
-        inside = end[len(begin) :].rstrip()
-        is_ended = any(inside.endswith(token) for _, token in self.template.special_tokens if token)
-        return len(begin), len(begin) + len(inside) if is_ended else len(end)
+        return len(begin), len(end) - self._space_behind(number)
+
+    def _space_behind(self, number: int) -> int:
+        """How much white space the template writes behind the token that ends this answer, whatever the answer says."""
+        structure, _ = self.template.structure(self.messages[: number + 1], tools=self.tools, options=self.options)
+        tail = "" if structure is None else structure.pieces[-1]
+        is_ended = any(tail.rstrip().endswith(token) for _, token in self.template.special_tokens if token)
+        return len(tail) - len(tail.rstrip()) if is_ended else 0
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:
