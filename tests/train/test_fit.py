@@ -112,6 +112,7 @@ def test_every_setting_of_a_recipe_is_kept_to_the_end(tmp_path: Path) -> None:
         "model": "n", "task": "causal", "lora": None, "optimizer": "sgd", "learning_rate": 1.0, "schedule": "cosine",
         "warmup": 1, "max_length": 9, "bf16": True, "public": {"weight": 1.0, "batch": 1},
         "part": "difference", "metric": "public", "average": 0.5, "public_first": False,
+        "learn": "all",
     }  # fmt: skip
     for name, value in changes.items():
         with pytest.raises(InvalidInput, match=f"begun with {name}=.*resume it as it began"):

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from hush.cli.messages import working
 from hush.cli.options import (
+    CHAT_PANEL,
     DATA_PANEL,
     SPEED_PANEL,
     ColumnOption,
@@ -67,7 +68,7 @@ def scan(
         typer.Option(
             help="Column that holds text, of several that are joined in this order. Can be repeated.",
             metavar="<str>",
-            rich_help_panel=DATA_PANEL,
+            rich_help_panel=CHAT_PANEL,
         ),
     ] = None,
     chat_template: Annotated[
@@ -75,7 +76,7 @@ def scan(
         typer.Option(
             help="What renders conversations: a file that ends in .jinja, the name or folder of a model, or chatml "
             "[default: that of --model].",
-            rich_help_panel=DATA_PANEL,
+            rich_help_panel=CHAT_PANEL,
         ),
     ] = None,
     id_column: Annotated[

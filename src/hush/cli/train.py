@@ -15,6 +15,7 @@ from hush.cli.checks import check_model, missing_library_explained, quiet_librar
 from hush.cli.interrupt import Interrupt, message_when_stopped, stopped_after_message
 from hush.cli.messages import terminal, working
 from hush.cli.options import (
+    CHAT_PANEL,
     DATA_PANEL,
     SPEED_PANEL,
     ColumnOption,
@@ -177,7 +178,7 @@ def train(
         typer.Option(
             help="Of conversations, and of prompts with completions: learn all, the completions, or what the assistant "
             "says [default: completions where there are any, otherwise all].",
-            rich_help_panel=LEARNING_PANEL,
+            rich_help_panel=CHAT_PANEL,
         ),
     ] = None,
     lora: Annotated[bool, flag("--lora", "Freeze the model and train adapters.", panel=LORA_PANEL)] = False,
