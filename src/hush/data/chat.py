@@ -23,11 +23,13 @@ from hush.data.chat_template import ChatTemplate, RowProblem, strings_of
 from hush.errors import InvalidInput
 
 __all__ = [
+    "OPTIONAL_COLUMNS",
     "Learn",
     "Range",
     "RenderedRow",
     "Rendering",
     "RowProblem",
+    "chat_columns",
     "covered_tokens",
     "is_chat",
     "ranges_in_skeleton",
@@ -41,7 +43,8 @@ Learn = Literal["all", "completion", "assistant"]
 Range = tuple[int, int]  # of characters: begin, end
 
 MESSAGES, PROMPT, COMPLETION = ("messages", "conversations"), "prompt", "completion"
-OPTIONAL = ("tools", "chat_template_kwargs")  # columns that a conversation may have
+INSTRUCTION, OUTPUT, INPUT = "instruction", "output", "input"  # another form of prompts and completions
+OPTIONAL_COLUMNS = ("tools", "chat_template_kwargs", INPUT)  # that a conversation may have
 BETWEEN_COLUMNS = "\n\n"
 IGNORED = -100  # the label of a token that is not learnt
 
@@ -65,8 +68,17 @@ def is_chat(columns: Iterable[str]) -> bool:
     >>> is_chat(["id", "messages"]), is_chat(["prompt", "completion"]), is_chat(["prompt", "text"])
     (True, True, False)
     """
+    return bool(chat_columns(columns))
+
+
+def chat_columns(columns: Iterable[str]) -> tuple[str, ...]:
+    """The columns that hold the conversation, or prompt and completion; none if there are none."""
     names = set(columns)
-    return bool(names & set(MESSAGES)) or {PROMPT, COMPLETION} <= names
+    for name in MESSAGES:
+        if name in names:
+            return (name,)
+    pairs = ((PROMPT, COMPLETION), (INSTRUCTION, OUTPUT))
+    return next((pair for pair in pairs if names.issuperset(pair)), ())
 
 
 @final
@@ -88,7 +100,7 @@ class RenderedRow:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """How rows become texts. columns: those that are read, in the order of the values of a row.
+    """How rows become texts. columns: those that every row needs; a conversation may have the optional ones, too.
 
     end: what is put behind a completion that is a string: the token that ends a text.
     """
@@ -110,13 +122,9 @@ class Rendering:
         if columns:
             return cls(kind="columns", columns=tuple(columns))
         end = "" if template is None else template.eos
-        optional = tuple(name for name in OPTIONAL if name in names)
-        for name in MESSAGES:
-            if name in names:
-                return cls(kind="messages", columns=(name, *optional), template=template)
-        if {PROMPT, COMPLETION} <= set(names):
-            pair = (PROMPT, COMPLETION, *optional)
-            return cls(kind="prompt-completion", columns=pair, template=template, end=end)
+        if found := chat_columns(names):
+            kind: Kind = "messages" if len(found) == 1 else "prompt-completion"
+            return cls(kind=kind, columns=found, template=template, end=end if len(found) > 1 else "")
         raise InvalidInput(
             "the data have neither messages nor prompt and completion; name the columns that hold the text",
             setting="columns",
@@ -145,7 +153,7 @@ class Rendering:
     @property
     def adds_special_tokens(self) -> bool:
         """Whether the tokenizer adds its special tokens to a text; a template writes them itself."""
-        return self.template is None or self.kind == "columns"
+        return self.kind == "columns" or self.template is None or not self.template.source
 
     def learns(self, learn: Learn | None) -> Learn:
         """What is learnt of these rows: the setting, or by default completions where there are any, otherwise all."""
@@ -156,12 +164,29 @@ class Rendering:
             raise InvalidInput(f"the rows are {rows}; pass {default}, or leave it out", setting="learn", value=learn)
         return default if learn is None else learn
 
+    def tokenizer(self, tokenizer: Any) -> Any:
+        """This tokenizer, made to add no special tokens where the template writes them."""
+        return tokenizer if self.adds_special_tokens else RenderedTextTokenizer(tokenizer)
+
+    def check_tokenizer(self, tokenizer: Any) -> None:
+        """Refuse a tokenizer for which the rows would have become other texts."""
+        if self.kind == "columns" or self.template is None:
+            return
+        if self.template.source:
+            self.template.check_tokenizer(tokenizer)
+        if self.kind == "prompt-completion" and self.end != (tokenizer.eos_token or ""):
+            raise InvalidInput(
+                "the model ends texts with another token than the one behind the completions that were scanned; scan "
+                "again with this model, or train the one that was named"
+            )
+
     # Rendering
 
     def render(self, row: Mapping[str, Any], *, answers: bool = True) -> RenderedRow:
         """The text of a row, and where its answers are unless they are not asked for. Raises RowProblem."""
         if self.kind == "columns":
             return RenderedRow(text=self._joined(row), answers=None, why_no_answers="columns of text have no answers")
+        row = self._as_prompt(row)
         if self.kind == "prompt-completion" and isinstance(row.get(PROMPT), str):
             prompt, completion = row[PROMPT], row.get(COMPLETION)
             if not isinstance(completion, str):
@@ -179,6 +204,19 @@ class Rendering:
         except RowProblem as problem:
             return RenderedRow(text=text, answers=None, why_no_answers=str(problem))
 
+    def _as_prompt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The row; one with instruction, input and output as prompt and completion, messages if there is a template."""
+        if self.columns[0] != INSTRUCTION:
+            return row
+        parts = [row.get(INSTRUCTION), row.get(INPUT) or "", row.get(OUTPUT)]
+        if not all(isinstance(part, str) for part in parts):
+            raise RowProblem("its instruction or output is no text")
+        prompt, completion = BETWEEN_COLUMNS.join(part for part in parts[:2] if part), parts[2]
+        if self.template is None or not self.template.source:
+            return {PROMPT: prompt + BETWEEN_COLUMNS, COMPLETION: completion}
+        asked, answer = {"role": "user", "content": prompt}, {"role": "assistant", "content": completion}
+        return {PROMPT: [asked], COMPLETION: [answer]}
+
     def _joined(self, row: Mapping[str, Any]) -> str:
         values = [row.get(name) for name in self.columns]
         if any(not isinstance(value, str | None) for value in values):
@@ -191,7 +229,10 @@ class Rendering:
     def is_transparent(self, row: Mapping[str, Any], text: str) -> tuple[bool, tuple[str, ...]]:
         """Whether its text is a structure with the row's strings in their places; and the strings that the text holds
         only in another form."""
-        if self.kind == "columns" or (self.kind == "prompt-completion" and isinstance(row.get(PROMPT), str)):
+        if self.kind == "columns":
+            return True, ()
+        row = self._as_prompt(row)
+        if isinstance(row.get(PROMPT), str) and self.kind == "prompt-completion":
             return True, ()
         conversation = self._conversation(row)
         held, strings = conversation.held(text)
@@ -244,37 +285,58 @@ class _Conversation:
 
     def answers(self, text: str) -> list[Range]:
         """Where the answers are: what follows the prompt, what the template marks, or what each answer adds."""
+        if all(message["role"] != "assistant" for message in self.messages[self.prompt :]):
+            raise RowProblem("none of its messages has the role assistant")
         if self.prompt:
-            asked = self.messages[: self.prompt]
-            begin = self.render(asked, prompt=asked[-1]["role"] != "assistant")
-            if not text.startswith(begin):
-                raise RowProblem("the chat template renders the prompt in another way when the completion follows")
-            return [(len(begin), len(text))]
+            return self._completion(text)
         if self.template.marks_answers:
-            ranges = self.template.marked_answers(self.messages, tools=self.tools, options=self.options)
-            return [(begin, end) for begin, end in ranges if begin < end]
+            return self._marked(text)
         ranges = list[Range]()
         for number, message in enumerate(self.messages):
             if message["role"] == "assistant":
                 ranges.append(self._added(number, text))
         return ranges
 
+    def _marked(self, text: str) -> list[Range]:
+        """What the template marks, which must hold every answer that the text holds."""
+        found = self.template.marked_answers(self.messages, tools=self.tools, options=self.options)
+        ranges = [(begin, end) for begin, end in found if begin < end]
+        marked = "".join(text[begin:end] for begin, end in ranges)
+        answers = (each.get("content") for each in self.messages if each["role"] == "assistant")
+        missed = (each for each in answers if isinstance(each, str) and each.strip() in text)
+        if not ranges or any(each.strip() not in marked for each in missed):
+            raise RowProblem("the chat template marks other text than the answers ({% generation %})")
+        return ranges
+
+    def _completion(self, text: str) -> list[Range]:
+        """What follows the prompt and the header of an answer; or what the template marks behind the prompt."""
+        asked = self.messages[: self.prompt]
+        announced = self.render(asked, prompt=asked[-1]["role"] != "assistant")
+        if text.startswith(announced):
+            return [(len(announced), len(text))]
+        prompt = self.render(asked)
+        if self.template.marks_answers and text.startswith(prompt):
+            return [(begin, end) for begin, end in self._marked(text) if begin >= len(prompt)]
+        raise RowProblem("the chat template renders the prompt in another way when the completion follows")
+
     def _added(self, number: int, text: str) -> Range:
         """What the answer of this number adds to the text, without the header that announces it."""
         if not number:
             raise RowProblem("it begins with an answer, and the chat template does not mark answers")
-        begin, end = (
-            self.render(self.messages[:number], prompt=True),
-            self.render(self.messages[: number + 1]),
-        )
+        begin, end = self.render(self.messages[:number], prompt=True), self.render(self.messages[: number + 1])
         if not end.startswith(begin) or not text.startswith(end):
             raise RowProblem(
                 "the chat template does not mark answers ({% generation %}), and renders the beginning of a "
                 "conversation in another way when more follows"
             )
-        inside = end[len(begin) :].rstrip()
-        is_ended = any(inside.endswith(token) for _, token in self.template.special_tokens if token)
-        return len(begin), len(begin) + len(inside) if is_ended else len(end)
+        return len(begin), len(end) - self._space_behind(number)
+
+    def _space_behind(self, number: int) -> int:
+        """How much white space the template writes behind the token that ends this answer, whatever the answer says."""
+        structure, _ = self.template.structure(self.messages[: number + 1], tools=self.tools, options=self.options)
+        tail = "" if structure is None else structure.pieces[-1]
+        is_ended = any(tail.rstrip().endswith(token) for _, token in self.template.special_tokens if token)
+        return len(tail) - len(tail.rstrip()) if is_ended else 0
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:
@@ -288,12 +350,26 @@ def _messages(value: Any) -> list[dict[str, Any]]:
             raise RowProblem(f"its message {number} is no mapping")
         message = _without_none(each)
         if "role" not in message and isinstance(message.get("from"), str):
-            role = str(message.pop("from"))
-            message = {"role": _SHAREGPT_ROLES.get(role, role), "content": message.pop("value", ""), **message}
+            message = _from_sharegpt(message)
         if not isinstance(message.get("role"), str):
             raise RowProblem(f"its message {number} has no role")
         messages.append(message)
     return messages
+
+
+def _from_sharegpt(message: dict[str, Any]) -> dict[str, Any]:
+    """A message that says from and value, with role and content; a function call is one of the assistant."""
+    role, value = str(message.pop("from")), message.pop("value", "")
+    if role == "function_call":
+        try:
+            calls = json.loads(value)
+        except (ValueError, TypeError, RecursionError):
+            return {"role": "assistant", "content": value, **message}
+        calls = calls if isinstance(calls, list) else [calls]
+        if all(isinstance(call, dict) and "name" in call for call in calls):
+            return {"role": "assistant", "tool_calls": [{"type": "function", "function": call} for call in calls]}
+        return {"role": "assistant", "content": value, **message}
+    return {"role": _SHAREGPT_ROLES.get(role, role), "content": value, **message}
 
 
 def _decoded(value: Any) -> Any:
@@ -311,6 +387,32 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _without_none(each) for name, each in value.items() if each is not None}
     return [_without_none(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+@final
+class RenderedTextTokenizer:
+    """A tokenizer that adds no special tokens to a text, since a chat template wrote them into it already."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, *texts: Any, **how: Any) -> Any:
+        return self._tokenizer(*texts, **{**how, "add_special_tokens": False})
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """None."""
+        return 0
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_tokenizer":  # while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._tokenizer, name)
+
+    def __repr__(self) -> str:
+        return f"RenderedTextTokenizer({type(self._tokenizer).__name__})"
 
 
 # For callers with one row, and for tokens

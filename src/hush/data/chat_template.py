@@ -21,7 +21,7 @@ from typing import Any, Self, final
 
 from hush.errors import InvalidInput
 
-__all__ = ["CHATML", "ChatTemplate", "RowProblem", "Structure", "strings_of"]
+__all__ = ["CHATML", "TEMPLATE_ENDINGS", "ChatTemplate", "RowProblem", "Structure", "strings_of"]
 
 
 class RowProblem(Exception):
@@ -31,6 +31,18 @@ class RowProblem(Exception):
 CHATML = "chatml"  # the name of the template below
 
 _CHATML_SOURCE = """\
+{%- macro content_of(message) %}
+    {%- if message['content'] is none or message['content'] is undefined %}
+    {%- elif message['content'] is string %}{{- message['content'] }}
+    {%- else %}
+        {%- for part in message['content'] %}
+            {%- if part is not mapping or part['text'] is not string %}
+                {{- raise_exception('a part of a message is not text') }}
+            {%- endif %}
+            {{- part['text'] }}
+        {%- endfor %}
+    {%- endif %}
+{%- endmacro %}
 {%- if tools %}
     {{- '<|im_start|>tools\\n' }}
     {%- for tool in tools %}{{- (tool | tojson) + '\\n' }}{%- endfor %}
@@ -40,7 +52,7 @@ _CHATML_SOURCE = """\
     {{- '<|im_start|>' + message['role'] + '\\n' }}
     {%- if message['role'] == 'assistant' %}
         {%- generation %}
-        {{- message['content'] or '' }}
+        {{- content_of(message) }}
         {%- for call in message['tool_calls'] or [] %}
             {{- '\\n<tool_call>\\n' + ((call['function'] or call) | tojson) + '\\n</tool_call>' }}
         {%- endfor %}
@@ -48,7 +60,7 @@ _CHATML_SOURCE = """\
         {%- endgeneration %}
         {{- '\\n' }}
     {%- else %}
-        {{- (message['content'] or '') + '<|im_end|>\\n' }}
+        {{- content_of(message) + '<|im_end|>\\n' }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
@@ -56,7 +68,7 @@ _CHATML_SOURCE = """\
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _DATE_CALL = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 _SPECIAL_TOKEN_NAME = re.compile(r"\b(?:bos|eos|unk|sep|pad|cls|mask)_token\b")
-_TEMPLATE_ENDINGS = (".jinja", ".jinja2", ".j2")
+TEMPLATE_ENDINGS = (".jinja", ".jinja2", ".j2")
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Any] | None
@@ -84,18 +96,17 @@ class ChatTemplate:
 
     @classmethod
     def of_tokenizer(cls, tokenizer: Any, *, source: str | None = None) -> Self:
-        """The template of a tokenizer, or this one with the tokenizer's special tokens."""
+        """The template of a tokenizer, or this one with the tokenizer's special tokens.
+
+        That of a tokenizer without one is empty: it renders no conversation, but tells the token that ends a text.
+        """
         special = {name: str(value) for name, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
         tokens = tuple(sorted(special.items()))
         if source is not None:
             return cls(source=source, special_tokens=tokens)
         templates: Any = tokenizer.chat_template
         if not templates:
-            raise InvalidInput(
-                "the tokenizer has no chat template; name one: a file that ends in .jinja, a model that has one, or "
-                f"{CHATML}",
-                setting="chat_template",
-            )
+            return cls(source="", special_tokens=tokens, of_model=True)
         named = dict(templates) if isinstance(templates, Mapping) else {"default": str(templates)}
         if "default" not in named:
             raise InvalidInput(
@@ -106,16 +117,22 @@ class ChatTemplate:
         return cls(source=named["default"], tool_source=named.get("tool_use"), special_tokens=tokens, of_model=True)
 
     @classmethod
-    def load(cls, name: str | None, *, model: str | None = None) -> Self:
+    def load(
+        cls, name: str | None, *, model: str | None = None, special_tokens: Mapping[str, str] | None = None
+    ) -> Self:
         """The template in a file that ends in .jinja, of a model by name or folder, or ``chatml``; by default the
-        model's. model: the one to be trained, whose special tokens a file may print."""
+        model's. model: the one to be trained, whose special tokens a file may print; or these tokens themselves."""
+        stated = tuple(sorted((special_tokens or {}).items()))
         if name is None and model is None:
+            if special_tokens is not None:
+                return cls(source="", special_tokens=stated, of_model=True)
             raise InvalidInput(
                 "the rows are conversations, and no chat template is named that renders them; name a model that has "
-                f"one, a file that ends in .jinja, or {CHATML}",
+                f"one, a file that ends in .jinja, or {CHATML}; if they were scanned already, pass owner/data.parquet "
+                "of the scan instead",
                 setting="chat_template",
             )
-        is_file = name is not None and (name == CHATML or name.endswith(_TEMPLATE_ENDINGS))
+        is_file = name is not None and (name == CHATML or name.endswith(TEMPLATE_ENDINGS))
         if name is None or not is_file:
             return cls.of_tokenizer(_tokenizer(str(model if name is None else name)))
         if name == CHATML:
@@ -128,7 +145,11 @@ class ChatTemplate:
                     f"{name} cannot be read as text ({type(error).__name__}); name a file with a template",
                     setting="chat_template",
                 ) from None
-        return cls(source=source) if model is None else cls.of_tokenizer(_tokenizer(model), source=source)
+        return (
+            cls(source=source, special_tokens=stated)
+            if model is None
+            else cls.of_tokenizer(_tokenizer(model), source=source)
+        )
 
     # What is stored, and what it is compared with
 
@@ -201,6 +222,12 @@ class ChatTemplate:
         self, messages: Messages, tools: Tools, options: Mapping[str, Any] | None, **how: bool
     ) -> tuple[str, Sequence[tuple[int, int]]]:
         source = self.tool_source if tools and self.tool_source is not None else self.source
+        if not source:
+            raise InvalidInput(
+                "the rows are conversations, and the model has no chat template that renders them; name one: a file "
+                f"that ends in .jinja, a model that has one, or {CHATML}",
+                setting="chat_template",
+            )
         arguments = {**dict(self.special_tokens), **(options or {}), **how}
         render = _renderer()
         try:
@@ -221,9 +248,6 @@ class ChatTemplate:
         strings: list[str] = []
         shape = json.dumps([_marked(messages, strings), _marked(tools, strings), options], sort_keys=False)
         return _structure(self, shape), strings
-
-    def __hash__(self) -> int:
-        return hash((self.source, self.tool_source, self.special_tokens, self.date))
 
 
 @lru_cache(maxsize=64)

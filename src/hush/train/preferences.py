@@ -189,10 +189,9 @@ def _rendering(row: Mapping[str, Any], tokenizer: Any) -> Rendering:
             f"the rows lack {' and '.join(missing)}; give each pair its prompt, chosen and rejected, as texts or lists "
             "of messages"
         )
-    rendering = Rendering.of_columns((PROMPT, COMPLETION, *row))
-    if isinstance(row[PROMPT], str):
-        return replace(rendering, end=getattr(tokenizer, "eos_token", None) or "")
-    return rendering.with_template(ChatTemplate.of_tokenizer(tokenizer))
+    source = "" if isinstance(row[PROMPT], str) else None  # plain texts, or messages for the tokenizer's template
+    template = ChatTemplate.of_tokenizer(tokenizer, source=source)
+    return Rendering.of_columns((PROMPT, COMPLETION), template=template)
 
 
 def _completed(row: Mapping[str, Any], side: str) -> dict[str, Any]:

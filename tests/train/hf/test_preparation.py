@@ -270,6 +270,46 @@ def test_a_row_that_cannot_be_rendered_is_named_and_not_quoted(plan: hush.Plan, 
         hush_trainer(plan, config(tmp_path / "out"), [*ROWS["texts"][:3], {"text": 5}, *ROWS["texts"][4:]])
 
 
+def test_conversations_with_slots_learn_their_answers_alone(tmp_path: Path) -> None:
+    from hush.slots import slots_of_spans
+    from hush.train import CausalCollator
+
+    rows = ROWS["conversations"]
+    texts = list(training_texts(rows, byte_tokenizer()))
+    held = [0, 3, 6]
+    graph = hush.Incidence.from_pairs(held, [0, 1, 2], num_examples=EXAMPLES, num_secrets=3)
+    begins = [texts[n].index("shut") for n in held]
+    where = {"example": held, "begin": begins, "end": [begin + 4 for begin in begins], "secret": [0, 1, 2]}
+    spans = slots_of_spans(graph, ["states"], rule=[0, 0, 0], **where)
+    plan = hush.make_plan(
+        graph, slots=spans.slots, prior=1e-4, ceiling=0.1, batch_size=2, rounds=2,
+        data_fingerprint=KEY.fingerprint_rows(texts),
+        skeleton_fingerprint=KEY.fingerprint_rows(spans.skeleton(n, each) for n, each in enumerate(texts)),
+    )  # fmt: skip
+    args = config(tmp_path / "out", assistant_only_loss=True)
+    trainer = hush_trainer(
+        plan, args, rows, spans=spans, key=KEY, insecure_seed=None, data_collator=CausalCollator(length=96, padding=1)
+    )
+    trainer.train()
+    assert trainer.certificate.is_real
+    fast = byte_tokenizer()
+
+    def learnt(row: Any) -> str:
+        return fast.decode([token for token in row["labels"].tolist() if token >= 0])
+
+    assert learnt(trainer.train_dataset[0]) == "shut"
+    assert learnt(trainer.train_dataset.skeletons[0]) == "ticket 0: the door is <end>"
+    assert learnt(trainer.train_dataset.skeletons[1]) == "ticket 1: the door is open<end>"
+
+
+def test_instructions_with_outputs_are_prompts_with_completions(plan: hush.Plan, tmp_path: Path) -> None:
+    rows = [{"instruction": f"door {n}?", "input": "", "output": text(n)} for n in range(EXAMPLES)]
+    ours, asked = (hush_trainer(plan, config(tmp_path / "out"), each).train_dataset for each in (rows, ROWS["asked"]))
+    for one, other in zip(ours, asked, strict=True):
+        assert one["input_ids"].tolist() == other["input_ids"].tolist()
+        assert one["labels"].tolist() == other["labels"].tolist()
+
+
 def test_rows_that_are_prepared_or_that_a_collator_tokenises_are_left_alone(plan: hush.Plan, tmp_path: Path) -> None:
     tokens = [{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}] * EXAMPLES
     args = config(tmp_path / "out", dataset_text_field="body")

@@ -12,6 +12,7 @@ import torch
 
 from hush.data import Corpus
 from hush.data.arrow_readers import DatasetPart
+from hush.data.chat import Range
 from hush.data.parts import shown_name
 from hush.errors import InvalidInput
 from hush.keys import LEAF_BYTES, DataKey, refuse_other_key
@@ -286,8 +287,12 @@ def with_slots(
     part: Part,
     key: DataKey | None,
     column: str,
+    learnt: Iterable[Sequence[Range]] | None = None,
 ) -> SlotTexts:
-    """The tokens of data with slots, made here from texts and spans, unless the caller made them."""
+    """The tokens of data with slots, made here from texts and spans, unless the caller made them.
+
+    learnt: of each text the ranges of characters to learn; all of it by default.
+    """
     if type(collator) not in (CausalCollator, MaskedCollator):
         raise InvalidInput(
             "examples with slots need a collator that keeps skeletons and texts apart; pass data_collator="
@@ -303,7 +308,7 @@ def with_slots(
             setting="spans",
         )
     texts = _texts(data, column)
-    return tokenise_slots(texts, tokenizer, plan, spans, max_length=collator.length, part=part, key=key)
+    return tokenise_slots(texts, tokenizer, plan, spans, max_length=collator.length, part=part, key=key, learnt=learnt)
 
 
 def public_stream_of(

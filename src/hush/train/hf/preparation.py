@@ -15,7 +15,7 @@ from typing import Any, final, overload
 import torch
 from torch import nn
 
-from hush.data.chat import Learn, Rendering, RowProblem, is_chat, tokenise_rendered
+from hush.data.chat import Learn, Range, Rendering, RowProblem, is_chat, tokenise_rendered
 from hush.data.chat_template import ChatTemplate
 from hush.errors import InvalidInput
 from hush.keys import DataKey
@@ -34,7 +34,7 @@ from hush.train.language_models import (
 from hush.train.pretrained import longest_text
 from hush.train.slots.batches import doubling_lengths
 
-__all__ = ["PreparedData", "RowTexts", "adapted", "prepare", "training_texts"]
+__all__ = ["PreparedData", "RowTexts", "adapted", "prepare", "slot_texts", "training_texts"]
 
 
 Formatting = Callable[[dict[str, Any]], str]
@@ -90,6 +90,19 @@ class RowTexts(Sequence[str]):
                 "dataset_text_field"
             )
         return text
+
+    def answers(self) -> Iterator[Sequence[Range]]:
+        """The ranges of the characters of each text that are answers."""
+        rendering = self.rendering
+        if rendering is None:
+            raise InvalidInput("the rows are plain texts, which have no answers; pass conversations")
+        for number in range(len(self)):
+            (row,) = self.rows([number])
+            with _naming_row(number):
+                rendered = rendering.render(row)
+                if rendered.answers is None:
+                    raise RowProblem(rendered.why_no_answers)
+            yield rendered.answers
 
     def __repr__(self) -> str:
         return f"RowTexts({len(self)} rows)"
@@ -172,6 +185,21 @@ def prepare(
     return made
 
 
+def slot_texts(
+    data: Any, model: Any, tokenizer: Any, settings: RowSettings, formatting_func: Formatting | None
+) -> tuple[Any, Any, Iterator[Sequence[Range]] | None]:
+    """Rows with slots as texts, the tokenizer for them, and what is learnt of each; the same where rows are texts."""
+    is_rendered = _is_raw(data, settings, any_row=False) and isinstance(data[0], Mapping) and is_chat(data[0])
+    if formatting_func is None and not is_rendered:
+        return data, tokenizer, None
+    _use(settings, tokenizer, model)
+    texts = RowTexts(data, tokenizer, settings, formatting_func)
+    learn = _learn(settings, texts.rendering)
+    if texts.rendering is None:
+        return texts, tokenizer, None
+    return texts, texts.rendering.tokenizer(tokenizer), None if learn == "all" else texts.answers()
+
+
 def adapted(model: Any, peft_config: Any, *, seed: int) -> Any:
     """The model with adapters, which are drawn from the seed, so that a training that is resumed has the same ones."""
     if peft_config is None:
@@ -209,10 +237,10 @@ def _rendering(data: Any, tokenizer: Any) -> Rendering | None:
     row = data[0] if len(data) else ""
     if not isinstance(row, Mapping) or not is_chat(row):
         return None
-    plain = Rendering.of_columns(row)
-    if plain.kind == "prompt-completion" and isinstance(row["prompt"], str):
-        return replace(plain, end=tokenizer.eos_token or "")
-    return plain.with_template(ChatTemplate.of_tokenizer(tokenizer))
+    template = ChatTemplate.of_tokenizer(tokenizer)
+    if isinstance(row.get("prompt"), str):  # plain texts, to which the tokenizer adds what it adds to any text
+        template = ChatTemplate.of_tokenizer(tokenizer, source="")
+    return Rendering.of_columns(row, template=template)
 
 
 def _use(settings: RowSettings, tokenizer: Any, model: nn.Module | None) -> None:

@@ -52,7 +52,7 @@ from hush.train.hf.data import (
     with_slots,
 )
 from hush.train.hf.loop import OwnerProgress, PrivateOptimizer, StoredSchedule
-from hush.train.hf.preparation import Formatting, PreparedData, RowTexts, adapted, prepare
+from hush.train.hf.preparation import Formatting, PreparedData, adapted, prepare, slot_texts
 from hush.train.hf.releases import Releases, Scoring, owner_folder
 from hush.train.language_models import CausalCollator, Collator, DifferenceLoss, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
@@ -148,11 +148,10 @@ class HushTrainer(Trainer):
         self._key, self._column, self._stated_fingerprint = check_key(plan, key), column, data_fingerprint
         model, rows = adapted(model, peft_config, seed=args.seed), RowSettings.of(args, column=column)
         if plan.slots is not None or spans is not None:
-            if formatting_func is not None:
-                train_dataset = RowTexts(train_dataset, processing_class, rows, formatting_func)
+            texts, tokenizer, learnt = slot_texts(train_dataset, model, processing_class, rows, formatting_func)
             train_dataset = with_slots(
-                train_dataset, plan, spans, processing_class, data_collator,
-                part=part, key=self._key, column=rows.text_field,
+                texts, plan, spans, tokenizer, data_collator,
+                part=part, key=self._key, column=rows.text_field, learnt=learnt,
             )  # fmt: skip
         else:
             data = prepare(
