@@ -17,6 +17,8 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 import hush
+from hush.data import read_corpus
+from hush.data.chat_template import ChatTemplate
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.train import HushConfig, HushTrainer, TokenizedTexts, training_texts
@@ -153,9 +155,7 @@ def test_a_transform_of_a_dataset_gets_one_row_at_a_time() -> None:
     assert set(seen) == {1}
 
 
-@pytest.mark.parametrize(
-    ("rows", "kind"), [("texts", list), ("completions", list), ("conversations", datasets.Dataset.from_list)]
-)
+@pytest.mark.parametrize(("rows", "kind"), [("texts", list), ("conversations", datasets.Dataset.from_list)])
 def test_the_texts_that_are_planned_for_are_those_that_are_trained_on(tmp_path: Path, rows: str, kind: Any) -> None:
     texts = training_texts(kind(ROWS[rows]), byte_tokenizer(), config(tmp_path / "out"))
     keyed = replace(trainer_plan(), data_fingerprint=KEY.fingerprint_rows(texts))
@@ -166,6 +166,13 @@ def test_the_texts_that_are_planned_for_are_those_that_are_trained_on(tmp_path: 
     moved = [ROWS[rows][1], ROWS[rows][0], *ROWS[rows][2:]]
     with pytest.raises(InvalidInput, match="not the data that the plan was made for"):
         hush_trainer(keyed, config(tmp_path / "out"), kind(moved), key=KEY)
+
+
+@pytest.mark.parametrize("rows", ["completions", "conversations", "asked"])
+def test_a_scan_reads_the_texts_that_are_trained_on(rows: str) -> None:
+    fast = byte_tokenizer()
+    scanned = read_corpus(datasets.Dataset.from_list(ROWS[rows]), template=ChatTemplate.of_tokenizer(fast))
+    assert list(scanned.texts()) == list(training_texts(ROWS[rows], fast))
 
 
 def test_training_on_rows_is_training_on_their_tokens(plan: hush.Plan, tmp_path: Path) -> None:

@@ -62,6 +62,9 @@ class RowTexts(Sequence[str]):
             return self.__getitems__(list(range(*number.indices(len(self)))))
         return self._text(self._data[number], number)
 
+    def __iter__(self) -> Iterator[str]:
+        return (self[number] for number in range(len(self)))
+
     def __getitems__(self, numbers: Sequence[int]) -> list[str]:
         rows = self.rows(numbers)
         return [self._text(row, number) for row, number in zip(rows, numbers, strict=True)]
