@@ -17,11 +17,11 @@ from hush.keys import DataKey
 from hush.plan.make import make_plan_holding_out
 from hush.run.sections import SmallModel
 from hush.run.stage_train import base_model
-from hush.train import fit
-from hush.train.fit import tokenised
+from hush.train import fit, reading
 from hush.train.language_models import CausalCollator, MaskedCollator, TokenizedTexts
 from hush.train.pretrained import Pretrained, blocks_of, load_pretrained
 from hush.train.private_training import _test_draw_seed
+from hush.train.reading import tokenised
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_recipe
 from hush.train.sampler import Draws
 from hush.train.settings import Lora, PublicPart, Recipe, Runtime
@@ -112,6 +112,7 @@ def test_every_setting_of_a_recipe_is_kept_to_the_end(tmp_path: Path) -> None:
         "model": "n", "task": "causal", "lora": None, "optimizer": "sgd", "learning_rate": 1.0, "schedule": "cosine",
         "warmup": 1, "max_length": 9, "bf16": True, "public": {"weight": 1.0, "batch": 1},
         "part": "difference", "metric": "public", "average": 0.5, "public_first": False,
+        "learn": "all",
     }  # fmt: skip
     for name, value in changes.items():
         with pytest.raises(InvalidInput, match=f"begun with {name}=.*resume it as it began"):
@@ -238,7 +239,7 @@ def test_tokens_and_fingerprint_are_of_one_and_the_same_reading(
     texts = ["one", "", "three", "four four", "é"]
     (tmp_path / "data.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     corpus = read_corpus(tmp_path / "data.txt")
-    monkeypatch.setattr(fit, "TEXTS_PER_CALL", chunk)
+    monkeypatch.setattr(reading, "TEXTS_PER_CALL", chunk)
     model = Pretrained(model=torch.nn.Linear(1, 1), tokenizer=letters, task="causal", max_length=6)
     counted: list[tuple[int, int]] = []
     tokens, fingerprint = tokenised(corpus, model, key, lambda done, total: counted.append((done, total)))

@@ -160,6 +160,27 @@ def test_private_training_and_hush_trainer_make_the_same_model(tmp_path: Path, p
         np.testing.assert_allclose(one.detach().numpy(), other.detach().numpy(), rtol=1e-4, atol=1e-6)
 
 
+def test_hush_trainer_takes_texts_with_slots_from_a_formatting_func(tmp_path: Path) -> None:
+    texts, plan, spans = planned()
+    rows = [{"begin": text[:3], "rest": text[3:]} for text in texts]
+    usual: dict[str, Any] = {
+        "plan": plan,
+        "spans": spans,
+        "processing_class": made_tokenizer("bytes", special=False),
+        "data_collator": CausalCollator(length=12, padding=0),
+        "key": KEY,
+    }
+    plain = {**usual, "train_dataset": texts}
+    joined = {**usual, "train_dataset": rows, "formatting_func": lambda row: row["begin"] + row["rest"]}
+    made: list[Any] = [
+        HushTrainer(with_words(tiny("gpt2")), arguments(tmp_path / "out"), **given) for given in (plain, joined)
+    ]
+    one, other = (
+        [[list(part) for part in trainer.train_dataset[n].values()] for n in range(len(texts))] for trainer in made
+    )
+    assert one == other
+
+
 def test_hush_trainer_refuses_a_plan_with_slots_without_spans_or_with_a_collator_of_others(tmp_path: Path) -> None:
     texts, plan, spans = planned()
     model, own = tiny("gpt2"), CausalCollator(length=12, padding=0)

@@ -7,7 +7,8 @@ reconstruction     attacks on the iterates of many small trainings, to test the 
 game               scan, skeletons, plan and training attacked as a whole, on many small models, to test slots
 models, sequences  language models under audit; the token sequences and prompts that are tried on them
 extraction         greedy and (n, p)-discoverable extraction from causal models; fill_in: the same for masked models
-canaries           planted secrets with known candidates; exposure: their ranks among them, by one or several models
+canaries           planted secrets with known candidates; exposure: their ranks among them, by one or several models;
+                   scores: of canaries and of others, for attacks of other tools
 prior/             how well slots can be guessed without the model: a lower limit on the prior
 verdict            attempts judged against the certified bounds; headline: the verdict in a few sentences
 folders, session   the run under audit and the spans of its secrets; one audit in progress, and its folder
@@ -22,12 +23,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hush.audit.auditor import audit
-    from hush.audit.canaries import Template, plant, plant_again
+    from hush.audit.canaries import Template, plant, plant_again, read_canaries
     from hush.audit.extraction import discover, extract
     from hush.audit.fill_in import fill_in
     from hush.audit.mechanism import MechanismAttack, attack_joint_mechanism, attack_mechanism
+    from hush.audit.models import load_subject
     from hush.audit.prior import check_priors, measure_priors
     from hush.audit.reconstruction import attack_runs
+    from hush.audit.scores import export_scores
     from hush.audit.statistics import Success, exceeded, excess_over_held_out, excess_over_reference, holm_adjusted
     from hush.audit.verdict import Verdict, judge
 
@@ -45,13 +48,16 @@ __all__ = [
     "exceeded",
     "excess_over_held_out",
     "excess_over_reference",
+    "export_scores",
     "extract",
     "fill_in",
     "holm_adjusted",
     "judge",
+    "load_subject",
     "measure_priors",
     "plant",
     "plant_again",
+    "read_canaries",
 ]
 
 _HOME = {
@@ -68,13 +74,16 @@ _HOME = {
     "exceeded": "hush.audit.statistics",
     "excess_over_held_out": "hush.audit.statistics",
     "excess_over_reference": "hush.audit.statistics",
+    "export_scores": "hush.audit.scores",
     "extract": "hush.audit.extraction",
     "fill_in": "hush.audit.fill_in",
     "holm_adjusted": "hush.audit.statistics",
     "judge": "hush.audit.verdict",
+    "load_subject": "hush.audit.models",
     "measure_priors": "hush.audit.prior",
     "plant": "hush.audit.canaries",
     "plant_again": "hush.audit.canaries",
+    "read_canaries": "hush.audit.canaries",
 }
 
 

@@ -31,12 +31,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hush.data import Corpus
+from hush.data.rendered import ANSWERS, TEXT, stored_ranges
 from hush.errors import InvalidInput, Setting
 from hush.incidence import Incidence
 from hush.numbers import counted
 from hush.plan.plan import CANARY
 from hush.protection import Protection
 from hush.scan.reasons import OwnerWriter
+from hush.scan.result import rendered_writer
 from hush.scan.rules.promises import prior_among
 from hush.secret_table import Secrets
 from hush.slots import Spans, save_spans
@@ -467,14 +469,28 @@ def save_planted(planted: PlantedCanaries, corpus: Corpus, folder: Path) -> None
         planted.secrets.to_parquet(public / "secrets.parquet")
         if planted.spans is not None:
             save_spans(planted.spans, temporary)
+        _write_data(corpus, texts, owner / "data.parquet")
+        with whole_file(owner / "canaries.json", owner_only=True) as file:
+            file.write(json.dumps(_record(planted), indent=1).encode())
+
+
+def _write_data(corpus: Corpus, texts: Sequence[str], path: Path) -> None:
+    """The texts of the data and those of canaries, all of which are learnt if they stand among conversations."""
+    if corpus.rendering is None:
         schema = pa.schema({corpus.column: pa.large_string()})
-        with OwnerWriter(owner / "data.parquet", schema, kind="data") as file:
+        with OwnerWriter(path, schema, kind="data") as file:
             for part in (corpus.texts(), texts):
                 rows = iter(part)
                 while chunk := list(islice(rows, WRITE_ROWS)):
                     file.write({corpus.column: chunk})
-        with whole_file(owner / "canaries.json", owner_only=True) as file:
-            file.write(json.dumps(_record(planted), indent=1).encode())
+        return
+    with rendered_writer(path, corpus.rendering, kind="data") as file:
+        whole = ((text, ((0, len(text)),)) for text in texts)
+        for part in (corpus.texts_with_answers(), whole):
+            rows = iter(part)
+            while chunk := list(islice(rows, WRITE_ROWS)):
+                answers = [stored_ranges(ranges) for _, ranges in chunk]
+                file.write({TEXT: [text for text, _ in chunk], ANSWERS: answers})
 
 
 @final

@@ -120,6 +120,7 @@ class AuditSession:
         self.progress("Loading the model", 0, 1)
         device = choose_device(self.settings.device)
         subject, tokenizer = load_subject(str(self.run.model), device=device)
+        tokenizer = self._as_trained(tokenizer)
         reference = self.inputs.reference
         masked = _is_masked(subject)
         return LoadedModels(
@@ -142,8 +143,14 @@ class AuditSession:
                     "an earlier release is a masked language model, which ranks no candidates; leave it out of ",
                     Setting("earlier"),
                 )
+            tokenizer = self._as_trained(tokenizer)
             models.append((subject, tokenizer, self._max_length(release, subject, tokenizer)))
         return models
+
+    def _as_trained(self, tokenizer: Any) -> Any:
+        """The tokenizer as training used it: for conversations it adds no special tokens, which their texts hold."""
+        corpus = self.inputs.corpus
+        return tokenizer if corpus is None or corpus.rendering is None else corpus.rendering.tokenizer(tokenizer)
 
     def _max_length(self, run: AuditedRun, subject: Subject, tokenizer: Any) -> int:
         """Tokens to which the training of a run truncated texts."""

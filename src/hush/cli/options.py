@@ -23,6 +23,7 @@ StageSettings = TypeVar("StageSettings", bound="Settings")
 
 __all__ = [
     "CHAIN_PANEL",
+    "CHAT_PANEL",
     "DATA_PANEL",
     "PRINTING_PANEL",
     "PROMISE_PANEL",
@@ -190,6 +191,7 @@ class TextUnit(StrEnum):
 
 PROMISE_PANEL = "Promises"  # headings of the help
 DATA_PANEL = "Data"
+CHAT_PANEL = "Conversations, and rows of several columns"
 CHAIN_PANEL = "Several releases under one promise"
 SPEED_PANEL = "Speed and memory (what is proven does not depend on these)"
 PRINTING_PANEL = "Printing"

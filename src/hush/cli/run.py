@@ -25,6 +25,7 @@ class KindChoice(StrEnum):
     """What the data are."""
 
     text = "text"
+    chat = "chat"
     code = "code"
 
 
@@ -41,7 +42,10 @@ def _checked_stage(name: str | None) -> str | None:
 
 
 def init(
-    kind: Annotated[KindChoice, typer.Option(help="What the data are: texts or a code base.")] = KindChoice.text,
+    kind: Annotated[
+        KindChoice, typer.Option(help="What the data are: texts, conversations or a code base.")
+    ] = KindChoice.text,
+    chat: Annotated[bool, flag("--chat", "The same as --kind chat.")] = False,
     output: Annotated[Path, typer.Option(help="The file to write.")] = Path("hush.yaml"),
     force: ForceOption = False,
     json: JsonOption = False,
@@ -58,6 +62,9 @@ def init(
     from hush.run.config import template
     from hush.storage import whole_file
 
+    if chat and kind is KindChoice.code:
+        raise InvalidInput("--chat and --kind code exclude each other; pass one of them")
+    kind = KindChoice.chat if chat else kind
     check_output(output, force=force)
     with whole_file(output) as file:
         file.write(template(kind.value).encode())

@@ -1,7 +1,9 @@
 """The commands ``hush scan`` (find secrets by rules), ``hush explain`` (why they were found) and ``hush redact``."""
 
 import time
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +13,7 @@ from rich.console import Console
 
 from hush.cli.messages import working
 from hush.cli.options import (
+    CHAT_PANEL,
     DATA_PANEL,
     SPEED_PANEL,
     ColumnOption,
@@ -25,6 +28,7 @@ from hush.console import counted
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from hush.data.chat_template import ChatTemplate
     from hush.keys import DataKey
     from hush.ledger import Ledger
     from hush.scan.engines import Engine
@@ -59,6 +63,22 @@ def scan(
     output: Annotated[Path, typer.Option(help="Folder for the result: public/ for the plan, owner/ stays private.")],
     column: ColumnOption = None,
     unit: UnitOption = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column that holds text, of several that are joined in this order. Can be repeated.",
+            metavar="<str>",
+            rich_help_panel=CHAT_PANEL,
+        ),
+    ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            help="What renders conversations: a file that ends in .jinja, the name or folder of a model, or chatml "
+            "[default: that of --model].",
+            rich_help_panel=CHAT_PANEL,
+        ),
+    ] = None,
     id_column: Annotated[
         str | None,
         typer.Option(
@@ -153,6 +173,8 @@ def scan(
             loaded,
             column=column,
             unit=None if unit is None else unit.value,
+            columns=columns or (),
+            chat_template=_chat_template(chat_template, model),
             id_column=id_column,
             key=data_key,
             skip_bad=skip_bad,
@@ -197,6 +219,14 @@ def _opened(folder: Path, key: Path | None, data: str, rules: "Rules") -> "tuple
     place = Ledger.key_path(folder) if key is None else key
     check_key_apart(place, data, read_as_data=rules.about_code(data) or kind_of(place) is not None)
     return Ledger.with_key(folder, place)
+
+
+def _chat_template(name: str | None, model: str | None) -> "ChatTemplate | Callable[[], ChatTemplate]":
+    """The named template, or a function that loads the model's where rows are conversations."""
+    from hush.data.chat_template import ChatTemplate
+
+    load = partial(ChatTemplate.load, name, model=model)
+    return load if name is None else load()
 
 
 def _model_tokens(model: str | None, max_length: int | None) -> "ModelTokens | None":

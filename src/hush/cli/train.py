@@ -15,6 +15,7 @@ from hush.cli.checks import check_model, missing_library_explained, quiet_librar
 from hush.cli.interrupt import Interrupt, message_when_stopped, stopped_after_message
 from hush.cli.messages import terminal, working
 from hush.cli.options import (
+    CHAT_PANEL,
     DATA_PANEL,
     SPEED_PANEL,
     ColumnOption,
@@ -64,6 +65,14 @@ class DownChoice(StrEnum):
     trained = "trained"
     random = "random"
     public = "public"
+
+
+class LearnChoice(StrEnum):
+    """What is learnt of a conversation."""
+
+    all = "all"
+    completion = "completion"
+    assistant = "assistant"
 
 
 class OptimizerChoice(StrEnum):
@@ -162,6 +171,14 @@ def train(
             help="Release the mean of the models after this last share of the rounds, up to 1 [default: the last one].",
             max=1.0,
             rich_help_panel=LEARNING_PANEL,
+        ),
+    ] = None,
+    learn: Annotated[
+        LearnChoice | None,
+        typer.Option(
+            help="Of conversations, and of prompts with completions: learn all, the completions, or what the assistant "
+            "says [default: completions where there are any, otherwise all].",
+            rich_help_panel=CHAT_PANEL,
         ),
     ] = None,
     lora: Annotated[bool, flag("--lora", "Freeze the model and train adapters.", panel=LORA_PANEL)] = False,

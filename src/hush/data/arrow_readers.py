@@ -1,9 +1,9 @@
-"""Readers that yield Arrow batches: Parquet files, and data sets of the `datasets` library.
+"""Readers that yield Arrow batches: Parquet files, and data sets of the `datasets` library; and of rows in memory.
 
 A data set is loaded by name or from a folder that the library saved; the library is imported only for that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,11 +12,24 @@ from typing import Any, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hush.data.parts import BLOCK_BYTES, BLOCK_ROWS, SHARD_BYTES, SHARD_ROWS, Column, Part, Span, is_identifier
+from hush.data.parts import (
+    BLOCK_BYTES,
+    BLOCK_ROWS,
+    SHARD_BYTES,
+    SHARD_ROWS,
+    BrokenRow,
+    Column,
+    MadeRow,
+    Part,
+    Row,
+    Span,
+    checked_row,
+    is_identifier,
+)
 from hush.errors import InvalidInput
 from hush.storage import parquet_file
 
-__all__ = ["DatasetPart", "ParquetPart", "load_part"]
+__all__ = ["DatasetPart", "ListPart", "ParquetPart", "load_part", "object_part"]
 
 
 BUFFER_BYTES = 2**20  # per column: a whole row group may be larger than memory
@@ -149,6 +162,69 @@ class DatasetPart:
     def _rows_within(self, size: int, rows: int) -> int:
         """The number of rows that have about ``size`` bytes, at most ``rows``."""
         return min(max(size * len(self.dataset) // max(self.dataset.data.nbytes, 1), 1), rows)
+
+
+def object_part(source: Any) -> Part:
+    """Rows that are in memory: a data set of the library, its only split, or a list of texts or of rows."""
+    if isinstance(source, Mapping) and all(hasattr(split, "features") for split in source.values()):
+        if len(source) != 1:
+            names = ", ".join(map(repr, source)) or "none"
+            raise InvalidInput(f"a DatasetDict holds the splits {names}; pass one of them, such as data['train']")
+        return object_part(next(iter(source.values())))
+    if hasattr(source, "features") and hasattr(source, "select_columns"):
+        if not hasattr(source, "__len__"):
+            raise InvalidInput(
+                "a streamed data set has no fixed rows, and a plan is made for fixed ones; load it without streaming, "
+                "or write it to a file"
+            )
+        return DatasetPart(Path("(a data set)"), source)
+    if isinstance(source, Sequence) and not isinstance(source, str | bytes):
+        return ListPart(tuple(source))
+    raise InvalidInput(
+        f"the data are a {type(source).__name__}; pass a path, the name of a data set, a datasets.Dataset, or a list "
+        "of texts or of rows"
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class ListPart:
+    """A list of texts, or of rows with named values, in memory."""
+
+    rows: tuple[Any, ...]
+
+    @property
+    def path(self) -> Path:
+        return Path("(a list)")
+
+    def columns(self) -> dict[str, Column]:
+        first = next((row for row in self.rows if isinstance(row, Mapping)), None)
+        if first is None:
+            return {"text": Column(is_text=True, has_safe_name=True)} if self.rows else {}
+        return {
+            str(name): Column(is_text=isinstance(value, str), has_safe_name=is_identifier(str(name)))
+            for name, value in first.items()
+        }
+
+    def read(
+        self, columns: Sequence[str], span: Span | None = None, *, made: MadeRow = checked_row
+    ) -> Iterator[Row | BrokenRow]:
+        for number, row in enumerate(self.rows):
+            is_row = isinstance(row, Mapping)
+            found = made(tuple(row.get(name) if is_row else row for name in columns))
+            yield BrokenRow(where=f"row {number}", why=found, file=str(self.path)) if isinstance(found, str) else found
+
+    def count(self) -> int:
+        return len(self.rows)
+
+    def spans(self) -> None:
+        return None  # every process would get all rows
+
+    def with_lines_before(self, span: Span) -> Span:
+        return span
+
+    def __repr__(self) -> str:
+        return f"ListPart({len(self.rows)} rows)"
 
 
 def load_part(source: str) -> Part:

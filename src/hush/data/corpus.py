@@ -6,13 +6,16 @@ so the same folder gives the same order on every machine.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-from hush.data.arrow_readers import ParquetPart
+from hush.data.arrow_readers import ParquetPart, object_part
+from hush.data.chat import Range, Rendering, chat_columns, is_chat
+from hush.data.chat_template import ChatTemplate
 from hush.data.parts import BrokenRow, Part, Row, default_text_column, shown_columns, shown_name
+from hush.data.rendered import ANSWERS, TEXT, RenderedPart, ranges_of, stored_rendering
 from hush.data.shards import Shard, split_into_shards
 from hush.data.text_readers import CsvPart, JsonPart, TextPart, Unit, kind_of, means_path
 from hush.errors import InvalidInput, Setting
@@ -22,18 +25,28 @@ __all__ = ["Corpus", "read_corpus"]
 
 READERS: Mapping[str, Callable[[Path], Part]] = {"parquet": ParquetPart, "json": JsonPart, "csv": CsvPart}
 _SUPPORTED_FORMATS = (
-    "Parquet, JSON lines, CSV or text (.parquet, .jsonl, .json, .csv, .txt; all but Parquet also .gz, .bz2 or .zst)"
+    "Parquet, JSON lines, CSV or text (.parquet, .jsonl, .json, .csv, .tsv, .txt; all but Parquet also .gz, .bz2 or "
+    ".zst)"
 )
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Examples in order. Reading streams: a corpus may be larger than memory, and can be read repeatedly."""
+    """Examples in order. Reading streams: a corpus may be larger than memory, and can be read repeatedly.
+
+    rendering: how rows became texts, if they are conversations or have several parts.
+    """
 
     source: str
     column: str
     parts: tuple[Part, ...]
+    rendering: Rendering | None = None
+
+    @property
+    def is_rendering(self) -> bool:
+        """Whether its rows become texts while they are read; otherwise they are texts already."""
+        return any(isinstance(part, RenderedPart) for part in self.parts)
 
     def __len__(self) -> int:
         return self._length
@@ -69,6 +82,18 @@ class Corpus:
                         f"{part.path} contains a date out of range in one of the columns {names}; write it as text"
                     ) from None
 
+    def texts_with_answers(self) -> Iterator[tuple[str, tuple[Range, ...] | None]]:
+        """Texts as in ``texts``, and where the answers in each are; None where they cannot be told, or there are none.
+
+        Without a rendering no text has answers.
+        """
+        if self.rendering is None:
+            yield from ((text, None) for text in self.texts())
+            return
+        for shard in self.shards():
+            for block in shard.blocks((ANSWERS,)):
+                yield from zip(block.strings, map(ranges_of, block.columns[ANSWERS].to_pylist()), strict=True)
+
     def texts(self) -> Iterator[str]:
         """The text of every example, in order. A row without text raises an error that names the row only."""
         for shard in self.shards():
@@ -87,14 +112,29 @@ class Corpus:
         return f"Corpus(source={self.source!r}, column={shown_name(self.column)!r})"
 
 
-def read_corpus(source: str | os.PathLike[str], *, column: str | None = None, unit: Unit | None = None) -> Corpus:
-    """The examples of a file, a folder of files of one kind, or a data set that the `datasets` library knows by name.
+def read_corpus(
+    source: Any,
+    *,
+    column: str | None = None,
+    unit: Unit | None = None,
+    columns: Sequence[str] = (),
+    template: ChatTemplate | Callable[[], ChatTemplate] | None = None,
+) -> Corpus:
+    """The examples of a file, a folder of files of one kind, or a data set that the `datasets` library knows by name;
+    or of a data set or a list in memory.
 
     column: the column of the text; by default "text", or the only column with text, unless its name may be data (in a
     CSV file, whose header may be missing, it must be a common name). unit: whether an example of plain text is a line
     or a file; by default lines for a single file and files for a folder. A data set is named NAME, NAME:SPLIT or
     NAME:CONFIG:SPLIT; the default split is "train".
+
+    Rows of several parts become one text each (``hush.data.chat``): conversations and prompts with completions if no
+    column holds the text otherwise, or if their template is given; columns: several that hold text, joined in this
+    order. template: what renders conversations, or a function that loads it, called only if it is needed.
     """
+    if not isinstance(source, str | os.PathLike):
+        part = object_part(source)
+        return _corpus(str(part.path), part.path, (part,), column, columns, template)
     path, name = Path(source), os.fspath(source).split(":")[0]
     if path.is_dir() and not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
         parts = _folder(path, unit)
@@ -112,7 +152,36 @@ def read_corpus(source: str | os.PathLike[str], *, column: str | None = None, un
         raise InvalidInput(
             f"{path} is not plain text, so its rows are the examples; drop this setting", setting="unit", value=unit
         )
-    return Corpus(source=os.fspath(source), column=_column(parts, column, path), parts=parts)
+    named = (*columns, *([] if column is None else [column]))
+    parts = tuple(replace(part, names=named) if isinstance(part, CsvPart) else part for part in parts)
+    return _corpus(os.fspath(source), path, parts, column, columns, template)
+
+
+def _corpus(
+    source: str,
+    path: Path,
+    parts: tuple[Part, ...],
+    column: str | None,
+    columns: Sequence[str],
+    template: ChatTemplate | Callable[[], ChatTemplate] | None,
+) -> Corpus:
+    """The corpus of these parts: of a column of text, or rendered."""
+    if (rendering := stored_rendering(parts)) is not None:
+        return Corpus(source=source, column=_column(parts, column, path), parts=parts, rendering=rendering)
+    if column is not None and columns:
+        raise InvalidInput("one column is named, and several; drop one of the two", setting="columns")
+    table = next((table for part in parts if (table := part.columns())), {})
+    is_asked = isinstance(template, ChatTemplate)
+    if column is None and (columns or (is_chat(table) and (is_asked or default_text_column(table) != TEXT))):
+        if not columns and template is None and any(not table[name].is_text for name in chat_columns(table)):
+            template = ChatTemplate.load(None)  # which says what to name
+        found = template() if callable(template) and not columns else template
+        rendering = Rendering.of_columns(
+            table, template=found if isinstance(found, ChatTemplate) else None, columns=columns
+        )
+        rendered = tuple(RenderedPart(part, rendering) for part in parts)
+        return Corpus(source=source, column=_column(rendered, TEXT, path), parts=rendered, rendering=rendering)
+    return Corpus(source=source, column=_column(parts, column, path), parts=parts)
 
 
 def _file(path: Path, unit: Unit) -> Part:

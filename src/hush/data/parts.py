@@ -9,7 +9,7 @@ it is certainly part of the schema.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,11 +28,14 @@ __all__ = [
     "Block",
     "BrokenRow",
     "Column",
+    "MadeRow",
     "Part",
     "Row",
     "Span",
+    "checked_row",
     "default_text_column",
     "is_identifier",
+    "is_utf8",
     "row_problem",
     "shown_columns",
     "shown_name",
@@ -42,8 +45,11 @@ __all__ = [
 DEFAULT_TEXT_COLUMN = "text"  # a column of this name holds the text, even if others hold text too
 _ABOUT = ("title", "subject", "author", "name", "id", "number", "index", "date", "time", "label", "category", "url")
 _TEXTS = ("text", "texts", "content", "body", "document", "sentence", "message", "prompt", "completion", "code")
+_CHATS = ("messages", "conversations", "tools", "instruction", "input", "output", "response", "question", "answer")
 _NOTES = ("comment", "review", "note", "notes", "description", "summary", "abstract", "source", "language")
-COMMON_COLUMN_NAMES = frozenset((*_TEXTS, *_NOTES, *_ABOUT))  # in any case; a row of data would hold more than these
+COMMON_COLUMN_NAMES = frozenset(
+    (*_TEXTS, *_CHATS, *_NOTES, *_ABOUT)
+)  # in any case; a row of data would hold more than these
 _IDENTIFIER = re.compile(r"[^\W\d][\w.:/-]{0,39}")
 
 
@@ -164,12 +170,21 @@ def row_problem(row: Row) -> str | None:
     text = row[0]
     if not isinstance(text, str):
         return "empty" if text is None else f"a {type(text).__name__}"
-    return None if all(_is_utf8(value) for value in row) else "not UTF-8"
+    return None if all(is_utf8(value) for value in row) else "not UTF-8"
 
 
-def _is_utf8(value: object) -> bool:
+MadeRow = Callable[[Row], Row | str]  # what a reader makes of the values in a row: a row, or what is wrong with it
+
+
+def checked_row(row: Row) -> Row | str:
+    """The row itself, whose first value must be text, or what is wrong with it."""
+    why = row_problem(row)
+    return row if why is None else why
+
+
+def is_utf8(value: object) -> bool:
     if isinstance(value, list):
-        return all(map(_is_utf8, value))
+        return all(map(is_utf8, value))
     if not isinstance(value, str) or value.isascii():
         return True
     try:

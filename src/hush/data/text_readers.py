@@ -20,7 +20,17 @@ from typing import Any, Literal, final
 
 import pyarrow as pa
 
-from hush.data.parts import COMMON_COLUMN_NAMES, SHARD_BYTES, BrokenRow, Column, Row, Span, is_identifier, row_problem
+from hush.data.parts import (
+    COMMON_COLUMN_NAMES,
+    SHARD_BYTES,
+    BrokenRow,
+    Column,
+    MadeRow,
+    Row,
+    Span,
+    checked_row,
+    is_identifier,
+)
 from hush.errors import InvalidInput
 from hush.storage import arrow_file
 
@@ -48,6 +58,7 @@ KINDS: Mapping[str, str] = {
     ".ndjson": "json",
     ".json": "json",
     ".csv": "csv",
+    ".tsv": "csv",
     ".txt": "text",
     ".text": "text",
     ".md": "text",
@@ -57,6 +68,7 @@ COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 READ_BYTES = 2**20  # buffer for counting line breaks
 SPAN_BYTES = SHARD_BYTES // 4  # a span has at most one line per byte, so this bounds its rows too
 SEPARATORS: Mapping[bytes, str] = {b";": "semicolons", b"\t": "tabs", b"|": "bars"}
+TABS = ".tsv"
 MAX_HEADER_BYTES = 2**16  # of a line in which separators are counted
 
 
@@ -109,15 +121,19 @@ class JsonPart:
             for name in counts
         }
 
-    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | BrokenRow]:
+    def read(
+        self, columns: Sequence[str], span: Span | None = None, *, made: MadeRow = checked_row
+    ) -> Iterator[Row | BrokenRow]:
         for record in self._records(span):
             if isinstance(record, BrokenRow):
                 yield record
                 continue
             where, values = record
-            row = tuple(values.get(name) for name in columns)
-            why = row_problem(row)
-            yield row if why is None else BrokenRow(where=f"{self.path}, {where}", why=why, file=str(self.path))
+            row = made(tuple(values.get(name) for name in columns))
+            if isinstance(row, str):
+                yield BrokenRow(where=f"{self.path}, {where}", why=row, file=str(self.path))
+            else:
+                yield row
 
     def count(self) -> int:
         with open_decompressed(self.path) as file:
@@ -202,9 +218,14 @@ class TextPart:
 @final
 @dataclass(frozen=True, slots=True)
 class CsvPart:
-    """A CSV file with a header; every cell is text. A row with bytes that are not UTF-8 is broken."""
+    """A CSV file with a header; every cell is text. A row with bytes that are not UTF-8 is broken.
+
+    Cells are separated by commas; by tabs if the file's name ends in .tsv; or by the sign that its first lines seem to
+    use, if a name in its header is then a common one, or one of ``names``, which the user named.
+    """
 
     path: Path
+    names: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, Column]:
         with self._reader() as reader:
@@ -215,15 +236,36 @@ class CsvPart:
         }
 
     def separator(self) -> str | None:
-        """The separator that the first two lines seem to use, if it is not a comma."""
+        """The separator, in words, that the first two lines seem to use, if it is not the one they are read with."""
+        sign, _ = self._seeming_separator()
+        return None if sign is None or sign.decode() == self._delimiter() else SEPARATORS[sign]
+
+    def _seeming_separator(self) -> tuple[bytes | None, bytes]:
+        """The sign that is not a comma and that the first two lines seem to use, and the first line."""
         with open_decompressed(self.path) as file:
             first, second = (file.readline(MAX_HEADER_BYTES) for _ in range(2))
-        for sign, name in SEPARATORS.items():
+        for sign in SEPARATORS:
             if first.count(sign) > first.count(b",") and (not second or second.count(sign) >= first.count(sign)):
-                return name
-        return None
+                return sign, first
+        return None, first
 
-    def read(self, columns: Sequence[str], span: Span | None = None) -> Iterator[Row | BrokenRow]:
+    def _delimiter(self) -> str:
+        sign, first = self._seeming_separator()
+        if TABS in (suffix.lower() for suffix in self.path.suffixes[-2:]):
+            return "\t"
+        if sign is not None:
+            line = first.decode("utf-8-sig", errors="replace")
+            try:
+                names = next(csv.reader([line], delimiter=sign.decode(), strict=True), [])
+            except csv.Error:
+                names = []
+            if any(name.strip().casefold() in COMMON_COLUMN_NAMES or name in self.names for name in names):
+                return sign.decode()
+        return ","
+
+    def read(
+        self, columns: Sequence[str], span: Span | None = None, *, made: MadeRow = checked_row
+    ) -> Iterator[Row | BrokenRow]:
         with self._reader() as reader:
             header = self._header(reader)
             positions = [header.index(name) for name in columns]
@@ -242,11 +284,11 @@ class CsvPart:
                 if len(cells) != len(header):
                     why = f"{len(cells)} cells under {len(header)} columns"
                 else:
-                    row = tuple(cells[position] for position in positions)
-                    why = row_problem(row)
-                    if why is None:
+                    row = made(tuple(cells[position] for position in positions))
+                    if not isinstance(row, str):
                         yield row
                         continue
+                    why = row
                 yield BrokenRow(where=f"{self.path}, line {begin}", why=why, file=str(self.path))
 
     def count(self) -> None:
@@ -263,10 +305,11 @@ class CsvPart:
         csv.field_size_limit(
             min(sys.maxsize, 2**31 - 1)
         )  # an example may be longer than the csv module's limit of 128 KiB
+        delimiter = self._delimiter()
         with open_decompressed(self.path) as file:
             text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
             try:
-                yield csv.reader(text, strict=True)
+                yield csv.reader(text, delimiter=delimiter, strict=True)
             finally:
                 text.detach()  # otherwise it would close the file
 

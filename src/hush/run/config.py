@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, final, get_args
 import yaml
 from pydantic import Field, ValidationError
 
+from hush.data.chat_template import TEMPLATE_ENDINGS
 from hush.data.text_readers import means_path
 from hush.errors import HushError, InvalidInput
 from hush.numbers import counted
@@ -39,7 +40,7 @@ __all__ = ["Config", "Kind", "config_key", "load_config", "settings_shown_as_key
 BASE_MODEL = "base-model"  # as the reference of the audit: the model before training
 PATHS_NOTE = "relative paths start at the folder of the config"
 
-Kind = Literal["text", "code"]
+Kind = Literal["text", "chat", "code"]
 Place = tuple[str | int, ...]
 
 
@@ -261,6 +262,11 @@ def _path_problems(config: Config) -> Iterator[tuple[Place, str]]:
     if name is not None and not Path(config.located(name)).is_dir() and means_path(name, folder=config.folder):
         message = f"{config.located(name)} is neither the folder of a model nor a name on the hub; {PATHS_NOTE}"
         yield ("model", "name"), message
+    chat_template = config.data.chat_template
+    if chat_template is not None and chat_template.endswith(TEMPLATE_ENDINGS):
+        located = config.folder / Path(chat_template).expanduser()
+        if not located.is_file():
+            yield ("data", "chat_template"), f"{located} is not a file; {PATHS_NOTE}"
     held_out = None if config.audit is None else config.audit.held_out
     if held_out is not None and means_path(held_out, folder=config.folder):
         located = config.located(held_out)
@@ -276,7 +282,7 @@ def _path_problems(config: Config) -> Iterator[tuple[Place, str]]:
 def _section_conflicts(config: Config) -> Iterator[tuple[Place, str]]:
     """Settings of one section that contradict another."""
     if config.about_code:
-        for name in ("column", "unit", "id_column"):
+        for name in ("column", "columns", "chat_template", "unit", "id_column"):
             if getattr(config.data, name) is not None:
                 yield ("data", name), "it is for tables, but the rules are about code; drop it"
     small, training, audit = config.model.small, config.training, config.audit

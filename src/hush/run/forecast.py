@@ -10,11 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, final
 
-from hush.data import read_corpus
 from hush.keys import DataKey
 from hush.run.config import Config, settings_shown_as_keys, shown_sizes
 from hush.run.folder import RunPaths, RunRecord
-from hush.run.job import Estimate, Known, RunJob, files_of
+from hush.run.job import Estimate, Known, RunJob, files_of, read_source
 from hush.run.outlook import proposed_outlook
 from hush.run.pipeline import Stage, check_since, inputs_of, key_path, may_train, run_folder, stages_from, stages_of
 from hush.run.preflight import is_local, preflight
@@ -148,7 +147,7 @@ def _unread(config: Config) -> str:
     from hush.train.pretrained import DEFAULT_MAX_TOKENS, model_metadata
 
     data, training, small = config.data, config.training, config.model.small
-    corpus = read_corpus(config.source, column=data.column, unit=data.unit)
+    corpus = read_source(config)
     blocks = (block for shard in corpus.shards() for block in shard.blocks(skip_bad=data.skip_bad))
     texts = list(islice((text for block in blocks for text in block.strings), MAX_LOOKED_AT))
     if small is not None:  # it reads bytes, and may not exist yet

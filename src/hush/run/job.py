@@ -10,23 +10,36 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 from hush.audit.settings import CanarySettings
 from hush.console import counted
 from hush.data import Corpus, read_corpus
+from hush.data.chat_template import ChatTemplate
 from hush.data.text_readers import KINDS, kind_of
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.run.config import Config
 from hush.run.folder import RunPaths, RunRecord
-from hush.run.sections import AuditSection
+from hush.run.sections import SMALL_SPECIAL_TOKENS, AuditSection
 
 if TYPE_CHECKING:
     from hush.train.round import LiveNumbers
 
-__all__ = ["Estimate", "Known", "RunJob", "StageWork", "Watch", "file_rows", "files_of", "unread_files"]
+__all__ = [
+    "Estimate",
+    "Known",
+    "RunJob",
+    "StageWork",
+    "Watch",
+    "chat_template_of",
+    "file_rows",
+    "files_of",
+    "read_source",
+    "unread_files",
+]
 
 
 def _ignore(*_: object) -> None:
@@ -93,8 +106,7 @@ class RunJob:
         saved = self.paths.scan / "owner" / "data.parquet"  # exists where the examples are not the rows of the source
         if saved.is_file():
             return read_corpus(saved)
-        data = self.config.data
-        return read_corpus(self.config.source, column=data.column, unit=data.unit)
+        return read_source(self.config)
 
     def corpus(self) -> Corpus:
         """The examples of the plan: those of the scan, then the canaries."""
@@ -105,6 +117,30 @@ class RunJob:
     def public(self, name: str) -> Path:
         """A public file about the examples of the plan: incidence.parquet or secrets.parquet."""
         return (self.paths.canaries if self.has_canaries else self.paths.scan) / "public" / name
+
+
+def chat_template_of(config: Config) -> ChatTemplate | Callable[[], ChatTemplate]:
+    """The chat template that the config names, or a function that loads the model's where rows are conversations."""
+    name, model = config.data.chat_template, config.model
+    load = partial(
+        ChatTemplate.load,
+        None if name is None else config.located(name),
+        model=None if model.name is None else config.located(model.name),
+        special_tokens=None if model.small is None else SMALL_SPECIAL_TOKENS,
+    )
+    return load if name is None else load()
+
+
+def read_source(config: Config) -> Corpus:
+    """The rows of the source as texts; conversations as the template of the config or of the model writes them."""
+    data = config.data
+    return read_corpus(
+        config.source,
+        column=data.column,
+        unit=data.unit,
+        columns=data.columns or (),
+        template=chat_template_of(config),
+    )
 
 
 class Estimate(NamedTuple):

@@ -5,6 +5,7 @@ own inputs all the same, since they may change in between.
 """
 
 import socket
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -12,9 +13,13 @@ from urllib.request import getproxies
 from hush.data import read_corpus
 from hush.errors import InvalidInput
 from hush.run.config import BASE_MODEL, Config
+from hush.run.job import read_source
 from hush.run.stage_train import check_libraries
 
 __all__ = ["check_reachable", "is_local", "preflight"]
+
+
+FIRST_ROWS = 100  # of conversations, that are rendered
 
 
 def preflight(config: Config) -> None:
@@ -61,10 +66,14 @@ def _check_data(config: Config) -> None:
     if config.about_code:
         return
     from hush.scan.scanner import prepare
+    from hush.train.reading import learnt_texts
 
     data, prepared = config.data, prepare(config.rules)
     if is_local(config.source):
-        corpus = read_corpus(config.source, column=data.column, unit=data.unit)
+        corpus = read_source(config)
+        if not data.skip_bad and (corpus.rendering is not None or config.training.learn is not None):
+            for _ in islice(learnt_texts(corpus, config.training.learn), FIRST_ROWS):
+                pass
         columns = [column for rule in prepared.rules for column in rule.finder.columns]
         corpus.check_columns([*columns, *([] if data.id_column is None else [data.id_column])])
 

@@ -71,7 +71,10 @@ def rehearse_config(
     with planned_run(config, output=output, watch=watch) as job:
         plan = Plan.load(job.paths.plan)
         spans = spans_in(job.paths.canaries if job.has_canaries else job.paths.scan)
-        content = public_content(plan, job.corpus().texts(), spans=spans, max_examples=settings.max_examples)
+        corpus = job.corpus()
+        if corpus.rendering is not None and corpus.rendering.learns(config.training.learn) != "all":
+            watch.notice("The rehearsal learns whole conversations, and the training only answers.")
+        content = public_content(plan, corpus.texts(), spans=spans, max_examples=settings.max_examples)
         asked, folder = config.plan, job.paths.rehearsal
         computed = plan.capacity == "accounted" and asked.noise_multiplier is None
         outcome = rehearse(

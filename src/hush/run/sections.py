@@ -11,18 +11,36 @@ from pydantic import Field, model_validator
 
 from hush.audit.settings import AuditSettings, CanarySettings
 from hush.plan.settings import FilterSettings, SeriesSettings
-from hush.settings import YES_OR_NO, Auto, Count, Settings, Text, Whole, wrong
+from hush.settings import YES_OR_NO, Auto, Count, Settings, Text, Texts, Whole, wrong
 from hush.train.settings import Learning, Recipe, Runtime
 
-__all__ = ["AuditSection", "DataSection", "ModelSection", "ReleasesSection", "SmallModel", "TrainingSection"]
+__all__ = [
+    "SMALL_SPECIAL_TOKENS",
+    "AuditSection",
+    "DataSection",
+    "ModelSection",
+    "ReleasesSection",
+    "SmallModel",
+    "TrainingSection",
+]
+
+
+SMALL_SPECIAL_TOKENS = {"eos_token": "<end>", "pad_token": "<pad>"}  # of the small model
 
 
 @final
 class DataSection(Settings):
-    """The data to train on, and how to read them."""
+    """The data to train on, and how to read them. chat_template: by default that of the model."""
 
     source: Text = Field(description="the path of a file or a folder with your data, or the name of a data set")
     column: Text | None = Field(default=None, description="the name of the column that holds the text")
+    columns: Texts | None = Field(
+        default=None, description="a list of columns that hold text, joined in this order, such as [title, body]"
+    )
+    chat_template: Text | None = Field(
+        default=None,
+        description="what renders conversations: a file that ends in .jinja, the name or folder of a model, or chatml",
+    )
     unit: Literal["line", "file"] | None = None
     id_column: Text | None = Field(default=None, description="the name of a column with your own ids")
     key: Text | None = Field(default=None, description="the path of your key, which is created on first use")

@@ -24,7 +24,7 @@ from hush.rehearse.outcome import last_outcome, skips_private_rounds
 from hush.run.config import Config
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of
 from hush.run.releases import begin_training, check_asked, enter_finished, enter_rounds, is_further
-from hush.run.sections import SmallModel
+from hush.run.sections import SMALL_SPECIAL_TOKENS, SmallModel
 from hush.settings import AUTO
 from hush.slots import spans_in
 from hush.storage import read_json, whole_folder
@@ -72,7 +72,7 @@ class TrainStage:
     def settings(self, job: RunJob) -> Any:
         learning = job.config.training
         # A setting that 0.1.0 did not know counts only if it is stated: a finished run of 0.1.0 stays finished.
-        unstated = {"part", "metric", "public_first", "trainable", "average"} - learning.model_fields_set
+        unstated = {"part", "metric", "public_first", "trainable", "average", "learn"} - learning.model_fields_set
         stated = learning.model_dump(include=set(Learning.model_fields) - unstated)
         return [stated, model_fingerprint(job), *([] if trains_privately(job) else ["no private rounds"])]
 
@@ -310,7 +310,7 @@ def _model_size(config: Config) -> tuple[float | None, int | None]:
 
 # --- the small model
 
-SPECIAL_TOKENS = ("<pad>", "<end>")
+SPECIAL_TOKENS = (SMALL_SPECIAL_TOKENS["pad_token"], SMALL_SPECIAL_TOKENS["eos_token"])
 
 
 def base_model_path(folder: Path, small: SmallModel) -> Path:

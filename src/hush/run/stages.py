@@ -25,7 +25,16 @@ from hush.plan.plan import promises_fingerprint
 from hush.protection import promise_arrays
 from hush.run.config import BASE_MODEL
 from hush.run.folder import RELEASED_REPORT
-from hush.run.job import Estimate, Known, RunJob, file_rows, files_of, unread_files
+from hush.run.job import (
+    Estimate,
+    Known,
+    RunJob,
+    chat_template_of,
+    file_rows,
+    files_of,
+    read_source,
+    unread_files,
+)
 from hush.run.outlook import read_outlook
 from hush.run.releases import (
     canaries_are_known,
@@ -78,8 +87,7 @@ class DataStage:
             size = sum(path.stat().st_size for _, path in files)
             rows = file_rows(files, lambda done: job.watch.work("Reading", done, size))
             return {"fingerprint": job.key.fingerprint_rows(rows), "files": len(files), "bytes": size}
-        corpus = read_corpus(config.source, column=config.data.column, unit=config.data.unit)
-        return {"fingerprint": job.key.fingerprint_rows(corpus.texts()), "files": 0, "bytes": 0}
+        return {"fingerprint": job.key.fingerprint_rows(read_source(config).texts()), "files": 0, "bytes": 0}
 
     def has_results(self, job: RunJob) -> bool:
         return True
@@ -107,6 +115,9 @@ class ScanStage:
         named = job.key.fingerprint_rows(file_rows(files))
         data, chunks = config.data, config.rules.file.chunks
         settings = [config.stated_rules, named, data.column, data.unit, data.id_column, data.skip_bad]
+        rendering = None if config.about_code else read_source(config).rendering
+        if rendering is not None:
+            settings.append(rendering.digest)
         if job.config.releases is not None:
             settings.append("ids of a ledger")  # whether they are still its ids is looked at in the results
         if chunks is not None and chunks.tokens == "auto":  # as long as the model reads
@@ -125,6 +136,8 @@ class ScanStage:
             config.rules,
             column=config.data.column,
             unit=config.data.unit,
+            columns=config.data.columns or (),
+            chat_template=None if config.about_code else chat_template_of(config),
             id_column=config.data.id_column,
             key=job.key,
             skip_bad=config.data.skip_bad,

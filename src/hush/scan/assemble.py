@@ -50,6 +50,7 @@ from hush.scan.reasons import (
     UnfoundLiterals,
     temporary_owner,
 )
+from hush.scan.rendered_texts import RENDERED_COLUMNS
 from hush.scan.result import Scan, ScannedTexts
 from hush.scan.shard_tasks import CountTask, FindTask, LiteralPassTask, MergedCounts, SearchResult, VariantPassTask
 from hush.scan.variants import Variants
@@ -87,10 +88,10 @@ def run_scan(
     key: for the fingerprints of the examples and of the corpus. id_column: the column with the examples' ids; by
     default an id states file and row. skip_bad: count and skip rows that cannot be read. copies: near copies inherit
     each other's secrets; equal texts always do. keep_texts: save the examples' texts with the scan, because examples
-    are not rows of the input (if rows were skipped, texts are always saved). in_chunks: examples are cut from files at
-    line ends, so that a span over several lines does not count as one. long_texts: how texts are cut into several
-    examples; by default they are not. known: the identities of earlier scans, whose ids secrets keep. progress: called
-    with the numbers of finished and of all shard tasks.
+    are not rows of the input (if rows were skipped or rendered, texts are always saved). in_chunks: examples are cut
+    from files at line ends, so that a span over several lines does not count as one. long_texts: how texts are cut into
+    several examples; by default they are not. known: the identities of earlier scans, whose ids secrets keep. progress:
+    called with the numbers of finished and of all shard tasks.
 
     Guarantee: every pair of the incidence has a reason. The result does not depend on the engine.
     """
@@ -100,6 +101,8 @@ def run_scan(
     read_columns = [name for rule in rules for name in rule.finder.columns]
     columns = tuple(dict.fromkeys(read_columns + ([] if id_column is None else [id_column])))
     corpus.check_columns(columns)
+    rendering = getattr(corpus, "rendering", None)
+    columns += () if rendering is None else RENDERED_COLUMNS
     literal_pass = [index for index, rule in enumerate(rules) if rule.literal_pass is not None]
     hides_spans = [index for index, rule in enumerate(rules) if rule.hides_spans and rule.keys_are_texts]
     passes = 1 + bool(surveys) + bool(literal_pass) + bool(hides_spans)
@@ -151,6 +154,7 @@ def run_scan(
         collector, texts, num_inherited = chunked.collector, chunked.texts, chunked.num_inherited
     assembled = assemble(collector, rules, owner, copies, known=known, key=key)
     num_inherited += assembled.num_inherited
+    is_kept = keep_texts or bool(collector.skipped) or rendering is not None
     data_fingerprint = None
     if key is not None:
         fingerprint_N = collector.column("fingerprint")
@@ -172,7 +176,7 @@ def run_scan(
         data_fingerprint=data_fingerprint,
         skeleton_fingerprint=_skeleton_fingerprint(assembled, texts, key),
         owner=owner,
-        data=texts if chunked is None and (keep_texts or collector.skipped) else None,  # chunks are written already
+        data=texts if chunked is None and is_kept else None,  # chunks are written already
         owner_spans=assembled.spans,
     )
 

@@ -13,7 +13,7 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -237,9 +237,9 @@ def temporary_owner() -> OwnerFiles:
 class OwnerWriter:
     """Writes a table batch by batch, in row groups of bounded size, to a file that only its owner can read."""
 
-    def __init__(self, path: Path, schema: pa.Schema, *, kind: str) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, *, kind: str, metadata: Mapping[str, str] | None = None) -> None:
         path.touch(mode=0o600, exist_ok=False)
-        self._schema = schema.with_metadata({"hush.kind": kind})
+        self._schema = schema.with_metadata({"hush.kind": kind, **(metadata or {})})
         self._file = path.open("wb")  # not by its name, which Arrow may fail to encode
         self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd", write_page_checksum=True)
         self._buffered: list[pa.RecordBatch] = []

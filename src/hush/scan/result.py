@@ -24,7 +24,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hush.data.chat import Rendering
 from hush.data.parts import Block
+from hush.data.rendered import ANSWERS, TEXT, metadata_of
 from hush.data.shards import ShardSource
 from hush.errors import InvalidInput
 from hush.incidence import Incidence
@@ -101,12 +103,17 @@ class ScannedTexts:
     copy_key: bytes = field(repr=False)
     text_hash_N: NDArray[np.uint64] = field(repr=False)
 
-    def blocks(self) -> Iterator[Block]:
-        """The examples, read again. Guarantee: they are the scanned texts, or reading them ends with an error."""
+    @property
+    def rendering(self) -> Rendering | None:
+        """How the texts were made of rows, if they were."""
+        return getattr(self.corpus, "rendering", None)
+
+    def blocks(self, *more: str) -> Iterator[Block]:
+        """The examples, read again, with more columns. Guarantee: they are the scanned texts, or an error ends it."""
         count, num_examples = 0, len(self.text_hash_N)
         is_same = True
         for shard in self.corpus.shards():
-            for block in shard.blocks(self.columns, skip_bad=True):
+            for block in shard.blocks((*self.columns, *more), skip_bad=True):
                 if not len(block):
                     continue  # only broken rows
                 scanned = self.text_hash_N[count : count + len(block)]
@@ -412,9 +419,20 @@ def _save_owner(scan: Scan, files: OwnerFiles, public: Path, owner: Path) -> Non
 
 def _write_data(data: ScannedTexts, path: Path) -> None:
     """Writes the texts of the examples, read again: row i is example i. Guarantee: they are the scanned texts."""
-    with OwnerWriter(path, pa.schema({"text": pa.large_string()}), kind="scan data") as writer:
-        for block in data.blocks():
-            writer.write({"text": block.texts})
+    if data.rendering is None:
+        with OwnerWriter(path, pa.schema({"text": pa.large_string()}), kind="scan data") as writer:
+            for block in data.blocks():
+                writer.write({"text": block.texts})
+        return
+    with rendered_writer(path, data.rendering, kind="scan data") as writer:
+        for block in data.blocks(ANSWERS):
+            writer.write({TEXT: block.texts, ANSWERS: block.columns[ANSWERS]})
+
+
+def rendered_writer(path: Path, rendering: Rendering, *, kind: str) -> OwnerWriter:
+    """A file for texts that were rendered, and for where the answers in them are."""
+    schema = pa.schema({TEXT: pa.large_string(), ANSWERS: pa.large_string()})
+    return OwnerWriter(path, schema, kind=kind, metadata=metadata_of(rendering))
 
 
 def load_scan(folder: Path) -> dict[str, Any]:

@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from hush.arrays import Progress
 from hush.data import Corpus, read_corpus
+from hush.data.chat_template import ChatTemplate
 from hush.data.text_readers import kind_of
 from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey, check_key_apart
@@ -35,6 +37,8 @@ from hush.scan.rules.schema import (
 )
 
 if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict  # pyright: ignore[reportMissingImports]
+
     from hush.scan.code.repository import Repository
     from hush.scan.code.settings import Chunks, CodeSettings, Contributors
     from hush.scan.identities import Identities
@@ -47,7 +51,9 @@ __all__ = ["FINDERS", "Preparation", "chunks_of_rules", "code_settings", "long_t
 
 MAX_FILES_IN_NOTICE = 3
 
-Source: TypeAlias = str | os.PathLike[str] | Corpus
+Source: TypeAlias = (
+    "str | os.PathLike[str] | Corpus | Dataset | DatasetDict | Sequence[str] | Sequence[Mapping[str, Any]]"
+)
 RulesLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Rules
 
 
@@ -57,6 +63,8 @@ def scan(
     *,
     column: str | None = None,
     unit: Literal["line", "file"] | None = None,
+    columns: Sequence[str] = (),
+    chat_template: str | ChatTemplate | Callable[[], ChatTemplate] | None = None,
     id_column: str | None = None,
     key: DataKey | str | os.PathLike[str] | None = None,
     skip_bad: bool = False,
@@ -69,14 +77,18 @@ def scan(
 ) -> "Scan":
     """Which examples contain which secrets, by these rules, and why.
 
-    source: a file, a folder, the name of a data set, or a Corpus; if a rule is about code, or chunks of a folder are
-    stated in lines or tokens, a folder of code. rules: a YAML file, a dictionary of the same form, or Rules. column and
-    unit: as in ``read_corpus``. id_column: a column with your own ids. key: for keyed fingerprints of the examples; the
-    key of a path is created on first use. skip_bad: count and skip rows that cannot be read. model_tokens: what the
-    model reads at once, for chunks with ``tokens: auto``. workers: processes on this machine; alternatively, engine:
-    where to run. known: the identities of earlier scans under the same key: a secret among them keeps its id, and no id
-    is given twice (``hush.ledger``). progress: called with the numbers of finished and of all shard tasks. notice:
-    called with sentences for the owner: files that are not examples, entries of rules that match nothing.
+    source: a file, a folder, the name of a data set, a datasets.Dataset, a list of texts or of rows, or a Corpus; if a
+    rule is about code, or chunks of a folder are stated in lines or tokens, a folder of code. rules: a YAML file, a
+    dictionary of the same form, or Rules. column and unit: as in ``read_corpus``. columns: several that hold text.
+    chat_template: what makes one text of a conversation: a file, a model by name or folder, ``chatml``, or a
+    ChatTemplate. What is scanned is that text, and it is saved with the scan, for training.
+
+    id_column: a column with your own ids. key: for keyed fingerprints of the examples; the key of a path is created on
+    first use. skip_bad: count and skip rows that cannot be read. model_tokens: what the model reads at once, for chunks
+    with ``tokens: auto``. workers: processes on this machine; alternatively, engine: where to run. known: the
+    identities of earlier scans under the same key: a secret among them keeps its id, and no id is given twice
+    (``hush.ledger``). progress: called with the numbers of finished and of all shard tasks. notice: called with
+    sentences for the owner: files that are not examples, entries of rules that match nothing.
 
     Guarantee: every pair of the incidence has a reason, and neither engine nor workers change the result. Secrets that
     no rule describes are not found.
@@ -90,16 +102,17 @@ def scan(
     rules = _rules(rules)
     from hush.scan.assemble import run_scan
 
-    about_code = rules.have_code_rule if isinstance(source, Corpus) else rules.about_code(source)
+    about_code = rules.about_code(source) if isinstance(source, str | os.PathLike) else rules.have_code_rule
     if about_code:
-        for name, value in (("column", column), ("unit", unit), ("id_column", id_column)):
+        stated = {"column": column, "unit": unit, "id_column": id_column, "columns": columns or None}
+        for name, value in stated.items():
             if value is not None:
                 raise InvalidInput(
                     Setting(name),
                     " is for tables, but these rules are about code; drop it, or the rules for code",
                     setting=name,
                 )
-    if not isinstance(key, DataKey | None) and not isinstance(source, Corpus):
+    if not isinstance(key, DataKey | None) and isinstance(source, str | os.PathLike):
         read_as_data = about_code or kind_of(Path(key)) is not None  # a scan of code reads files of any name
         check_key_apart(Path(key), os.fspath(source), read_as_data=read_as_data)
     if about_code:
@@ -114,7 +127,15 @@ def scan(
         corpus, id_column = code_corpus(repository, chunks_of_rules(rules), hidden), "id"
     else:
         repository = None
-        corpus = source if isinstance(source, Corpus) else read_corpus(source, column=column, unit=unit)
+        template = partial(ChatTemplate.load, chat_template) if isinstance(chat_template, str) else chat_template
+        corpus = source
+        if not isinstance(corpus, Corpus):
+            corpus = read_corpus(corpus, column=column, unit=unit, columns=columns, template=template)
+        if corpus.rendering is not None and not corpus.is_rendering:
+            raise InvalidInput(
+                f"{corpus.source} holds the texts of an earlier scan, which does not tell what the template changed; "
+                "scan the conversations that they were made of"
+            )
         if id_column == corpus.column:
             raise InvalidInput(
                 "this is the column of the texts, and ids are shown in every explanation; name a column with ids, or "
@@ -165,8 +186,8 @@ def _rules(rules: RulesLike) -> Rules:
 def _repository(source: Source) -> "Repository":
     from hush.scan.code.repository import Repository
 
-    if isinstance(source, Corpus) or not Path(source).is_dir():
-        shown = source.source if isinstance(source, Corpus) else os.fspath(source)
+    if not isinstance(source, str | os.PathLike) or not Path(source).is_dir():
+        shown = source.source if isinstance(source, Corpus) else str(source) if isinstance(source, str) else "this"
         raise InvalidInput(f"{shown} is not a folder, but these rules are about code; pass the folder of a repository")
     return Repository.open(source)
 

@@ -31,6 +31,7 @@ from hush.scan.finders.unicode import bytes_of
 from hush.scan.hits import Finder, Hits, Survey
 from hush.scan.near_copies import Copies
 from hush.scan.normal_form import widened, within_lines
+from hush.scan.rendered_texts import with_unescaped
 from hush.scan.variants import Variants
 
 __all__ = [
@@ -171,6 +172,7 @@ class FindTask:
                 if rule in self.hides_spans:
                     found = widened(found, block)
                     found = within_lines(found, block) if self.in_chunks else found
+                found = with_unescaped(found, block, finder.find, hides_spans=rule in self.hides_spans)
                 hits[rule].append((examples_before, found))
             files.append(np.zeros(len(block), dtype=np.int64) if block.files is None else block.files)
             rows.append(block.rows)
@@ -230,12 +232,15 @@ class LiteralPassTask:
         if not literals.values:
             return None
 
+        def in_block(block: Block) -> Hits:
+            return _with_literal_reason(literals.find(block))
+
         def search(block: Block) -> Hits:
-            found = _with_literal_reason(literals.find(block))
-            if index not in self.hides_spans:
-                return found
-            found = widened(found, block)
-            return within_lines(found, block) if self.in_chunks else found
+            found = in_block(block)
+            if index in self.hides_spans:
+                found = widened(found, block)
+                found = within_lines(found, block) if self.in_chunks else found
+            return with_unescaped(found, block, in_block, hides_spans=index in self.hides_spans)
 
         return search
 
@@ -255,9 +260,9 @@ class VariantPassTask:
 
     def __call__(self, shard: ReadableShard) -> SearchResult:
         def search_for(variants: Variants) -> Callable[[Block], Hits]:
-            if not self.in_chunks:
-                return variants.find
-            return lambda block: within_lines(variants.find(block), block)
+            if self.in_chunks:
+                return lambda block: within_lines(variants.find(block), block)
+            return lambda block: with_unescaped(variants.find(block), block, variants.find, hides_spans=True)
 
         searches = [search_for(variants) if variants.keys else None for variants in self.variants]
         return _searched(shard, self.columns, searches, skip_bad=self.skip_bad)

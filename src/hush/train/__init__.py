@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hush.train.clipping import Clipper
+    from hush.train.hf.config import HushConfig
+    from hush.train.hf.preparation import training_texts
     from hush.train.hf.trainer import HushTrainer
     from hush.train.language_models import (
         CausalCollator,
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
         masked_lm_loss,
         tokenise,
     )
+    from hush.train.preferences import DPOLoss, PairCollator, PreferencePairs, pair_texts, tokenise_pairs
     from hush.train.private_training import PrivateTraining
     from hush.train.public.down_projections import freeze_down_projections
     from hush.train.public.first import PublicOutcome, learn_public
@@ -35,9 +38,13 @@ __all__ = [
     "Batches",
     "CausalCollator",
     "Clipper",
+    "DPOLoss",
     "DifferenceLoss",
+    "HushConfig",
     "HushTrainer",
     "MaskedCollator",
+    "PairCollator",
+    "PreferencePairs",
     "PrivateTraining",
     "PublicFirst",
     "PublicMetric",
@@ -53,9 +60,12 @@ __all__ = [
     "freeze_down_projections",
     "learn_public",
     "masked_lm_loss",
+    "pair_texts",
     "tokenise",
+    "tokenise_pairs",
     "tokenise_slots",
     "train_only",
+    "training_texts",
 ]
 
 
@@ -63,9 +73,13 @@ _HOME = {
     "Batches": "slots.batches",
     "CausalCollator": "language_models",
     "Clipper": "clipping",
+    "DPOLoss": "preferences",
     "DifferenceLoss": "language_models",
+    "HushConfig": "hf.config",
     "HushTrainer": "hf.trainer",
     "MaskedCollator": "language_models",
+    "PairCollator": "preferences",
+    "PreferencePairs": "preferences",
     "PrivateTraining": "private_training",
     "PublicFirst": "settings",
     "PublicMetric": "public.metric",
@@ -81,9 +95,12 @@ _HOME = {
     "freeze_down_projections": "public.down_projections",
     "learn_public": "public.first",
     "masked_lm_loss": "language_models",
+    "pair_texts": "preferences",
     "tokenise": "language_models",
+    "tokenise_pairs": "preferences",
     "tokenise_slots": "slots.texts",
     "train_only": "trainable",
+    "training_texts": "hf.preparation",
 }
 
 

@@ -7,16 +7,16 @@ If several processes train together, each runs all of this file, and they check 
 given the same plan, settings and tokens.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import tee
 from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -28,19 +28,19 @@ from hush.keys import DataKey, refuse_other_key
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
 from hush.plan.plan import fingerprint
-from hush.scan.long_texts.unread import Unread, read_by_encodings
 from hush.slots import Spans
 from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabelled, release_cautions
 from hush.train.distributed import Ranks
 from hush.train.evaluation import Evaluation
 from hush.train.language_models import DifferenceLoss, TokenizedTexts
-from hush.train.pretrained import Pretrained, choose_device, load_for_training, unloaded
+from hush.train.pretrained import choose_device, load_for_training, unloaded
 from hush.train.private_training import PrivateTraining
 from hush.train.public.corpus import metric_of_settings
 from hush.train.public.down_projections import begun_with, down_projections, store_down_projections
 from hush.train.public.first import PublicProgress
 from hush.train.public.parts import learn_first, stream_beside
 from hush.train.public.process import PublicJob
+from hush.train.reading import as_rendered, learnt_texts, tokenised, unlearnt
 from hush.train.recipe import check_recipe, make_optimizer, make_schedule, store_lengths, store_recipe
 from hush.train.round import LiveNumbers
 from hush.train.run_folder import EVALUATIONS, RoundLines, RunLog
@@ -61,66 +61,14 @@ __all__ = [
     "check_spans",
     "fit",
     "is_stopped",
-    "tokenised",
 ]
 
 
-TEXTS_PER_CALL = 1000  # that a tokenizer gets at once
 MAX_EVALUATION_BATCH = 8  # texts: in an evaluation all their logits exist at once, unlike in training
 
 UNCHECKED = "the data was not checked against the plan, which names none"
 
 Stop = Callable[[], bool]
-
-
-# ---- data ----
-
-
-def tokenised(
-    corpus: Corpus,
-    pretrained: Pretrained,
-    key: DataKey | None,
-    reading: Progress | None = None,
-    *,
-    holds_N: NDArray[np.bool_] | None = None,
-) -> tuple[TokenizedTexts, str | None]:
-    """Every example as tokens, and the fingerprint of the texts they were made from: the data is read once.
-
-    holds_N: which examples contain a secret, to count those that are truncated.
-    """
-    tokens: list[NDArray[np.int32]] = []
-    lengths, reads = list[int](), list[int]()
-
-    def texts_read() -> Iterator[str]:
-        for texts in _chunks(corpus.texts()):
-            made = pretrained.tokenizer(texts, truncation=True, max_length=pretrained.max_length)
-            tokens.extend(np.asarray(row, dtype=np.int32) for row in made["input_ids"])
-            lengths.extend(map(len, texts))
-            reads.extend(read_by_encodings(texts, made).tolist())
-            if reading is not None:
-                reading(len(tokens), len(corpus))
-            yield from texts
-
-    fingerprint = None
-    if key is not None:
-        fingerprint = key.fingerprint_rows(texts_read())
-    else:
-        for _ in texts_read():
-            pass
-    rows = TokenizedTexts(tokens)  # pyright: ignore[reportArgumentType]
-    rows.unread = Unread.of(lengths, reads, holds_N=False if holds_N is None else holds_N)
-    return rows, fingerprint
-
-
-def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
-    chunk: list[str] = []
-    for text in texts:
-        chunk.append(text)
-        if len(chunk) == TEXTS_PER_CALL:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 # ---- checks before the first round ----
@@ -345,13 +293,14 @@ def fit(
     if insecure_seed is not None:
         torch.manual_seed(insecure_seed)  # new adapters and heads begin at random
     rules = () if spans is None else spans.slots.rules
-    pretrained = load_for_training(recipe, runtime, device, rules)
+    pretrained = as_rendered(load_for_training(recipe, runtime, device, rules), corpus)
     if spans is None or plan.slots is None:
         holds_N = plan.incidence.secrets_per_example > 0
-        tokens, fingerprint = tokenised(corpus, pretrained, key, reading, holds_N=holds_N)
+        tokens, fingerprint = tokenised(corpus, pretrained, key, reading, holds_N=holds_N, learn=recipe.learn)
     else:
+        texts, learnt = tee(learnt_texts(corpus, recipe.learn))
         tokens = tokenise_slots(
-            corpus.texts(),
+            (text for text, _ in texts),
             pretrained.tokenizer,
             plan,
             spans,
@@ -359,6 +308,7 @@ def fit(
             part=recipe.part,
             key=key,
             reading=reading,
+            learnt=(ranges for _, ranges in learnt),
         )
         fingerprint = tokens.fingerprint
     if plan.data_fingerprint is not None and fingerprint != plan.data_fingerprint:
@@ -441,6 +391,8 @@ def fit(
                 notice(still_learning)
             for caution in cautions_before(plan, training.num_trained) if private_rounds else ():
                 notice(caution)
+            if private_rounds and (untaught := unlearnt(tokens, plan)):
+                notice(untaught)
             if tokens.unread is not None and cut:
                 notice(tokens.unread.sentence(pretrained.max_length))
         evaluate = Evaluation(

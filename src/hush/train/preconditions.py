@@ -369,7 +369,16 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module, trainable: Mapping[s
 
 
 def check_parameters(optimizer: Optimizer, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
-    """Refuse an optimizer whose parameters are not exactly those that were trainable when training began."""
+    """Refuse an optimizer or a model whose parameters are not exactly those that were trainable when training began."""
+    current = dict(model.named_parameters())
+    replaced = [name for name, parameter in trainable.items() if current.get(name) is not parameter]
+    if replaced:
+        raise InvalidInput(
+            f"{len(replaced)} trainable parameters of the model ({_listed(replaced)}) are other tensors than when "
+            "training began, so the optimizer would update tensors that the model no longer uses. Moving, converting, "
+            "wrapping or lazily loading a model can replace them; do that before the optimizer and the training are "
+            "made"
+        )
     given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     expected = {id(parameter): name for name, parameter in trainable.items()}
     if given == expected.keys():

@@ -32,6 +32,7 @@ __all__ = [
     "choose_device",
     "load_for_training",
     "load_pretrained",
+    "longest_text",
     "model_metadata",
     "needed",
     "unloaded",
@@ -96,7 +97,7 @@ def model_metadata(name: str, *, task: Task | None, max_length: int | None) -> M
             setting="task",
         )
     # Nothing precedes the first token from which to predict it, and tokens that the tokenizer adds are not learnt.
-    shortest, longest = max(2, tokenizer.num_special_tokens_to_add() + 1), _longest_text(config, tokenizer)
+    shortest, longest = max(2, tokenizer.num_special_tokens_to_add() + 1), longest_text(config, tokenizer)
     length = min(DEFAULT_MAX_TOKENS, longest) if max_length is None else max_length
     if not shortest <= length <= longest:
         raise InvalidInput(f"{name} takes from {shortest} to {longest} tokens", setting="max_length", value=length)
@@ -120,7 +121,7 @@ def _task_of(config: Any, name: str) -> Task:
     )
 
 
-def _longest_text(config: Any, tokenizer: Any) -> int:
+def longest_text(config: Any, tokenizer: Any) -> int:
     """The most tokens that model and tokenizer take; some tokenizers state a huge number."""
     text: Any = config.get_text_config()
     positions = positions_of(text) or getattr(text, "max_position_embeddings", None) or DEFAULT_MAX_TOKENS

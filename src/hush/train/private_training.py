@@ -319,6 +319,7 @@ class PrivateTraining:
         if self._round is None:
             raise InvalidInput("no round is open; call step() once in every round of `for round in private.rounds()`")
         self._round.check_complete()
+        reshard(self.model)  # gathered parameters are other tensors
         check_parameters(self.optimizer, self.model, self._trainable)
         return self._round.index
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, final
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from hush.data.chat import Learn
 from hush.errors import InvalidInput, Setting
 from hush.settings import YES_OR_NO, Count, Positive, Real, Settings, Text, Texts, Whole, wrong
 
@@ -133,7 +134,9 @@ class Learning(Settings):
     the tokens of its slots or the difference of its loss and that of its skeleton. metric: by default none, the
     ordinary norm. trainable: what the private rounds train, by default everything; the rest stays as it is
     (:mod:`hush.train.trainable`). average: of the last rounds, the share over whose models the released one is the
-    mean; by default the last model is released.
+    mean; by default the last model is released. learn: of conversations and of prompts with completions, what is
+    learnt: all of it, the completions, or what the assistant says; by default completions where there are any,
+    otherwise all.
     """
 
     task: Task | None = None
@@ -168,6 +171,7 @@ class Learning(Settings):
     average: Positive | None = Field(
         default=None, le=1.0, description="a share of the rounds, above 0 and up to 1, such as 0.3"
     )
+    learn: Learn | None = None
 
     @model_validator(mode="after")
     def _not_adapters_and_parts(self) -> Self:

@@ -21,13 +21,15 @@ from numpy.typing import NDArray
 
 from hush.data.corpus import read_corpus
 from hush.data.parts import Block
+from hush.data.rendered import ANSWERS, TEXT
 from hush.scan.collect import HITS_SCHEMA, Collector
 from hush.scan.copy_inheritance import NO_PLACE, inherited_by_copies
 from hush.scan.hits import PreparedRule
 from hush.scan.long_texts import LongTexts, Range, stand_in
 from hush.scan.near_copies import Copies
 from hush.scan.reasons import ROW_GROUP, OwnerFiles, OwnerWriter
-from hush.scan.result import DATA_FILE, ScannedTexts
+from hush.scan.rendered_texts import answers_of_chunks
+from hush.scan.result import DATA_FILE, ScannedTexts, rendered_writer
 from hush.scan.shard_tasks import FindTask, ShardResult
 
 __all__ = ["Chunked", "cut_documents"]
@@ -181,17 +183,24 @@ class _ChunkShard:
     def files(self) -> tuple[str, ...]:
         return (str(self.path),)
 
+    def _writer(self) -> OwnerWriter:
+        if self.texts.rendering is not None:
+            return rendered_writer(self.path, self.texts.rendering, kind="scan data")
+        return OwnerWriter(self.path, pa.schema({TEXT: pa.large_string()}), kind="scan data")
+
     def blocks(self, columns: Sequence[str] = (), *, skip_bad: bool = False) -> Iterator[Block]:
         """The chunks of each block of documents."""
         document = number = 0
-        with OwnerWriter(self.path, pa.schema({"text": pa.large_string()}), kind="scan data") as writer:
-            for block in self.texts.blocks():
-                chunks: list[str] = []
-                for text in block.strings:
-                    chunks += [text[begin:end] for begin, end in self.ranges.of_document(document)]
-                    document += 1
+        more = () if self.texts.rendering is None else (ANSWERS,)
+        with self._writer() as writer:
+            for block in self.texts.blocks(*more):
+                ranges = [self.ranges.of_document(document + row) for row in range(len(block))]
+                document += len(block)
+                pairs = zip(block.strings, ranges, strict=True)
+                chunks = [text[begin:end] for text, of_text in pairs for begin, end in of_text]
                 texts = pa.array(chunks, pa.large_string())
-                writer.write({"text": texts})
+                stored = [list(answers_of_chunks(block.columns[name].to_pylist(), ranges)) for name in more]
+                writer.write({TEXT: texts, **dict(zip(more, stored, strict=True))})
                 yield Block(texts=texts, columns={}, rows=np.arange(number, number + len(chunks)))
                 number += len(chunks)
 

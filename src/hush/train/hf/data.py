@@ -12,6 +12,7 @@ import torch
 
 from hush.data import Corpus
 from hush.data.arrow_readers import DatasetPart
+from hush.data.chat import Range
 from hush.data.parts import shown_name
 from hush.errors import InvalidInput
 from hush.keys import LEAF_BYTES, DataKey, refuse_other_key
@@ -21,6 +22,7 @@ from hush.slots import Spans
 from hush.train.cautions import refuse_unlabelled
 from hush.train.hf.collation import MAX_CHECKED, Collate, collated_alone, copied, held_state, refuse_tied
 from hush.train.language_models import CausalCollator, Collator, MaskedCollator, TokenizedTexts
+from hush.train.preferences import PreferencePairs
 from hush.train.public.stream import PublicStream, default_batch
 from hush.train.round import check_lengths
 from hush.train.settings import Part
@@ -29,6 +31,7 @@ from hush.train.slots.texts import SlotTexts, tokenise_slots
 
 __all__ = [
     "CheckedRows",
+    "Tokenised",
     "check_collator",
     "check_data",
     "check_key",
@@ -38,6 +41,9 @@ __all__ = [
     "unchecked_marks",
     "with_slots",
 ]
+
+
+Tokenised = TokenizedTexts | SlotTexts | PreferencePairs  # by hush, with the fingerprint of the texts
 
 
 def check_data(data: Any, plan: Plan, collator: Any, buckets: Sequence[int]) -> None:
@@ -121,9 +127,10 @@ def _raw_text(row: Any) -> str:
     columns = [shown_name(str(name)) for name in row] if isinstance(row, Mapping) else []
     held = f"rows with the columns {', '.join(columns)}" if columns else f"rows of type {type(row).__name__}"
     return (
-        f"train_dataset holds {held}, from which no input for the model comes; if it holds text, tokenise it first: "
-        "hush.train.tokenise(train_dataset, tokenizer, max_length=..., key=...), or "
-        "train_dataset.map(...) that keeps the column of the text, and then pass key= and column= to have it checked"
+        f"train_dataset holds {held}, from which no input for the model comes; if it holds text, pass the tokenizer as "
+        "processing_class=, or tokenise it first: hush.train.tokenise(train_dataset, tokenizer, max_length=..., "
+        "key=...), or train_dataset.map(...) that keeps the column of the text, and then pass key= and column= to have "
+        "it checked"
     )
 
 
@@ -176,10 +183,10 @@ def checked_fingerprint(
         )
     if key is None:
         return stated
-    if isinstance(data, TokenizedTexts | SlotTexts):
+    if isinstance(data, Tokenised):
         found = data.fingerprint
         if found is None:
-            maker = "tokenise_slots" if isinstance(data, SlotTexts) else "tokenise"
+            maker = {SlotTexts: "tokenise_slots", PreferencePairs: "tokenise_pairs"}.get(type(data), "tokenise")
             raise InvalidInput(
                 f"these {type(data).__name__} hold tokens only, which say nothing about their texts; make them with "
                 f"hush.train.{maker}(texts, tokenizer, ..., max_length=..., key=key)",
@@ -188,7 +195,7 @@ def checked_fingerprint(
     else:
         found = key.fingerprint_leaves(rows.leaves if rows else map(key.fingerprint_row, _texts(data, column)))
     if found != plan.data_fingerprint:
-        what = "its texts" if isinstance(data, TokenizedTexts | SlotTexts) else f"its column {shown_name(column)!r}"
+        what = "its texts" if isinstance(data, Tokenised) else f"its column {shown_name(column)!r}"
         raise InvalidInput(
             f"train_dataset is not the data that the plan was made for: the fingerprint of {what} under your key "
             "differs. Pass the same rows in the same order, not shuffled, filtered or edited, or scan and plan again"
@@ -211,7 +218,7 @@ class CheckedRows:
     @staticmethod
     def are_needed(data: Any) -> bool:
         """Whether rows of these data may be moved in place."""
-        return not isinstance(data, TokenizedTexts | SlotTexts) and not _is_of_datasets(data)
+        return not isinstance(data, Tokenised) and not _is_of_datasets(data)
 
     @property
     def leaves(self) -> Iterator[bytes]:
@@ -280,8 +287,12 @@ def with_slots(
     part: Part,
     key: DataKey | None,
     column: str,
+    learnt: Iterable[Sequence[Range]] | None = None,
 ) -> SlotTexts:
-    """The tokens of data with slots, made here from texts and spans, unless the caller made them."""
+    """The tokens of data with slots, made here from texts and spans, unless the caller made them.
+
+    learnt: of each text the ranges of characters to learn; all of it by default.
+    """
     if type(collator) not in (CausalCollator, MaskedCollator):
         raise InvalidInput(
             "examples with slots need a collator that keeps skeletons and texts apart; pass data_collator="
@@ -297,7 +308,7 @@ def with_slots(
             setting="spans",
         )
     texts = _texts(data, column)
-    return tokenise_slots(texts, tokenizer, plan, spans, max_length=collator.length, part=part, key=key)
+    return tokenise_slots(texts, tokenizer, plan, spans, max_length=collator.length, part=part, key=key, learnt=learnt)
 
 
 def public_stream_of(

@@ -39,6 +39,7 @@ from hush.slots import Spans
 from hush.train.cautions import cautions_before
 from hush.train.hf.arguments import checked_settings, refuse_overrides, refuse_selection
 from hush.train.hf.collation import Collate, collated_alone, padded_together, padding_values
+from hush.train.hf.config import RowSettings
 from hush.train.hf.data import (
     CheckedRows,
     check_collator,
@@ -51,6 +52,7 @@ from hush.train.hf.data import (
     with_slots,
 )
 from hush.train.hf.loop import OwnerProgress, PrivateOptimizer, StoredSchedule
+from hush.train.hf.preparation import Formatting, PreparedData, adapted, prepare, slot_texts
 from hush.train.hf.releases import Releases, Scoring, owner_folder
 from hush.train.language_models import CausalCollator, Collator, DifferenceLoss, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
@@ -94,6 +96,11 @@ class HushTrainer(Trainer):
     from ``tokenise(..., key=key)``. data_fingerprint states instead what the caller computed, on the caller's word.
     Without either, the certificate is marked "data not checked".
 
+    Rows that are texts, conversations, or prompts with completions become tokens before training, each by itself, as
+    ``trl.SFTTrainer`` makes them: pass the tokenizer as processing_class, and ``HushConfig`` or TRL's ``SFTConfig`` as
+    args. formatting_func makes the text of a row; ``training_texts`` gives these texts, which the plan must be made
+    for. peft_config puts adapters into the model. Without a data_collator, batches are padded to a few lengths.
+
     A data_collator of another library gets one example at a time, and rows are padded at the end; one that ties
     examples together is refused. A subclass may replace what builds the optimizer or sees evaluation data only.
 
@@ -116,6 +123,8 @@ class HushTrainer(Trainer):
         eval_is_public: bool = False,
         data_collator: Callable[..., Any] | None = None,
         processing_class: Any = None,
+        formatting_func: Formatting | None = None,
+        peft_config: Any = None,
         compute_metrics: Callable[..., dict[str, float]] | None = None,
         preprocess_logits_for_metrics: Callable[..., Tensor] | None = None,
         callbacks: Sequence[Any] = (),
@@ -137,10 +146,25 @@ class HushTrainer(Trainer):
         refuse_overrides(self, HushTrainer)
         settings = checked_settings(args, plan, callbacks=callbacks, eval_is_public=eval_is_public)
         self._key, self._column, self._stated_fingerprint = check_key(plan, key), column, data_fingerprint
+        model, rows = adapted(model, peft_config, seed=args.seed), RowSettings.of(args, column=column)
         if plan.slots is not None or spans is not None:
+            texts, tokenizer, learnt = slot_texts(train_dataset, model, processing_class, rows, formatting_func)
             train_dataset = with_slots(
-                train_dataset, plan, spans, processing_class, data_collator, part=part, key=self._key, column=column
+                texts, plan, spans, tokenizer, data_collator,
+                part=part, key=self._key, column=rows.text_field, learnt=learnt,
+            )  # fmt: skip
+        else:
+            data = prepare(
+                PreparedData(train=train_dataset, evaluation=eval_dataset, collator=data_collator, buckets=buckets),
+                model,
+                processing_class,
+                rows,
+                formatting_func=formatting_func,
+                key=self._key,
+                loss=loss,
             )
+            train_dataset, eval_dataset = data.train, data.evaluation
+            data_collator, buckets = data.collator, data.buckets
         check_data(train_dataset, plan, data_collator, buckets)
         self.plan, self._buckets = plan, buckets
         self._data_fingerprint = self._fingerprint_of(train_dataset)

@@ -10,10 +10,20 @@ from torch import Tensor
 from hush.train.language_models import Collator, TokenizedTexts
 from hush.train.slots.texts import SkeletonTexts, SlotTexts
 
-__all__ = ["Batches", "SkeletonBatches"]
+__all__ = ["Batches", "SkeletonBatches", "doubling_lengths"]
 
 
 SHORTEST_BUCKET = 32  # tokens: below it, further shapes cost more than padding
+
+
+def doubling_lengths(longest: int) -> list[int]:
+    """Lengths to pad to: 32, 64, … and the longest.
+
+    >>> doubling_lengths(100)
+    [32, 64, 100]
+    """
+    doubled = [SHORTEST_BUCKET * 2**power for power in range(20)]
+    return [length for length in doubled if length < longest] + [longest]
 
 
 @final
@@ -29,8 +39,7 @@ class Batches:
     ) -> None:
         self._tokens, self._collator, self._device = tokens, collator, device
         self.round = 0
-        doubled = [SHORTEST_BUCKET * 2**power for power in range(20)]
-        self.buckets = [length for length in doubled if length < collator.length] + [collator.length]
+        self.buckets = doubling_lengths(collator.length)
 
     def of(
         self, examples: NDArray[np.int64], length: int | None = None, *, round: int | None = None

@@ -14,7 +14,7 @@ slots; "difference", its loss without that of its skeleton, whose row comes with
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, final
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hush.arrays import Progress
+from hush.data.chat import ranges_in_skeleton
 from hush.errors import InvalidInput
 from hush.keys import DataKey
 from hush.plan import Plan
@@ -171,13 +172,15 @@ def tokenise_slots(
     part: Part = "slot",
     key: DataKey | None = None,
     reading: Progress | None = None,
+    learnt: Iterable[Ranges | None] | None = None,
 ) -> SlotTexts:
     """Public and private tokens of every example of a plan with slots, read once.
 
     texts are the plan's, row by row; spans say where their slots are, and stay with the owner. With the owner's data
-    key texts and skeletons are fingerprinted in the same pass and must be those that the plan names.
+    key texts and skeletons are fingerprinted in the same pass and must be those that the plan names. learnt: of each
+    text the ranges of characters to learn; None: all of it. Which public characters these are is public.
 
-    Guarantee: the public tokens are the same whatever stands in the slots, whatever its length.
+    Guarantee: the public tokens are the same whatever stands in the slots, whatever its length; so are their labels.
     """
     if plan.slots is None or spans.slots != plan.slots:
         raise InvalidInput(
@@ -192,15 +195,18 @@ def tokenise_slots(
     whole_N = plan.slots.whole_examples(plan.incidence)
     leaves, skeleton_leaves = list[bytes](), list[bytes]()
     public, private, paired = list[Row](), list[Row](), list[Row]()
+    ranges = repeat(None) if learnt is None else iter(learnt)
     for first, chunk in _chunks(texts):
+        learnt_of_chunk = list(islice(ranges, len(chunk)))
         if first + len(chunk) > len(whole_N):
             raise InvalidInput(f"there are more texts than the plan's {len(whole_N)} examples; pass the plan's data")
         skeletons = ["" if whole_N[first + i] else spans.skeleton(first + i, text) for i, text in enumerate(chunk)]
         if key is not None:
             leaves += [key.fingerprint_row(text) for text in chunk]
             skeleton_leaves += [key.fingerprint_row(text) for text in skeletons]
-        public += maker.public(first, skeletons)
-        made = maker.private(first, chunk, skeletons, public[first:], whole_N[first : first + len(chunk)])
+        public += maker.public(first, skeletons, learnt_of_chunk)
+        whole_B = whole_N[first : first + len(chunk)]
+        made = maker.private(first, chunk, skeletons, public[first:], whole_B, learnt_of_chunk)
         private += [row for row, _ in made]
         paired += [row for _, row in made]
         if reading is not None:
@@ -271,6 +277,10 @@ class _Encoded:
             found |= (begin_T < end) & (end_T > begin)
         return found
 
+    def labels(self, learnt: Ranges | None) -> NDArray[np.int32]:
+        """The tokens of these ranges, and of everything without ranges; the others are not learnt."""
+        return self.tokens if learnt is None else np.where(self.overlap(learnt), self.tokens, np.int32(IGNORED))
+
     def public_places(self, ranges: Ranges) -> dict[tuple[int, int, int], int]:
         """Numbers of the tokens outside of the ranges, by the characters that each stands for, counted without those
         of the ranges, and by how many tokens before it stand for the same."""
@@ -296,15 +306,28 @@ class _RowMaker:
         """What is beyond max_length of the texts so far; a slot there is learnt all the same, in a private part."""
         return Unread.of(self._lengths, self._reads)
 
-    def public(self, first: int, skeletons: list[str]) -> list[Row]:
-        """The public rows of these skeletons, of examples from this number on; functions of the skeletons alone."""
+    def public(self, first: int, skeletons: list[str], learnt: Sequence[Ranges | None]) -> list[Row]:
+        """The public rows of these skeletons, of examples from this number on; functions of the skeletons alone.
+
+        learnt is about the texts; which public characters are learnt is the same whatever the slots hold.
+        """
         encoded = self._encode(skeletons, truncated=True)
         self._lengths += map(len, skeletons)
         self._reads += [made.read(text) for made, text in zip(encoded, skeletons, strict=True)]
-        return [_public_row(text, self._placeholders(first + i)) for i, text in enumerate(encoded)]
+        return [
+            _public_row(text, places, _in_skeleton(ranges, self._spans.of_example(first + i), places))
+            for i, (text, ranges) in enumerate(zip(encoded, learnt, strict=True))
+            for places in [self._placeholders(first + i)]
+        ]
 
     def private(
-        self, first: int, texts: list[str], skeletons: list[str], public: Sequence[Row], whole_B: NDArray[np.bool_]
+        self,
+        first: int,
+        texts: list[str],
+        skeletons: list[str],
+        public: Sequence[Row],
+        whole_B: NDArray[np.bool_],
+        learnt: Sequence[Ranges | None],
     ) -> list[tuple[Row, Row]]:
         """For each text its private row, and the row of the skeleton to subtract."""
         has_slots_B = self._spans.slots.has_slots_N[first : first + len(texts)]
@@ -313,26 +336,33 @@ class _RowMaker:
         rows: list[tuple[Row, Row]] = []
         for i, text in enumerate(texts):
             if i not in encoded:  # no secret: never drawn, but it fills empty places of a micro-batch
-                rows.append(_whole_pair(public[i]["input_ids"]))
+                rows.append(_whole_pair(public[i]["input_ids"], public[i]["labels"]))
                 continue
             if whole_B[i]:
                 [alone] = self._encode([text], truncated=True)
                 self._lengths[first + i], self._reads[first + i] = len(text), alone.read(text)
-                rows.append(_whole_pair(alone.tokens))
+                rows.append(_whole_pair(alone.tokens, alone.labels(learnt[i])))
             else:
-                rows.append(self._with_slots(first + i, text, skeletons[i], encoded[i]))
+                rows.append(self._with_slots(first + i, text, skeletons[i], encoded[i], learnt[i]))
         return rows
 
-    def _with_slots(self, example: int, text: str, skeleton: str, encoded: _Encoded) -> tuple[Row, Row]:
+    def _with_slots(
+        self, example: int, text: str, skeleton: str, encoded: _Encoded, learnt: Ranges | None
+    ) -> tuple[Row, Row]:
         ranges, places = self._spans.of_example(example), self._placeholders(example)
         if len(encoded.tokens) > self._max_length:
-            window = self._window(encoded, encoded.overlap(ranges))
+            in_slot = encoded.overlap(ranges)
+            in_learnt_slot = in_slot if learnt is None else in_slot & encoded.overlap(learnt)
+            begin, end = window = self._window(encoded, in_learnt_slot if in_learnt_slot.any() else in_slot)
             text, ranges, skeleton, places = _cut(text, ranges, skeleton, places, window)
             [encoded] = self._encode([text], truncated=True)
-        in_slot = encoded.overlap(ranges)
+            if learnt is not None:
+                inside = ((max(first, begin) - begin, min(last, end) - begin) for first, last in learnt)
+                learnt = [(first, last) for first, last in inside if first < last]
+        in_slot, labels = encoded.overlap(ranges), encoded.labels(learnt)
         row: Row = {"input_ids": encoded.tokens, "in_slot": in_slot}
         if self._part == "slot":
-            return row | {"labels": np.where(in_slot, encoded.tokens, IGNORED)}, {}
+            return row | {"labels": np.where(in_slot, labels, IGNORED)}, {}
         [without] = self._encode([skeleton], truncated=True)
         hidden, number_of = without.overlap(places), without.public_places(places)
         numbers = self._max_length + np.arange(len(in_slot))  # of tokens that only the full text has
@@ -340,11 +370,11 @@ class _RowMaker:
             numbers[number] = number_of.get(place, int(numbers[number]))
         subtracted = {
             "input_ids": without.tokens,
-            "labels": np.where(hidden, IGNORED, without.tokens),
+            "labels": np.where(hidden, IGNORED, without.labels(_in_skeleton(learnt, ranges, places))),
             "in_slot": np.zeros(len(hidden), dtype=bool),
             "places": np.arange(len(hidden)),
         }
-        return row | {"labels": encoded.tokens, "places": numbers}, subtracted
+        return row | {"labels": labels, "places": numbers}, subtracted
 
     def _window(self, encoded: _Encoded, in_slot: NDArray[np.bool_]) -> tuple[int, int]:
         """The characters of the max_length tokens that hold the most tokens of slots: the first ones if those do."""
@@ -379,17 +409,24 @@ class _RowMaker:
         ]
 
 
-def _public_row(skeleton: _Encoded, placeholders: Ranges) -> Row:
-    """Every token is a label but those of placeholders."""
-    labels = np.where(skeleton.overlap(placeholders), IGNORED, skeleton.tokens)
+def _in_skeleton(learnt: Ranges | None, slots: Ranges, placeholders: Ranges) -> Ranges | None:
+    """Ranges of a text as those of its skeleton."""
+    if learnt is None:
+        return None
+    return ranges_in_skeleton(learnt, slots, [end - begin for begin, end in placeholders])
+
+
+def _public_row(skeleton: _Encoded, placeholders: Ranges, learnt: Ranges | None) -> Row:
+    """Every token to learn is a label but those of placeholders."""
+    labels = np.where(skeleton.overlap(placeholders), IGNORED, skeleton.labels(learnt))
     return {"input_ids": skeleton.tokens, "labels": labels}
 
 
-def _whole_pair(tokens: NDArray[np.int32]) -> tuple[Row, Row]:
-    """Everything is learnt, and nothing subtracted."""
+def _whole_pair(tokens: NDArray[np.int32], labels: NDArray[np.int32]) -> tuple[Row, Row]:
+    """Everything with a label is learnt, and nothing subtracted."""
     row = {"input_ids": tokens, "in_slot": np.zeros(len(tokens), dtype=bool)}
     nothing = np.full(len(tokens), IGNORED)
-    return row | {"labels": tokens, "places": np.arange(len(tokens))}, row | {"labels": nothing, "places": nothing * 0}
+    return row | {"labels": labels, "places": np.arange(len(tokens))}, row | {"labels": nothing, "places": nothing * 0}
 
 
 def _cut(
