@@ -7,7 +7,7 @@ from typing import Any
 
 import datasets
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush.data import read_corpus
@@ -45,6 +45,7 @@ def rendering(source: str, *columns: str) -> Rendering:
     return Rendering.of_columns(columns or ["messages"], template=template)
 
 
+@settings(max_examples=30)
 @given(st.lists(words, min_size=2, max_size=5))
 def test_text_and_answers_are_those_of_transformers(contents: list[str]) -> None:
     """Second route: apply_chat_template of a tokenizer that adds <s> to texts, with a template that marks answers."""
@@ -57,6 +58,7 @@ def test_text_and_answers_are_those_of_transformers(contents: list[str]) -> None
     assert [label != -100 for label in ours["labels"]] == [mask == 1 for mask in theirs["assistant_masks"]]
 
 
+@settings(max_examples=30)
 @given(st.lists(words, min_size=2, max_size=6))
 def test_answers_that_a_template_does_not_mark_are_found_from_the_beginnings_of_the_conversation(
     contents: list[str],
@@ -80,6 +82,7 @@ def test_answers_that_cannot_be_told_are_not_guessed() -> None:
         tokenise_rendered(row, made, made_tokenizer(["a"]), max_length=9, learn="assistant")
 
 
+@settings(max_examples=30)
 @given(words, words)
 def test_prompts_with_completions_learn_the_completion(prompt: str, completion: str) -> None:
     template = ChatTemplate.of_tokenizer(made_tokenizer(["hello"]), source=MARKED)
@@ -120,6 +123,7 @@ def test_a_template_that_looks_at_what_strings_say_is_not_transparent() -> None:
         assert made.is_transparent(row, made.render(row).text)[0] == is_transparent
 
 
+@settings(max_examples=30)
 @given(words, words)
 def test_strings_that_a_template_escapes_are_given_as_they_were(query: str, answer: str) -> None:
     chatml = Rendering.of_columns(["messages", "tools"], template=ChatTemplate.load(CHATML))
