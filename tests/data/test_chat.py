@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush.data import read_corpus
-from hush.data.chat import Rendering, RowProblem, covered_tokens, ranges_in_skeleton, render, tokenise_rendered
+from hush.data.chat import (
+    RenderedRow,
+    Rendering,
+    RowProblem,
+    covered_tokens,
+    ranges_in_skeleton,
+    render,
+    tokenise_rendered,
+)
 from hush.data.chat_template import CHATML, ChatTemplate
 from hush.errors import InvalidInput
 from instruct_model import made_tokenizer
@@ -38,6 +46,12 @@ def said(*contents: str) -> dict[str, Any]:
     roles = ["user", "assistant"] * len(contents)
     pairs = zip(roles, contents, strict=False)
     return {"messages": [{"role": role, "content": content} for role, content in pairs]}
+
+
+def answers_of(row: RenderedRow) -> list[tuple[int, int]]:
+    """Its answers, which can be told."""
+    assert row.answers is not None
+    return list(row.answers)
 
 
 def rendering(source: str, *columns: str) -> Rendering:
@@ -88,7 +102,7 @@ def test_prompts_with_completions_learn_the_completion(prompt: str, completion: 
     template = ChatTemplate.of_tokenizer(made_tokenizer(["hello"]), source=MARKED)
     plain = Rendering.of_columns(["prompt", "completion"], template=template)
     made = plain.render({"prompt": prompt, "completion": completion})
-    [(begin, end)] = made.answers or ()
+    [(begin, end)] = answers_of(made)
     assert made.text[:begin] == prompt
     assert made.text[begin:end] == completion + template.eos
     assert plain.learns(None) == "completion"
@@ -96,7 +110,7 @@ def test_prompts_with_completions_learn_the_completion(prompt: str, completion: 
     asked = plain.render({"prompt": messages[:1], "completion": messages[1:]})
     whole = rendering(MARKED).render({"messages": messages})
     assert asked.text == whole.text
-    assert (asked.answers or ())[0][0] == (whole.answers or ())[0][0]
+    assert answers_of(asked)[0][0] == answers_of(whole)[0][0]
     alpaca = Rendering.of_columns(["instruction", "input", "output"], template=template)
     assert alpaca.render({"instruction": prompt, "input": "", "output": completion}) == asked
 
@@ -112,7 +126,7 @@ def test_other_forms_of_rows_give_the_same_text() -> None:
     call = {"from": "function_call", "value": json.dumps({"name": "f", "arguments": {"x": 1}})}
     chatml = Rendering.of_columns(["conversations"], template=ChatTemplate.load(CHATML))
     made = chatml.render({"conversations": [from_value[0], call]})
-    assert '{"name": "f", "arguments": {"x": 1}}' in made.text[slice(*(made.answers or ())[0])]
+    assert '{"name": "f", "arguments": {"x": 1}}' in made.text[slice(*answers_of(made)[0])]
     assert render({"a": "x", "b": None, "c": "y"}, columns=["a", "b", "c"]).text == "x\n\ny"
 
 
@@ -194,14 +208,20 @@ def test_data_in_memory_and_files_give_the_same_texts(tmp_path: Path) -> None:
     table = datasets.Dataset.from_list(rows)
     table.to_parquet(tmp_path / "chats.parquet")
     expected = [Rendering.of_columns(["messages"], template=template).render(row) for row in rows]
-    sources = [tmp_path / "chats.jsonl", tmp_path / "chats.parquet", rows, table, datasets.DatasetDict(train=table)]
+    sources = [
+        tmp_path / "chats.jsonl",
+        tmp_path / "chats.parquet",
+        rows,
+        table,
+        datasets.DatasetDict({"train": table}),
+    ]
     for source in sources:
         corpus = read_corpus(source, template=template)
         assert [*corpus.texts_with_answers()] == [(each.text, each.answers) for each in expected]
         assert len(corpus) == 2
     assert list(read_corpus(["one", "two"]).texts()) == ["one", "two"]
     with pytest.raises(InvalidInput, match="'train', 'test'"):
-        read_corpus(datasets.DatasetDict(train=table, test=table), template=template)
+        read_corpus(datasets.DatasetDict({"train": table, "test": table}), template=template)
     with pytest.raises(InvalidInput, match="no chat template is named"):
         read_corpus(rows)
     with pytest.raises(InvalidInput, match="without streaming"):
