@@ -7,11 +7,19 @@ from typing import Any
 
 import datasets
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hush.data import read_corpus
-from hush.data.chat import Rendering, RowProblem, covered_tokens, ranges_in_skeleton, render, tokenise_rendered
+from hush.data.chat import (
+    RenderedRow,
+    Rendering,
+    RowProblem,
+    covered_tokens,
+    ranges_in_skeleton,
+    render,
+    tokenise_rendered,
+)
 from hush.data.chat_template import CHATML, ChatTemplate
 from hush.errors import InvalidInput
 from instruct_model import made_tokenizer
@@ -40,11 +48,18 @@ def said(*contents: str) -> dict[str, Any]:
     return {"messages": [{"role": role, "content": content} for role, content in pairs]}
 
 
+def answers_of(row: RenderedRow) -> list[tuple[int, int]]:
+    """Its answers, which can be told."""
+    assert row.answers is not None
+    return list(row.answers)
+
+
 def rendering(source: str, *columns: str) -> Rendering:
     template = ChatTemplate.of_tokenizer(made_tokenizer(["hello"]), source=source)
     return Rendering.of_columns(columns or ["messages"], template=template)
 
 
+@settings(max_examples=30)
 @given(st.lists(words, min_size=2, max_size=5))
 def test_text_and_answers_are_those_of_transformers(contents: list[str]) -> None:
     """Second route: apply_chat_template of a tokenizer that adds <s> to texts, with a template that marks answers."""
@@ -57,6 +72,7 @@ def test_text_and_answers_are_those_of_transformers(contents: list[str]) -> None
     assert [label != -100 for label in ours["labels"]] == [mask == 1 for mask in theirs["assistant_masks"]]
 
 
+@settings(max_examples=30)
 @given(st.lists(words, min_size=2, max_size=6))
 def test_answers_that_a_template_does_not_mark_are_found_from_the_beginnings_of_the_conversation(
     contents: list[str],
@@ -80,12 +96,13 @@ def test_answers_that_cannot_be_told_are_not_guessed() -> None:
         tokenise_rendered(row, made, made_tokenizer(["a"]), max_length=9, learn="assistant")
 
 
+@settings(max_examples=30)
 @given(words, words)
 def test_prompts_with_completions_learn_the_completion(prompt: str, completion: str) -> None:
     template = ChatTemplate.of_tokenizer(made_tokenizer(["hello"]), source=MARKED)
     plain = Rendering.of_columns(["prompt", "completion"], template=template)
     made = plain.render({"prompt": prompt, "completion": completion})
-    [(begin, end)] = made.answers or ()
+    [(begin, end)] = answers_of(made)
     assert made.text[:begin] == prompt
     assert made.text[begin:end] == completion + template.eos
     assert plain.learns(None) == "completion"
@@ -93,7 +110,7 @@ def test_prompts_with_completions_learn_the_completion(prompt: str, completion: 
     asked = plain.render({"prompt": messages[:1], "completion": messages[1:]})
     whole = rendering(MARKED).render({"messages": messages})
     assert asked.text == whole.text
-    assert (asked.answers or ())[0][0] == (whole.answers or ())[0][0]
+    assert answers_of(asked)[0][0] == answers_of(whole)[0][0]
     alpaca = Rendering.of_columns(["instruction", "input", "output"], template=template)
     assert alpaca.render({"instruction": prompt, "input": "", "output": completion}) == asked
 
@@ -109,7 +126,7 @@ def test_other_forms_of_rows_give_the_same_text() -> None:
     call = {"from": "function_call", "value": json.dumps({"name": "f", "arguments": {"x": 1}})}
     chatml = Rendering.of_columns(["conversations"], template=ChatTemplate.load(CHATML))
     made = chatml.render({"conversations": [from_value[0], call]})
-    assert '{"name": "f", "arguments": {"x": 1}}' in made.text[slice(*(made.answers or ())[0])]
+    assert '{"name": "f", "arguments": {"x": 1}}' in made.text[slice(*answers_of(made)[0])]
     assert render({"a": "x", "b": None, "c": "y"}, columns=["a", "b", "c"]).text == "x\n\ny"
 
 
@@ -120,6 +137,7 @@ def test_a_template_that_looks_at_what_strings_say_is_not_transparent() -> None:
         assert made.is_transparent(row, made.render(row).text)[0] == is_transparent
 
 
+@settings(max_examples=30)
 @given(words, words)
 def test_strings_that_a_template_escapes_are_given_as_they_were(query: str, answer: str) -> None:
     chatml = Rendering.of_columns(["messages", "tools"], template=ChatTemplate.load(CHATML))
@@ -190,14 +208,20 @@ def test_data_in_memory_and_files_give_the_same_texts(tmp_path: Path) -> None:
     table = datasets.Dataset.from_list(rows)
     table.to_parquet(tmp_path / "chats.parquet")
     expected = [Rendering.of_columns(["messages"], template=template).render(row) for row in rows]
-    sources = [tmp_path / "chats.jsonl", tmp_path / "chats.parquet", rows, table, datasets.DatasetDict(train=table)]
+    sources = [
+        tmp_path / "chats.jsonl",
+        tmp_path / "chats.parquet",
+        rows,
+        table,
+        datasets.DatasetDict({"train": table}),
+    ]
     for source in sources:
         corpus = read_corpus(source, template=template)
         assert [*corpus.texts_with_answers()] == [(each.text, each.answers) for each in expected]
         assert len(corpus) == 2
     assert list(read_corpus(["one", "two"]).texts()) == ["one", "two"]
     with pytest.raises(InvalidInput, match="'train', 'test'"):
-        read_corpus(datasets.DatasetDict(train=table, test=table), template=template)
+        read_corpus(datasets.DatasetDict({"train": table, "test": table}), template=template)
     with pytest.raises(InvalidInput, match="no chat template is named"):
         read_corpus(rows)
     with pytest.raises(InvalidInput, match="without streaming"):

@@ -195,6 +195,31 @@ def test_a_row_of_data_in_place_of_a_header_is_refused_and_not_shown(
     assert sign is None or f"separated by {sign}" in message
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "column"),
+    [
+        ("data.csv", 'id;text\n1;"a; b, c"\n2;d\n', None),
+        ("data.csv", 'id|text\n1|"a; b, c"\n2|d\n', None),
+        ("data.csv", "\ufeffid\tText\n1\ta; b, c\n2\td\n", "Text"),
+        ("data.csv", 'Nr;Nachricht\n1;"a; b, c"\n2;d\n', "Nachricht"),
+        ("data.tsv", "id\tNachricht\n1\ta; b, c\n2\td\n", "Nachricht"),
+        ("data.csv", 'id,text\n1,"a; b, c"\n2,d\n', None),
+    ],
+)
+def test_semicolons_bars_and_tabs_separate_cells_too(
+    tmp_path: Path, name: str, content: str, column: str | None
+) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    assert list(read_corpus(path, column=column).texts()) == ["a; b, c", "d"]
+
+
+def test_a_column_that_only_looks_separated_is_read_with_commas(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("text\none; two\nthree; four\n")
+    assert list(read_corpus(path).texts()) == ["one; two", "three; four"]
+
+
 @settings(max_examples=100)
 @given(CELLS, CELLS)
 def test_no_cell_of_a_file_without_a_header_is_in_its_refusal(

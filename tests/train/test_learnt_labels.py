@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,4 +85,4 @@ def test_learning_answers_of_what_has_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="learn='completion'"):
         list(learnt_texts(corpus, "completion"))
     pairs = read_corpus([{"prompt": "a", "completion": "b"}])
-    assert np.array_equal([ranges for _, ranges in learnt_texts(pairs, None)], [[(1, 2)]])
+    assert [ranges for _, ranges in learnt_texts(pairs, None)] == [((1, 2),)]

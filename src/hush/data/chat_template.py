@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, final
 
-from hush.errors import InvalidInput
+from hush.errors import InvalidInput, Setting
 
 __all__ = ["CHATML", "TEMPLATE_ENDINGS", "ChatTemplate", "RowProblem", "Structure", "strings_of"]
 
@@ -128,8 +128,9 @@ class ChatTemplate:
                 return cls(source="", special_tokens=stated, of_model=True)
             raise InvalidInput(
                 "the rows are conversations, and no chat template is named that renders them; name a model that has "
-                f"one, a file that ends in .jinja, or {CHATML}; if they were scanned already, pass owner/data.parquet "
-                "of the scan instead",
+                f"one, a file that ends in .jinja, or {CHATML} as ",
+                Setting("chat_template"),
+                "; if they were scanned already, pass owner/data.parquet of the scan instead",
                 setting="chat_template",
             )
         is_file = name is not None and (name == CHATML or name.endswith(TEMPLATE_ENDINGS))
@@ -224,8 +225,9 @@ class ChatTemplate:
         source = self.tool_source if tools and self.tool_source is not None else self.source
         if not source:
             raise InvalidInput(
-                "the rows are conversations, and the model has no chat template that renders them; name one: a file "
-                f"that ends in .jinja, a model that has one, or {CHATML}",
+                "the rows are conversations, and the model has no chat template that renders them; name a file that "
+                f"ends in .jinja, a model that has one, or {CHATML} as ",
+                Setting("chat_template"),
                 setting="chat_template",
             )
         arguments = {**dict(self.special_tokens), **(options or {}), **how}
@@ -299,7 +301,7 @@ _STRUCTURAL = ("role", "type")  # keys whose strings decide how a template goes 
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Structure:
     """A conversation's text without its strings: ``pieces`` around the strings of these numbers."""
 

@@ -39,7 +39,8 @@ def with_unescaped(found: Hits, block: Block, search: Callable[[Block], Hits], *
             files=None if block.files is None else block.files[rows],
         )
         more = search(part)
-        known = set(zip(found.example_H.tolist(), (found.keys[key] for key in found.key_H.tolist()), strict=True))
+        certain = found.select(~found.is_doubtful_H)
+        known = set(zip(certain.example_H.tolist(), (found.keys[key] for key in certain.key_H.tolist()), strict=True))
         example_H = rows[more.example_H]
         new_H = [
             (example, more.keys[key]) not in known
