@@ -23,6 +23,7 @@ from hush.run.stage_train import training_folder
 from hush.run.stage_train import why_no_rounds as stated_no_rounds
 from hush.run.trainings import earlier_trainings
 from hush.settings import AUTO
+from hush.train.settings import DEFAULT_MAX_TOKENS
 
 __all__ = ["DryRun", "Forecast", "dry_run", "forecast"]
 
@@ -90,7 +91,7 @@ def dry_run(
     unread = ""
     if job is None or may_train(job):
         with settings_shown_as_keys():
-            preflight(config)
+            preflight(config, quickly=True)
             unread = _unread(config)
     known, repeated = _known(config, job), [] if since is None else stages_from(since)
     forecasts: list[Forecast] = []
@@ -145,7 +146,6 @@ def _unread(config: Config) -> str:
     if config.rules.file.chunks is not None or config.about_code or not is_local(config.source):
         return ""
     from hush.scan.long_texts.unread import Unread, characters_read
-    from hush.train.pretrained import DEFAULT_MAX_TOKENS, model_metadata
 
     data, training, small = config.data, config.training, config.model.small
     corpus = read_corpus(config.source, column=data.column, unit=data.unit)
@@ -155,6 +155,8 @@ def _unread(config: Config) -> str:
         length = training.max_length or min(DEFAULT_MAX_TOKENS, small.length)
         reads = [len(text.encode()[:length].decode(errors="ignore")) for text in texts]
     else:
+        from hush.train.pretrained import model_metadata
+
         metadata = model_metadata(
             config.located(config.model.name or ""), task=training.task, max_length=training.max_length
         )

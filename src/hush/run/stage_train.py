@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -29,7 +30,7 @@ from hush.settings import AUTO
 from hush.slots import spans_in
 from hush.storage import read_json, whole_folder
 from hush.train.scores import StageLosses
-from hush.train.settings import Learning, PublicFirst, Recipe, learns_first
+from hush.train.settings import DEFAULT_MAX_TOKENS, Learning, PublicFirst, Recipe, learns_first
 
 if TYPE_CHECKING:
     from hush.scan.long_texts import ModelTokens
@@ -54,7 +55,6 @@ __all__ = [
 # For estimates: orders of magnitude.
 CORE_FLOPS, GPU_FLOPS = 1e10, 3e13  # per second, as training reaches them on a core and on a GPU
 ROUND_SECONDS = 0.02  # of a round besides the model's own work
-DEFAULT_TOKENS = 512  # of an example, where neither config nor model tells
 
 
 class Interrupted(Exception):
@@ -109,7 +109,7 @@ class TrainStage:
         size += f", {known.rounds_done:,} done" if known.rounds_done else ""
         if parameters is None:
             return Estimate(size, None)
-        tokens = min(training.max_length or DEFAULT_TOKENS, length or DEFAULT_TOKENS)
+        tokens = min(training.max_length or DEFAULT_MAX_TOKENS, length or DEFAULT_MAX_TOKENS)
         on_gpu = (training.device or "").startswith("cuda")
         speed = GPU_FLOPS if on_gpu else CORE_FLOPS * (os.cpu_count() or 1)
         work = 6 * parameters * tokens * plan.batch_size * left
@@ -161,11 +161,9 @@ def trains_privately(job: RunJob) -> bool:
 
 def check_libraries() -> None:
     """Say what to install where torch or transformers are missing."""
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise InvalidInput(f'training needs the library {error.name}; pip install "hush[hf]"') from error
+    missing = next((name for name in ("torch", "transformers") if find_spec(name) is None), None)
+    if missing is not None:
+        raise InvalidInput(f'training needs the library {missing}; pip install "hush[hf]"')
 
 
 def _is_finished(folder: Path) -> bool:
