@@ -1,7 +1,7 @@
 """What a run would do now, how large it is, and about how long it takes; it writes nothing and reads little.
 
-It refuses what the run would refuse, as far as that shows without running a stage. Times are estimates from counts and
-typical speeds of a laptop's processor; they may be wrong by several times.
+It refuses what the run would refuse, as far as that shows without running a stage. Times are forecasts from counts and
+the speeds of :mod:`hush.run.estimates`.
 """
 
 import re
@@ -13,6 +13,7 @@ from typing import Any, Literal, final
 from hush.data import read_corpus
 from hush.keys import DataKey
 from hush.run.config import Config, settings_shown_as_keys, shown_sizes
+from hush.run.estimates import LIBRARIES_SECONDS
 from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import Estimate, Known, RunJob, files_of
 from hush.run.outlook import proposed_outlook
@@ -95,6 +96,7 @@ def dry_run(
             unread = _unread(config)
     known, repeated = _known(config, job), [] if since is None else stages_from(since)
     forecasts: list[Forecast] = []
+    loads = False  # whether a stage before imports the libraries of training
     outlook: dict[str, Any] | None = None
     why_no_rounds = ""
     for stage in stages_of(config):
@@ -108,6 +110,8 @@ def dry_run(
             known = replace(known, config=_with_numbers(config, outlook, has_rounds=not why_no_rounds))
         size, seconds = _estimate(stage, known)
         seconds = None if state == "done" else seconds
+        if seconds is not None and stage.name != "data" and not loads:
+            seconds, loads = seconds + LIBRARIES_SECONDS, True
         caution = ""
         if stage.name == "train":
             caution = " ".join(filter(None, (unread, "" if state == "done" else why_no_rounds)))
