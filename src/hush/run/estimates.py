@@ -47,8 +47,8 @@ PLANNED_PAIRS = 1e4
 SWEPT_PAIRS = 3e3  # by frontier and methods of a report, which plan again and again
 SIMULATED_ROUNDS = 2e6  # of the audited mechanism
 
-CORE_FLOPS, GPU_FLOPS = 1e10, 3e13  # as clipped and ordinary training reach them
-FORWARD_CORE_FLOPS = 2.5e10  # without gradients
+CORE_FLOPS, GPU_FLOPS = 1.5e10, 3e13  # as clipped and ordinary training reach them
+FORWARD_CORE_FLOPS = 3e10  # without gradients
 EXAMPLE_BYTES = 1000  # of an example, before the scan has counted them
 CONTINUED_TOKENS = 8  # of a secret that an attack lets the model continue with
 
