@@ -9,7 +9,7 @@ RUNTIME := $(VENV)/.installed-runtime
 DEV     := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types unit slow docs clean
+.PHONY: help demo test lint format types unit slow docs package clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -46,6 +46,9 @@ slow: $(DEV) ## the long randomised sweeps that are not part of test
 docs: $(DEV) ## build the documentation into site/; warnings are errors
 	@echo "==> mkdocs build --strict"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+package: $(DEV) ## build wheel and sdist; try the wheel with each Python from 3.11 to 3.13 that is found
+	@$(BIN)/python tests/packaging/package.py $(PACKAGE)
 
 clean: ## remove everything that can be rebuilt
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .hypothesis

@@ -155,16 +155,58 @@ def loaded_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+def loaded_by_command(*arguments: str) -> set[str]:
+    """The modules that a command of hush loads, which must succeed."""
+    return loaded_after(
+        f"import sys; sys.argv = ['hush', *{arguments}]\nimport contextlib, io\nfrom hush.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    try: main()\n"
+        "    except SystemExit as ended: assert not ended.code, ended.code"
+    )
+
+
+LEARNING = {"torch", "transformers", "tokenizers", "datasets", "accelerate", "peft", "opacus", "optuna"}
+DRAWING = {"matplotlib", "plotly"}
+
+
 def test_import_hush_loads_nothing_heavy() -> None:
-    heavy = {"torch", "pyarrow", "matplotlib", "scipy", "numpy", "typer", "rich"}
-    assert not heavy & loaded_after("import hush")
+    heavy = {"pyarrow", "scipy", "numpy", "numba", "typer", "rich", "pydantic", "cryptography"}
+    assert not (heavy | LEARNING | DRAWING) & loaded_after("import hush")
 
 
 def test_help_loads_no_numerical_library() -> None:
-    heavy = {"torch", "pyarrow", "matplotlib", "scipy", "numpy", "pydantic", "yaml", "numba"}
-    statement = "import sys; sys.argv = ['hush', '--help']\nimport contextlib, io\nfrom hush.cli import main\n"
-    shown = "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): main()"
-    assert not heavy & loaded_after(statement + shown)
+    heavy = {"pyarrow", "scipy", "numpy", "pydantic", "yaml", "numba", "cryptography"}
+    assert not (heavy | LEARNING | DRAWING) & loaded_by_command("--help")
+
+
+def test_a_dry_run_loads_no_learning_library_for_a_model_that_is_not_there_yet(config_file: Path) -> None:
+    heavy = {"numba", "pandas", "ray", "spacy", "presidio_analyzer"}
+    assert not (heavy | LEARNING | DRAWING) & loaded_by_command("run", str(config_file), "--dry-run")
+
+
+def test_a_dry_run_loads_no_modules_of_a_model_whose_files_tell_that_it_fits(config_file: Path, tmp_path: Path) -> None:
+    from hush.run.sections import SmallModel
+    from hush.run.stage_train import base_model
+
+    base_model(tmp_path, SmallModel(width=8, length=16)).rename(tmp_path / "model")
+    text = config_file.read_text()
+    (small,) = re.findall(r"^  small: .*$", text, re.MULTILINE)
+    config_file.write_text(text.replace(small, "  name: model"))
+    heavy = {"transformers.modeling_utils", "torch.distributed.tensor", "torch._dynamo", "torch.distributed.fsdp"}
+    loaded = loaded_by_command("run", str(config_file), "--dry-run")
+    assert "transformers" in loaded  # its tokenizer was read
+    assert not (heavy | DRAWING | {"numba", "datasets", "accelerate", "peft"}) & loaded
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    """What ``hush init`` writes, with data in its place."""
+    from hush.run.config import template
+
+    (tmp_path / "data.jsonl").write_text('{"text": "the code is AB-1234"}\n')
+    path = tmp_path / "hush.yaml"
+    path.write_text(template("text"))
+    return path
 
 
 def test_the_ground_floor_loads_no_table_or_plot_library() -> None:

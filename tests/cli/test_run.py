@@ -44,7 +44,7 @@ def test_from_init_to_a_verified_plan(config: Path) -> None:
     dry = run_json("run", config, "--dry-run")
     assert [row["state"] for row in dry["stages"]] == ["runs"] * 6
     assert dry["is_estimate"]
-    assert "Times are rough estimates" in " ".join(run("run", config, "--dry-run").stdout.split())
+    assert "Times are forecasts" in " ".join(run("run", config, "--dry-run").stdout.split())
     assert not Path("hush-run").exists()
     record = run_json("run", config)
     assert record["ran"] == ["data", "scan", "plan", "train", "audit", "report"]

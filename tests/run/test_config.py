@@ -17,7 +17,7 @@ from hush.audit.canaries import Candidates
 from hush.audit.settings import CanarySettings
 from hush.audit.statistics import Success
 from hush.audit.verdict import Attempt, judge
-from hush.cli.audit import canaries
+from hush.cli.canaries import canaries
 from hush.errors import InvalidInput
 from hush.protection import Protection
 from hush.run.config import Config, load_config, template

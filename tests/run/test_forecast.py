@@ -8,6 +8,7 @@ from small_runs import NO_CANARIES, small_config, small_texts
 
 from hush.errors import InvalidInput
 from hush.run import forecast, run_pipeline
+from hush.run.estimates import LIBRARIES_SECONDS
 
 
 def test_a_forecast_writes_nothing_and_says_what_would_run(tmp_path: Path) -> None:
@@ -27,6 +28,41 @@ def test_a_forecast_writes_nothing_and_says_what_would_run(tmp_path: Path) -> No
     other = {one.stage: one for one in forecast(longer, output=tmp_path / "run", new_release=True)}
     assert [other[name].state for name in ("scan", "plan", "train")] == ["done", "runs", "depends"]
     assert "done" not in other["train"].size  # the rounds of another training
+
+
+def test_a_forecast_has_the_libraries_once_and_no_time_for_what_the_scan_must_tell(own: Path) -> None:
+    def seconds(output: str, **arguments: Any) -> dict[str, float | None]:
+        config = arguments.pop("config", small_config(own))
+        return {one.stage: one.seconds for one in forecast(config, output=own / output, **arguments)}
+
+    fresh, done, again = (seconds("fresh"), seconds("run"), seconds("run", since="plan", new_release=True))
+    assert set(done.values()) == {None}
+    assert fresh["scan"] is not None
+    assert fresh["scan"] > LIBRARIES_SECONDS
+    assert fresh["train"] is not None
+    assert fresh["train"] < LIBRARIES_SECONDS
+    assert fresh["plan"] is None
+    assert fresh["audit"] is None  # it extracts as many pairs as the scan finds
+    assert again["plan"] is not None
+    assert again["plan"] > LIBRARIES_SECONDS
+    assert all(again[name] is not None for name in ("train", "audit", "report"))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"plan": {"rounds": 400}},
+        {"plan": {"batch_size": 1024}},
+        {"model": {"small": {"layers": 4, "width": 64, "heads": 1, "length": 32}}},
+    ],
+    ids=str,
+)
+def test_more_work_is_never_forecast_to_take_less_time(tmp_path: Path, more: dict[str, Any]) -> None:
+    def training(**sections: Any) -> float:
+        stages = forecast(small_config(tmp_path, **sections), output=tmp_path / "run")
+        return next(one.seconds for one in stages if one.stage == "train") or 0.0
+
+    assert training(**more) > training()
 
 
 def test_what_a_model_would_not_read_is_said_before_anything_runs(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hush.run.sections import SmallModel
 from hush.run.stage_train import base_model
 from hush.train import fit
 from hush.train.language_models import causal_lm_loss, masked_lm_loss
+from hush.train.pretrained import check_fits
 from hush.train.private_training import PrivateTraining
 from hush.train.public.stream import PublicStream
 from hush.train.settings import Lora, Recipe, Runtime
@@ -145,7 +146,7 @@ def test_a_run_releases_the_whole_model_and_resumes_as_if_never_stopped(tmp_path
     recipe = Recipe(model=str(base), trainable=("norms", "*.c_attn.bias"), average=average, learning_rate=0.1)
     runtime = Runtime(device="cpu", save_every=5)
     options: Any = {"key": None, "unchecked_data": True, "insecure_seed": 1, "runtime": runtime}
-    fit.check_fits(recipe)
+    check_fits(recipe)
     results: list[dict[str, torch.Tensor]] = []
     for output, stops in ((tmp_path / "whole", ()), (tmp_path / "parts", (4, 9))):
         for stop in stops:

@@ -30,7 +30,8 @@ from hush.keys import DataKey
 from hush.numbers import counted
 from hush.storage import folder_digest, read_json, whole_file
 from hush.train.language_models import default_loss, masked_lm_loss
-from hush.train.pretrained import DEFAULT_MAX_TOKENS, choose_device
+from hush.train.pretrained import choose_device
+from hush.train.settings import DEFAULT_MAX_TOKENS
 from hush.train.slots.texts import add_placeholder_tokens
 
 __all__ = [

@@ -11,7 +11,8 @@ import typer
 
 from hush import __version__
 from hush.cli.accounting import calibrate, posterior
-from hush.cli.audit import audit, canaries
+from hush.cli.audit import audit
+from hush.cli.canaries import canaries
 from hush.cli.ledger import ledger
 from hush.cli.messages import DebugOption, QuietOption, VerboseOption, command, set_verbosity
 from hush.cli.options import OnceCommand

@@ -1,7 +1,7 @@
 """What a run would do now, how large it is, and about how long it takes; it writes nothing and reads little.
 
-It refuses what the run would refuse, as far as that shows without running a stage. Times are estimates from counts and
-typical speeds of a laptop's processor; they may be wrong by several times.
+It refuses what the run would refuse, as far as that shows without running a stage. Times are forecasts from counts and
+the speeds of :mod:`hush.run.estimates`.
 """
 
 import re
@@ -12,6 +12,7 @@ from typing import Any, Literal, final
 
 from hush.keys import DataKey
 from hush.run.config import Config, settings_shown_as_keys, shown_sizes
+from hush.run.estimates import LIBRARIES_SECONDS
 from hush.run.folder import RunPaths, RunRecord
 from hush.run.job import Estimate, Known, RunJob, files_of, read_source
 from hush.run.outlook import proposed_outlook
@@ -22,6 +23,7 @@ from hush.run.stage_train import training_folder
 from hush.run.stage_train import why_no_rounds as stated_no_rounds
 from hush.run.trainings import earlier_trainings
 from hush.settings import AUTO
+from hush.train.settings import DEFAULT_MAX_TOKENS
 
 __all__ = ["DryRun", "Forecast", "dry_run", "forecast"]
 
@@ -89,10 +91,11 @@ def dry_run(
     unread = ""
     if job is None or may_train(job):
         with settings_shown_as_keys():
-            preflight(config)
+            preflight(config, quickly=True)
             unread = _unread(config)
     known, repeated = _known(config, job), [] if since is None else stages_from(since)
     forecasts: list[Forecast] = []
+    loads = False  # whether a stage before imports the libraries of training
     outlook: dict[str, Any] | None = None
     why_no_rounds = ""
     for stage in stages_of(config):
@@ -106,6 +109,8 @@ def dry_run(
             known = replace(known, config=_with_numbers(config, outlook, has_rounds=not why_no_rounds))
         size, seconds = _estimate(stage, known)
         seconds = None if state == "done" else seconds
+        if seconds is not None and stage.name != "data" and not loads:
+            seconds, loads = seconds + LIBRARIES_SECONDS, True
         caution = ""
         if stage.name == "train":
             caution = " ".join(filter(None, (unread, "" if state == "done" else why_no_rounds)))
@@ -144,7 +149,6 @@ def _unread(config: Config) -> str:
     if config.rules.file.chunks is not None or config.about_code or not is_local(config.source):
         return ""
     from hush.scan.long_texts.unread import Unread, characters_read
-    from hush.train.pretrained import DEFAULT_MAX_TOKENS, model_metadata
 
     data, training, small = config.data, config.training, config.model.small
     corpus = read_source(config)
@@ -154,6 +158,8 @@ def _unread(config: Config) -> str:
         length = training.max_length or min(DEFAULT_MAX_TOKENS, small.length)
         reads = [len(text.encode()[:length].decode(errors="ignore")) for text in texts]
     else:
+        from hush.train.pretrained import model_metadata
+
         metadata = model_metadata(
             config.located(config.model.name or ""), task=training.task, max_length=training.max_length
         )

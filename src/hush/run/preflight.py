@@ -1,7 +1,8 @@
 """Checks before the first stage: what a run would refuse after hours is refused at once.
 
 They read small files, first rows, and the names of models on the hub, without loading a model. Every stage checks its
-own inputs all the same, since they may change in between.
+own inputs all the same, since they may change in between. torch and transformers take longer to import than all other
+checks together, so they are imported only where a check needs them: for a model by name, and for a GPU by name.
 """
 
 import socket
@@ -22,15 +23,15 @@ __all__ = ["check_reachable", "is_local", "preflight"]
 FIRST_ROWS = 100  # of conversations, that are rendered
 
 
-def preflight(config: Config) -> None:
+def preflight(config: Config, *, quickly: bool = False) -> None:
     """Refuse data, rules, a model, a device or an audit that some stage would refuse.
 
     It does not look at data on the hub, which it would have to download, nor at code, of which reading is most of the
-    scan.
+    scan. quickly: it makes no modules of a model whose files tell that it fits.
     """
     check_libraries()
     _check_data(config)
-    _check_training(config)
+    _check_training(config, quickly=quickly)
     _check_audit(config)
 
 
@@ -78,16 +79,18 @@ def _check_data(config: Config) -> None:
         corpus.check_columns([*columns, *([] if data.id_column is None else [data.id_column])])
 
 
-def _check_training(config: Config) -> None:
+def _check_training(config: Config, *, quickly: bool) -> None:
     """Refuse a device that this machine lacks and a model that does not fit; the config has checked a small one."""
-    from hush.train.fit import check_fits
-    from hush.train.pretrained import choose_device
+    if config.training.device not in (None, "cpu"):
+        from hush.train.pretrained import choose_device
 
-    choose_device(config.training.device)
+        choose_device(config.training.device)
     if config.model.name is not None:
+        from hush.train.pretrained import check_fits
+
         name = config.located(config.model.name)
         check_reachable(name)
-        check_fits(config.training.recipe(name))
+        check_fits(config.training.recipe(name), quickly=quickly)
 
 
 def _check_audit(config: Config) -> None:

@@ -10,6 +10,7 @@ from hush.incidence import Incidence
 from hush.plan.settings import Draw
 from hush.protection import promise_arrays
 from hush.run.config import shown_sizes
+from hush.run.estimates import plan_seconds
 from hush.run.job import Estimate, Known, RunJob
 from hush.run.outlook import stored_outlook
 from hush.run.releases import (
@@ -30,8 +31,6 @@ from hush.slots import Spans, spans_in
 
 __all__ = ["PlanStage"]
 
-
-PLANNED_PAIRS_PER_SECOND = 1e4  # for estimates: what a core does, in orders of magnitude
 
 NAMED_SECRETS = 3  # at most, in a message
 
@@ -120,7 +119,7 @@ class PlanStage:
         if scan is None:
             return Estimate(shown_sizes(plan.batch_size, plan.rounds), None)
         size = f"{counted(scan['examples'], 'example')}, {counted(scan['secrets'], 'secret')}"
-        return Estimate(size, 2 + scan["pairs"] / PLANNED_PAIRS_PER_SECOND)
+        return Estimate(size, plan_seconds(scan["pairs"]))
 
 
 def _draw(job: RunJob, incidence: Incidence, held_out: int, *, has_slots: bool) -> tuple[Draw | None, int | None]:

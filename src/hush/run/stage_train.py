@@ -8,10 +8,10 @@ The small model is a GPT-2 over bytes with random weights. Its tokenizer knows t
 that was trained on the owner's texts would carry their words into the release, and no promise covers that.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,6 +22,7 @@ from hush.keys import DataKey
 from hush.plan import Plan
 from hush.rehearse.outcome import last_outcome, skips_private_rounds
 from hush.run.config import Config
+from hush.run.estimates import held_out_examples, public_examples, training_seconds
 from hush.run.job import Estimate, Known, RunJob, file_rows, files_of
 from hush.run.releases import begin_training, check_asked, enter_finished, enter_rounds, is_further
 from hush.run.sections import SMALL_SPECIAL_TOKENS, SmallModel
@@ -29,7 +30,7 @@ from hush.settings import AUTO
 from hush.slots import spans_in
 from hush.storage import read_json, whole_folder
 from hush.train.scores import StageLosses
-from hush.train.settings import Learning, PublicFirst, Recipe, learns_first
+from hush.train.settings import DEFAULT_MAX_TOKENS, EVALUATIONS_PER_RUN, Learning, PublicFirst, Recipe, learns_first
 
 if TYPE_CHECKING:
     from hush.scan.long_texts import ModelTokens
@@ -43,18 +44,14 @@ __all__ = [
     "check_libraries",
     "model_fingerprint",
     "model_path",
+    "model_size",
     "model_tokens",
     "named_fingerprint",
+    "on_gpu",
     "training_folder",
     "trains_privately",
     "why_no_rounds",
 ]
-
-
-# For estimates: orders of magnitude.
-CORE_FLOPS, GPU_FLOPS = 1e10, 3e13  # per second, as training reaches them on a core and on a GPU
-ROUND_SECONDS = 0.02  # of a round besides the model's own work
-DEFAULT_TOKENS = 512  # of an example, where neither config nor model tells
 
 
 class Interrupted(Exception):
@@ -102,28 +99,45 @@ class TrainStage:
 
     def estimate(self, known: Known) -> Estimate:
         plan, training = known.config.plan.sizes, known.config.training
-        parameters, length = _model_size(known.config)
+        parameters, length = model_size(known.config)
         is_private = training.private_part is not False
         left = plan.rounds - known.rounds_done if is_private else 0
         size = f"{counted(plan.rounds, 'round')} of {plan.batch_size:g}" if is_private else "no private rounds"
         size += f", {known.rounds_done:,} done" if known.rounds_done else ""
         if parameters is None:
             return Estimate(size, None)
-        tokens = min(training.max_length or DEFAULT_TOKENS, length or DEFAULT_TOKENS)
-        on_gpu = (training.device or "").startswith("cuda")
-        speed = GPU_FLOPS if on_gpu else CORE_FLOPS * (os.cpu_count() or 1)
-        work = 6 * parameters * tokens * plan.batch_size * left
+        tokens = min(training.max_length or DEFAULT_MAX_TOKENS, length or DEFAULT_MAX_TOKENS)
         passes, public = _public_part(known)
-        work += 6 * parameters * tokens * passes * public
+        seconds = training_seconds(
+            known.bytes,
+            parameters=parameters,
+            tokens=tokens,
+            rounds=left,
+            batch_size=plan.batch_size,
+            public=passes * public,
+            scored=held_out_examples(known) * _scores(known.config, left),
+            on_gpu=on_gpu(known.config),
+        )
         joint = ", after " if is_private else "; "
-        size += f"{joint}at most {passes:g} passes over {counted(public, 'public example')}" if passes else ""
-        return Estimate(f"{size}, {parameters / 1e6:,.1f} M parameters", left * ROUND_SECONDS + work / speed)
+        learnt = counted(public, "public example") if "scan" in known.outputs else "what the scan finds public"
+        size += f"{joint}at most {passes:g} passes over {learnt}" if passes else ""
+        return Estimate(f"{size}, {parameters / 1e6:,.1f} M parameters", seconds)
+
+
+def _scores(config: Config, rounds: int) -> int:
+    """How many held-out losses there are in so many rounds: one before them, and one at the end."""
+    every = config.training.evaluate_every or max(1, config.plan.sizes.rounds // EVALUATIONS_PER_RUN)
+    return 1 + -(-rounds // every)
+
+
+def on_gpu(config: Config) -> bool:
+    """Whether the config names a GPU; without a device nobody has looked whether there is one."""
+    return (config.training.device or "").startswith("cuda")
 
 
 def _public_part(known: Known) -> tuple[float, int]:
-    """The most passes of ordinary training before the rounds, and over how many examples, as far as the scan tells."""
-    scan, asked = known.outputs.get("scan"), known.config.training.public_first
-    public = 0 if scan is None else int(scan.get("public_examples", 0))
+    """The most passes of ordinary training before the rounds, and over about how many examples."""
+    asked, public = known.config.training.public_first, public_examples(known)
     if known.rounds_done or asked is False or (asked is None and not learns_first(None, public)):
         return 0, 0
     return (asked if isinstance(asked, PublicFirst) else PublicFirst()).epochs, public
@@ -161,11 +175,9 @@ def trains_privately(job: RunJob) -> bool:
 
 def check_libraries() -> None:
     """Say what to install where torch or transformers are missing."""
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise InvalidInput(f'training needs the library {error.name}; pip install "hush[hf]"') from error
+    missing = next((name for name in ("torch", "transformers") if find_spec(name) is None), None)
+    if missing is not None:
+        raise InvalidInput(f'training needs the library {missing}; pip install "hush[hf]"')
 
 
 def _is_finished(folder: Path) -> bool:
@@ -298,7 +310,7 @@ def model_tokens(job: RunJob) -> "ModelTokens | None":
     return ModelTokens(metadata.tokenizer, metadata.max_length) if is_needed or metadata.tokenizer.is_fast else None
 
 
-def _model_size(config: Config) -> tuple[float | None, int | None]:
+def model_size(config: Config) -> tuple[float | None, int | None]:
     """Parameters and length of the model, as far as they are known without loading it."""
     small = config.model.small
     if small is not None:

@@ -24,6 +24,7 @@ from hush.plan.make import graph_of_training
 from hush.plan.plan import promises_fingerprint
 from hush.protection import promise_arrays
 from hush.run.config import BASE_MODEL
+from hush.run.estimates import audit_seconds, pairs_found, read_seconds, report_seconds, scan_seconds
 from hush.run.folder import RELEASED_REPORT
 from hush.run.job import (
     Estimate,
@@ -46,7 +47,15 @@ from hush.run.releases import (
     sections_of_chain,
     trainings_before,
 )
-from hush.run.stage_train import model_fingerprint, model_path, model_tokens, named_fingerprint, training_folder
+from hush.run.stage_train import (
+    model_fingerprint,
+    model_path,
+    model_size,
+    model_tokens,
+    named_fingerprint,
+    on_gpu,
+    training_folder,
+)
 from hush.secret_table import Secrets
 from hush.settings import AUTO
 from hush.slots import spans_in
@@ -60,12 +69,6 @@ if TYPE_CHECKING:
     from hush.weights import Frontier
 
 __all__ = ["AuditStage", "CanariesStage", "DataStage", "ReportStage", "ScanStage"]
-
-
-# For estimates: what a core does per second, in orders of magnitude.
-READ_BYTES_PER_SECOND = 300e6
-SCANNED_BYTES_PER_SECOND = 3e6  # by one rule
-SIMULATED_ROUNDS_PER_SECOND = 2e6  # of the audited mechanism
 
 
 @final
@@ -96,7 +99,7 @@ class DataStage:
         if not known.files and not known.config.about_code:
             return Estimate("a data set by name, not looked at", None)
         size = f"{counted(known.files, 'file')}, {known.bytes / 1e6:,.1f} MB"
-        return Estimate(size, known.bytes / READ_BYTES_PER_SECOND)
+        return Estimate(size, read_seconds(known.bytes))
 
 
 # --- scan and canaries
@@ -180,9 +183,14 @@ class ScanStage:
         return (job.paths.scan / "public" / "summary.json").is_file() and scan_is_registered(job)
 
     def estimate(self, known: Known) -> Estimate:
-        rules = len(known.config.rules.rules)
-        speed = SCANNED_BYTES_PER_SECOND * known.config.data.workers
-        return Estimate(counted(rules, "rule"), known.bytes * rules / speed if known.files else None)
+        rules, chunks = known.config.rules.rules, known.config.rules.file.chunks
+        seconds = scan_seconds(
+            known.bytes,
+            [rule.find for rule in rules],
+            cuts_tokens=chunks is not None and chunks.tokens == "auto",
+            workers=known.config.data.workers,
+        )
+        return Estimate(counted(len(rules), "rule"), seconds if known.files else None)
 
 
 @final
@@ -329,14 +337,21 @@ class AuditStage:
         return (job.paths.audit / "audit.json").is_file()
 
     def estimate(self, known: Known) -> Estimate:
-        audit = known.config.audit
+        audit, rounds, pairs = known.config.audit, known.config.plan.rounds, pairs_found(known.outputs)
         if audit is None:
             return Estimate("", None)
-        rounds = known.config.plan.rounds
-        if "mechanism" in audit.attacks and rounds == AUTO:
+        simulates, extracts = "mechanism" in audit.attacks, "extraction" in audit.attacks
+        if (simulates and rounds == AUTO) or (extracts and pairs is None):
             return Estimate(", ".join(audit.attacks), None)
-        simulated = audit.secrets * audit.trials * int(rounds) if "mechanism" in audit.attacks else 0
-        return Estimate(", ".join(audit.attacks), 5 + simulated / SIMULATED_ROUNDS_PER_SECOND)
+        parameters, _ = model_size(known.config)
+        seconds = audit_seconds(
+            simulated=audit.secrets * audit.trials * int(rounds) if simulates else 0,
+            pairs=pairs or 0,
+            prompts=audit.prompts if extracts else (),
+            parameters=parameters or 0,
+            on_gpu=on_gpu(known.config),
+        )
+        return Estimate(", ".join(audit.attacks), seconds if parameters or not extracts else None)
 
 
 def _prepare_audit(folder: Path) -> None:
@@ -434,7 +449,10 @@ class ReportStage:
         return job.paths.report.is_file() and (job.paths.owner / RELEASED_REPORT).is_file()
 
     def estimate(self, known: Known) -> Estimate:
-        return Estimate("one page for you, one to release", 5)
+        asked, pairs = known.config.report, pairs_found(known.outputs)
+        plans_again = asked.frontier or asked.methods
+        seconds = None if plans_again and pairs is None else report_seconds(pairs or 0, plans_again=plans_again)
+        return Estimate("one page for you, one to release", seconds)
 
 
 def _frontier(job: RunJob, plan: Plan) -> "Frontier | None":

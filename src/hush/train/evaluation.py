@@ -11,11 +11,10 @@ from torch import Tensor
 from hush.train.clipping import Loss
 from hush.train.private_training import PrivateTraining
 from hush.train.scores import LOSS, LOSS_BEFORE
+from hush.train.settings import EVALUATIONS_PER_RUN
 from hush.train.side_effect_free import mean_loss
 
 __all__ = ["Evaluation"]
-
-EVALUATIONS_PER_RUN = 20  # about as many as a run has, unless evaluate_every is given
 
 
 @final

@@ -33,7 +33,7 @@ from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabell
 from hush.train.distributed import Ranks
 from hush.train.evaluation import Evaluation
 from hush.train.language_models import DifferenceLoss, TokenizedTexts
-from hush.train.pretrained import choose_device, load_for_training, unloaded
+from hush.train.pretrained import choose_device, load_for_training
 from hush.train.private_training import PrivateTraining
 from hush.train.public.corpus import metric_of_settings
 from hush.train.public.down_projections import begun_with, down_projections, store_down_projections
@@ -55,7 +55,6 @@ __all__ = [
     "Stop",
     "Stopped",
     "check_alike",
-    "check_fits",
     "check_key",
     "check_rows",
     "check_spans",
@@ -133,15 +132,6 @@ def check_spans(plan: Plan, spans: Spans | None) -> None:
             Setting("scan"),
             setting="scan",
         )
-
-
-def check_fits(recipe: Recipe) -> None:
-    """Refuse a recipe that does not fit its model, as far as the model's small files tell."""
-    pretrained = unloaded(recipe.model, task=recipe.task, max_length=recipe.max_length)
-    if recipe.lora is not None:
-        pretrained.with_lora(recipe.lora)
-    if recipe.trainable is not None:
-        train_only(pretrained.model, recipe.trainable)
 
 
 def check_alike(ranks: Ranks, plan: Plan, tokens: TokenizedTexts | SlotTexts, *, settings: Any) -> None:

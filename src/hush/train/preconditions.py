@@ -21,7 +21,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -221,13 +220,19 @@ def _parameter_problems(parameter: nn.Parameter) -> Iterator[str]:
         yield "is on the meta device and has no values; load or initialise the model first"
     if parameter.dtype not in _FLOATS:
         yield "is trainable but not a real floating-point tensor; freeze it and train adapters (LoRA) instead"
-    elif type(parameter) is not nn.Parameter and not isinstance(parameter, DTensor):
+    elif type(parameter) is not nn.Parameter and not _is_sharded(parameter):
         yield "is trainable but a tensor of a special kind (quantised?); freeze it and train adapters (LoRA) instead"
     if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
         yield (
             "has a gradient hook, which would act on gradients before they are clipped, or never run; remove it and "
             "change the loss or the optimizer instead"
         )
+
+
+def _is_sharded(parameter: nn.Parameter) -> bool:
+    from torch.distributed.tensor import DTensor  # slow to import, and mostly nobody asks
+
+    return isinstance(parameter, DTensor)
 
 
 def _restarts(positions: Tensor, attended: Tensor | None) -> bool:

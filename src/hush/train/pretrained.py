@@ -15,20 +15,19 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from hush.errors import InvalidInput, Setting
 from hush.train.language_models import CausalCollator, Collator, Loss, MaskedCollator, causal_lm_loss, masked_lm_loss
 from hush.train.preconditions import positions_of
-from hush.train.settings import Lora, Recipe, Runtime, Task
+from hush.train.settings import DEFAULT_MAX_TOKENS, Lora, Recipe, Runtime, Task
 from hush.train.slots.texts import add_placeholder_tokens
+from hush.train.trainable import train_only
 
 __all__ = [
-    "DEFAULT_MAX_TOKENS",
     "ModelMetadata",
     "Pretrained",
     "blocks_of",
+    "check_fits",
     "choose_device",
     "load_for_training",
     "load_pretrained",
@@ -39,7 +38,6 @@ __all__ = [
 ]
 
 
-DEFAULT_MAX_TOKENS = 512  # of an example, unless max_length is given
 WEIGHT_FILES = ("*.safetensors", "*.bin")  # of a model in a folder
 _TASK_BY_CLASS_SUFFIX: dict[str, Task] = {"ForCausalLM": "causal", "LMHeadModel": "causal", "ForMaskedLM": "masked"}
 
@@ -63,11 +61,26 @@ class ModelMetadata:
 
     def skeleton(self) -> Any:
         """Its modules without memory for their weights; a folder without weights is refused."""
+        self.check_weights()
+        with _loading(self.name, f"{self.task} language model"), torch.device("meta"):
+            return self._kind().from_config(self.config, trust_remote_code=False)
+
+    def check_weights(self) -> None:
+        """Refuse a folder without weights."""
         folder = Path(self.source)
         if folder.is_dir() and not any(path for pattern in WEIGHT_FILES for path in folder.glob(pattern)):
             raise InvalidInput(f"{self.name} holds no weights ({', '.join(WEIGHT_FILES)}); check the folder")
-        with _loading(self.name, f"{self.task} language model"), torch.device("meta"):
-            return self._kind().from_config(self.config, trust_remote_code=False)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the configuration alone tells that the library has modules for it and an embedding for each token."""
+        from transformers.models.auto import modeling_auto as auto
+
+        names = (
+            auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if self.task == "causal" else auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        )
+        words = getattr(self.config.get_text_config(), "vocab_size", None) or 0
+        return self.config.model_type in names and len(self.tokenizer) <= words
 
     def _kind(self) -> Any:
         from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -186,6 +199,9 @@ class Pretrained:
 
     def shard(self, device: torch.device) -> None:
         """Shard the parameters over all processes, block by block; a block is gathered only while it computes."""
+        from torch.distributed.device_mesh import init_device_mesh  # slow to import, and one process needs neither
+        from torch.distributed.fsdp import fully_shard
+
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         for block in blocks_of(self.model):
             fully_shard(block, mesh=mesh)
@@ -277,6 +293,23 @@ def _with_model(metadata: ModelMetadata, model: Any) -> Pretrained:
             f"for {words}; resize them first with model.resize_token_embeddings"
         )
     return Pretrained(model=model, tokenizer=metadata.tokenizer, task=metadata.task, max_length=metadata.max_length)
+
+
+def check_fits(recipe: Recipe, *, quickly: bool = False) -> None:
+    """Refuse a recipe that does not fit its model, as far as the model's small files tell.
+
+    quickly: without making the modules, whose code takes seconds to import, unless the recipe names some of them or the
+    configuration does not tell enough.
+    """
+    metadata = model_metadata(recipe.model, task=recipe.task, max_length=recipe.max_length)
+    if quickly and recipe.lora is None and recipe.trainable is None and metadata.is_known:
+        metadata.check_weights()
+        return
+    pretrained = _with_model(metadata, metadata.skeleton())
+    if recipe.lora is not None:
+        pretrained.with_lora(recipe.lora)
+    if recipe.trainable is not None:
+        train_only(pretrained.model, recipe.trainable)
 
 
 def choose_device(name: str | None) -> torch.device:

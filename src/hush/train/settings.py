@@ -27,6 +27,8 @@ __all__ = [
 
 Task = Literal["causal", "masked"]
 Part = Literal["slot", "difference"]
+DEFAULT_MAX_TOKENS = 512  # of an example, unless max_length is given
+EVALUATIONS_PER_RUN = 20  # about as many as a run has, unless evaluate_every is given
 MAX_LEARNING_RATE = 1e3  # above it, every optimizer overflows
 
 

@@ -119,7 +119,7 @@ class Screen:
 
 
 def forecast_record(forecast: "DryRun") -> Record:
-    """A dry run as plain data; seconds are rough estimates."""
+    """A dry run as plain data; seconds are forecasts."""
     stages = forecast.stages
     rows = [
         {"stage": stage.stage, "state": stage.state, "size": stage.size, "estimated_seconds": stage.seconds}
@@ -152,8 +152,8 @@ def show_forecast(record: Record, console: Console) -> None:
     else:
         console.print("What can be learnt under the promises is known after the scan; ask again then.", soft_wrap=True)
     console.print(
-        "Nothing was run. Times are rough estimates for a CPU, and may be wrong several times over; stages whose "
-        "size is not known yet have none.",
+        "Nothing was run. Times are forecasts for this machine's cores if nothing else uses them, and may be wrong by "
+        "a factor of two or more; stages whose size is not known yet have none.",
         soft_wrap=True,
     )
     show_cautions(record["cautions"], console)
