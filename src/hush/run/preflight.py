@@ -67,12 +67,13 @@ def _check_data(config: Config) -> None:
     if config.about_code:
         return
     from hush.scan.scanner import prepare
-    from hush.train.reading import learnt_texts
 
     data, prepared = config.data, prepare(config.rules)
     if is_local(config.source):
         corpus = read_source(config)
         if not data.skip_bad and (corpus.rendering is not None or config.training.learn is not None):
+            from hush.train.reading import learnt_texts  # only here: it imports torch
+
             for _ in islice(learnt_texts(corpus, config.training.learn), FIRST_ROWS):
                 pass
         columns = [column for rule in prepared.rules for column in rule.finder.columns]
