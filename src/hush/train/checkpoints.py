@@ -41,6 +41,7 @@ __all__ = [
     "check_storable",
     "durable_file",
     "frozen_digest",
+    "plan_identity",
     "refuse_moved_buffers",
     "renew_random_states",
     "restore",
@@ -317,7 +318,7 @@ class Ledger:
         cls, plan: Plan, insecure_seed: int | None, draw_seed: bytes, *, public_part: Mapping[str, int] | None = None
     ) -> Self:
         """The ledger of a new run; public_part: what was learnt before its first round."""
-        run, identity = os.urandom(16).hex(), _identity(plan, public_part)
+        run, identity = os.urandom(16).hex(), plan_identity(plan, public_part)
         return cls(run=run, plan=identity, insecure_seed=insecure_seed, draw_seed=draw_seed.hex())
 
     @classmethod
@@ -353,7 +354,7 @@ class Ledger:
     ) -> None:
         """Refuse to resume under another plan, with other seeding, or from another public part."""
         remedy = "resume it as it began, or train in a new folder"
-        identity = _identity(plan, public_part)
+        identity = plan_identity(plan, public_part)
         differ = [
             f"{name} {self.plan.get(name)!r} against {identity[name]!r}"
             for name in identity
@@ -368,7 +369,7 @@ class Ledger:
             )
 
 
-def _identity(plan: Plan, public_part: Mapping[str, int] | None) -> dict[str, Any]:
+def plan_identity(plan: Plan, public_part: Mapping[str, int] | None = None) -> dict[str, Any]:
     """What defines the training: settings, incidence, promises, weights, what is public, and what was learnt first."""
     held_out = None if plan.held_out is None else fingerprint(b"hush held out 1\n", plan.held_out)
     return {

@@ -175,6 +175,17 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values
 
+    def check_alike(self, mine: Mapping[str, object]) -> None:
+        """Refuse processes that were given different things, each by itself and maybe on another machine."""
+        by_rank = self.gather(dict(mine))
+        for rank, theirs in enumerate(by_rank):
+            differ = [name for name in mine if theirs[name] != by_rank[0][name]]
+            if differ:
+                raise InvalidInput(
+                    f"process {rank} has other {differ[0]} than the first one; give all of them the same plan, "
+                    "settings, data and model"
+                )
+
     # ---- tensors ----
 
     @torch.no_grad()
@@ -184,7 +195,7 @@ class Ranks:
             return
         for tensor in tensors:
             if not isinstance(tensor, DTensor):
-                communicate_flat([tensor.detach()], lambda flat: dist.broadcast(flat, src=0))
+                communicate_flat([tensor.detach()], _broadcast_from_any_device)
 
     def broadcast_model_(self, model: nn.Module) -> None:
         """Give every replica the first rank's parameters and buffers; shards are one model from the start."""
@@ -250,6 +261,16 @@ def _message_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
+def _broadcast_from_any_device(flat: Tensor) -> None:
+    """Overwrite a tensor with the first rank's; one on a CPU goes through the GPU if the group has no other way."""
+    if flat.device.type == "cpu" and _message_device().type != "cpu" and "gloo" not in dist.get_backend():
+        moved = flat.to(_message_device())
+        dist.broadcast(moved, src=0)
+        flat.copy_(moved)
+    else:
+        dist.broadcast(flat, src=0)
+
+
 def unwrap_ddp(model: nn.Module) -> nn.Module:
     """The model inside DistributedDataParallel, which from here on averages no gradients of its own.
 
@@ -303,6 +324,7 @@ def full_parameters(model: nn.Module, *, here: bool) -> Iterator[None]:
 
     All ranks must call it.
     """
+    reshard(model)  # what the last forward pass gathered is no shard, and its memory may be freed
     sharded = [
         (module, name, parameter)
         for module in model.modules()

@@ -37,6 +37,7 @@ from hush.keys import DataKey
 from hush.plan import Plan
 from hush.slots import Spans
 from hush.train.cautions import cautions_before
+from hush.train.distributed import full_parameters, is_sharded
 from hush.train.hf.arguments import checked_settings, refuse_overrides, refuse_selection
 from hush.train.hf.collation import Collate, collated_alone, padded_together, padding_values
 from hush.train.hf.data import (
@@ -51,6 +52,7 @@ from hush.train.hf.data import (
     with_slots,
 )
 from hush.train.hf.loop import OwnerProgress, PrivateOptimizer, StoredSchedule
+from hush.train.hf.processes import Unwrapped, agree, check_processes_alike, shard_model, sharded_by_hush
 from hush.train.hf.releases import Releases, Scoring, owner_folder
 from hush.train.language_models import CausalCollator, Collator, DifferenceLoss, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
@@ -142,27 +144,33 @@ class HushTrainer(Trainer):
                 train_dataset, plan, spans, processing_class, data_collator, part=part, key=self._key, column=column
             )
         check_data(train_dataset, plan, data_collator, buckets)
-        self.plan, self._buckets = plan, buckets
+        self.plan, self._buckets, self._settings = plan, buckets, settings
         self._data_fingerprint = self._fingerprint_of(train_dataset)
         self.folder = owner_folder(folder, Path(settings.arguments.output_dir or "").resolve())
-        super().__init__(
-            model=model,
-            args=settings.arguments,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            compute_metrics=compute_metrics,
-            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
-            callbacks=list(callbacks),
-            optimizers=optimizers,
-            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
-        )
+        with sharded_by_hush():
+            super().__init__(
+                model=model,
+                args=settings.arguments,
+                data_collator=data_collator,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=processing_class,
+                compute_metrics=compute_metrics,
+                preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+                callbacks=list(callbacks),
+                optimizers=optimizers,
+                optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+            )
+        if self.is_fsdp_enabled:
+            raise InvalidInput(
+                "an Accelerator of this process was made with FSDP, which reduces raw gradients; make none, and pass "
+                "fsdp=True in the arguments"
+            )
         self.model_accepts_loss_kwargs = False  # no loss is divided by the tokens of a batch
         self.eval_is_public = eval_is_public
         self.certificate: Certificate | None = None
         self.private: PrivateTraining | None = None
-        self._settings, self._public, self._metric, self._average = settings, public, metric, average
+        self._public, self._metric, self._average = public, metric, average
         self._insecure_seed, self._public_first = insecure_seed, public_first
         self.learnt_first: PublicOutcome | None = None
         self._loss = default_loss(model) if loss is None else loss
@@ -197,6 +205,11 @@ class HushTrainer(Trainer):
             self._check_collator()
         self._data_fingerprint = self._fingerprint_of(self.train_dataset)  # a list may be shuffled in place
         self._checked = self.train_dataset, self.data_collator
+        check_processes_alike(
+            self.plan, data=self._data_fingerprint, public=self._public, metric=self._metric, average=self._average,
+            public_first=self._public_first, seed=self._insecure_seed, shard=self._settings.shard,
+            autocast=self._settings.autocast, steps=(self.args.learning_rate, self.args.lr_scheduler_type),
+        )  # fmt: skip
         self._resuming = bool(resume_from_checkpoint)
         if self._resuming:
             resume_from_checkpoint = self._releases.resumed_from(resume_from_checkpoint)
@@ -230,14 +243,19 @@ class HushTrainer(Trainer):
         return divmod(self.state.global_step, self.plan.rounds)
 
     def _prepare_for_training(self, *args: Any, **options: Any) -> Any:
-        prepared = super()._prepare_for_training(*args, **options)
+        inner: Any = self.model
+        if not (is_sharded(inner) and self.private is not None):  # not again in a second call of train()
+            self.learnt_first = learn_first_here(
+                inner, self._loss, self.plan, self._public, self._public_first, folder=self.folder,
+                device=self.args.device, micro_batch=self.args.per_device_train_batch_size,
+                autocast=self._settings.autocast,
+            )  # fmt: skip
+        if self._settings.shard:
+            shard_model(inner, self.args.device, has_optimizer=self.optimizer is not None)
+        _, loader = super()._prepare_for_training(*args, **options)
         wrapped: Any = self.optimizer
         optimizer = wrapped.optimizer
-        inner: Any = self.model
-        self.learnt_first = learn_first_here(
-            inner, self._loss, self.plan, self._public, self._public_first, folder=self.folder,
-            micro_batch=self.args.per_device_train_batch_size, autocast=self._settings.autocast,
-        )  # fmt: skip
+        self.model_wrapped = inner
         self.private = PrivateTraining(
             inner,
             optimizer,
@@ -258,13 +276,24 @@ class HushTrainer(Trainer):
             marks=unchecked_marks(self.plan, fingerprint=self._data_fingerprint),
             save_every=self.plan.rounds + 1,  # states are saved with the checkpoints of the Trainer instead
         )
-        for caution in cautions_before(self.plan, self.private.num_trained):
+        for caution in cautions_before(self.plan, self.private.num_trained) if self.is_world_process_zero() else ():
             logger.warning(caution)
         self._open = True
         wrapped.optimizer = PrivateOptimizer(optimizer, self.private)
         self._rounds = self.private.rounds()
         self._releases.publish(self.private.round)  # if a crash prevented that
-        return prepared
+        return inner, loader
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        return Unwrapped(model) if training else model
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        if not self._settings.shard:  # shards are moved one by one
+            super()._move_model_to_device(model, device)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if not is_sharded(self.model):  # pyright: ignore[reportArgumentType] - shards are restored from the owner's state
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _run_epoch(self, *args: Any, **options: Any) -> None:
         # The Trainer skips completed steps only if resumed from a checkpoint, which a crash may have prevented.
@@ -344,6 +373,13 @@ class HushTrainer(Trainer):
         parameters = inspect.signature(self.model.forward).parameters.values()  # pyright: ignore[reportOptionalMemberAccess]
         return any(one.name == "attention_mask" or one.kind is one.VAR_KEYWORD for one in parameters)
 
+    def _maybe_log_save_evaluate(self, *args: Any, **options: Any) -> None:
+        agree(self.control)
+        super()._maybe_log_save_evaluate(*args, **options)
+
+    def store_flos(self) -> None:
+        """Nothing: the number of operations follows the secret draw, and was never counted."""
+
     # ---- what others may see ----
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -409,7 +445,9 @@ class HushTrainer(Trainer):
         """Save the model as ``from_pretrained`` reads it: a release, entered in the ledger before it appears."""
         if not _internal_call:
             self._check_released()
-        with nullcontext() if self.private is None else self.private.released_model():
+        model: Any = self.model
+        shown = nullcontext() if self.private is None else self.private.released_model()
+        with shown, full_parameters(model, here=self.args.should_save):
             super().save_model(output_dir, _internal_call)
 
     def push_to_hub(self, *args: Any, **options: Any) -> Any:
@@ -430,13 +468,16 @@ class HushTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         made = self._releases.checkpoint(self._running())
+        if made is not None and self.state.best_global_step == self.state.global_step:
+            self.state.best_model_checkpoint = str(made)
         if made is not None and self.args.push_to_hub:
             self._push_from_checkpoint(str(made))
-        rotate_checkpoints(
-            output_dir=str(self.args.output_dir),
-            save_total_limit=self.args.save_total_limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-        )
+        if self.args.should_save:
+            rotate_checkpoints(
+                output_dir=str(self.args.output_dir),
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+            )
 
     def _finalize_training(self, *args: Any, **options: Any) -> TrainOutput:
         if self._running().round < self.plan.rounds:  # stopped early, and from now on its model may be used
@@ -450,15 +491,17 @@ class HushTrainer(Trainer):
         if self._releases.writing == "model":
             self.save_model(str(folder), _internal_call=True)
             return
-        pushed = self.args.push_to_hub
-        self._staging, self.args.push_to_hub = folder, False  # it is pushed later, from where it stays
+        pushed, best = self.args.push_to_hub, self.state.best_global_step
+        # It is pushed later, from where it stays. And only this process writes: with a best step it would wait for all.
+        self._staging, self.args.push_to_hub, self.state.best_global_step = folder, False, None
         try:
             super()._save_checkpoint(self.model, None)  # pyright: ignore[reportArgumentType]
         finally:
-            self._staging, self.args.push_to_hub = None, pushed
+            self._staging, self.args.push_to_hub, self.state.best_global_step = None, pushed, best
         inner = folder / f"checkpoint-{self.state.global_step}"
-        if self.state.best_global_step == self.state.global_step:
-            self.state.best_model_checkpoint = str(self._releases.target(self.state.global_step))
+        if best:
+            if best == self.state.global_step:
+                self.state.best_model_checkpoint = str(self._releases.target(self.state.global_step))
             self.state.save_to_json(str(inner / "trainer_state.json"))
         for path in inner.iterdir():
             path.rename(folder / path.name)
