@@ -26,11 +26,18 @@ from hush.run.sections import AuditSection
 if TYPE_CHECKING:
     from hush.train.round import LiveNumbers
 
-__all__ = ["Estimate", "Known", "RunJob", "StageWork", "Watch", "file_rows", "files_of", "unread_files"]
+__all__ = ["Estimate", "Known", "RunJob", "StageWork", "Together", "Watch", "file_rows", "files_of", "unread_files"]
+
+
+Together = Callable[[str | None], AbstractContextManager[None]]
 
 
 def _ignore(*_: object) -> None:
     pass
+
+
+def _alone(device: str | None) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @final
@@ -53,7 +60,10 @@ class Watch:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunJob:
-    """A run in progress. new_release: whether the owner asked for a further training on the same data."""
+    """A run in progress. new_release: whether the owner asked for a further training on the same data.
+
+    together: entered around the training, with its device; calls the other processes, if there are any.
+    """
 
     config: Config
     paths: RunPaths
@@ -61,6 +71,7 @@ class RunJob:
     record: RunRecord
     watch: Watch = field(default_factory=Watch)
     new_release: bool = False
+    together: Together = field(default=_alone)
 
     def outputs(self, stage: str) -> dict[str, Any]:
         """What a finished stage recorded."""
