@@ -29,7 +29,7 @@ from hush.keys import DataKey
 from hush.ledger import Ledger
 from hush.plan.make import choose_held_out, make_plan_holding_out
 from hush.slots import save_spans, slots_of_spans
-from hush.train import launch
+from hush.train import launch, noise, private_training
 from hush.train.noise import Noise
 from hush.train.run_folder import RoundLines, RunLog
 
@@ -311,7 +311,7 @@ def test_hush_run_in_two_processes_releases_the_model_of_one(
         assert ran.outcomes["run, then on"].codes == [0, 0], ran.outcomes["run, then on"].stderr
     else:
         assert ran.outcomes[scenario].codes == [0, 0], ran.outcomes[scenario].stderr
-    for module in (hush.train.noise, hush.train.private_training):
+    for module in (noise, private_training):
         monkeypatch.setattr(module, "os", two_commands.KnownEntropy())
     (tmp_path / "data.txt").write_text((ran.root / "data.txt").read_text())
     done = alone(*run(tmp_path, "one"))

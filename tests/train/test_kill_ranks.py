@@ -137,7 +137,7 @@ def arm(place: str) -> None:
     from hush.train.distributed import Ranks
     from hush.train.noise import Noise
 
-    def deadly(*_: object, **__: object) -> None:
+    def deadly(*_: Any, **__: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def after(call: Callable[..., Any]) -> Callable[..., Any]:

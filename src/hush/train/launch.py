@@ -92,7 +92,8 @@ class WorkerGroup:
         try:
             if self.is_first:
                 self._store.set(f"{_TRAINING}/{self._begun}", "")
-            store = dist.PrefixStore(f"hush/group/{self._begun}", self._store)
+            name = f"hush/group/{self._begun}"
+            store = dist.PrefixStore(name, self._store)  # pyright: ignore[reportPrivateImportUsage]
             self._begun += 1
             with _process_group(store, self._rank, self._world, device, self._report):
                 yield
