@@ -31,7 +31,7 @@ from hush.plan import Plan
 from hush.plan.plan import fingerprint
 from hush.storage import flush, read_json, whole_file
 from hush.train.average import IterateAverage
-from hush.train.distributed import Ranks, full_tensors, shard_like, shard_optimizer_state
+from hush.train.distributed import Ranks, full_tensors, plain_tensors, shard_like, shard_optimizer_state
 
 __all__ = [
     "Checkpoints",
@@ -271,9 +271,10 @@ def _map_shards(tree: Any, change: Callable[[DTensor], Tensor]) -> Any:
 def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
     for name, tensor in tensors:
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        value: Tensor = full_tensors(tensor.detach())
-        digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        for part in plain_tensors(tensor):
+            digest.update(f"{name} {part.dtype} {tuple(part.shape)}\n".encode())
+            value: Tensor = full_tensors(part.detach())
+            digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -194,8 +194,8 @@ class Ranks:
         if self.world == 1:
             return
         for tensor in tensors:
-            if not isinstance(tensor, DTensor):
-                communicate_flat([tensor.detach()], _broadcast_from_any_device)
+            for part in () if isinstance(tensor, DTensor) else plain_tensors(tensor):
+                communicate_flat([part.detach()], _broadcast_from_any_device)
 
     def broadcast_model_(self, model: nn.Module) -> None:
         """Give every replica the first rank's parameters and buffers; shards are one model from the start."""
@@ -259,6 +259,22 @@ def _message_device() -> torch.device:
     """The device whose tensors the default process group communicates."""
     on_gpu = "nccl" in dist.get_backend()
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+def plain_tensors(tensor: Tensor) -> list[Tensor]:
+    """The plain tensors that hold a tensor's values: the tensor itself, or the parts of a quantised one.
+
+    >>> [len(part) for part in plain_tensors(torch.ones(3))]
+    [3]
+    """
+    if hasattr(tensor, "__tensor_flatten__") and not isinstance(tensor, DTensor):  # torchao
+        names, _ = tensor.__tensor_flatten__()
+        return [part for name in names for part in plain_tensors(getattr(tensor, name))]
+    parts, state = [tensor], getattr(tensor, "quant_state", None)  # bitsandbytes: the tensor holds codes of four bits
+    while state is not None:  # their scales, which may be quantised themselves
+        parts += [value for value in vars(state).values() if isinstance(value, Tensor)]
+        state = getattr(state, "state2", None)
+    return parts if len(parts) == 1 else [part.data.as_subclass(Tensor) for part in parts]
 
 
 def _broadcast_from_any_device(flat: Tensor) -> None:
