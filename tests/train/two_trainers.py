@@ -4,6 +4,7 @@ A program rather than a test; a launcher starts it: torchrun --nproc-per-node 2 
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from models import tiny
-from trainers import Dies, Stops, Watches, collator, texts, trainer_for, trainer_plan
+from trainers import Stops, Watches, collator, texts, trainer_for, trainer_plan
+from transformers import TrainerCallback, TrainerState
 
 import hush
 from hush.errors import InvalidInput
@@ -118,10 +120,17 @@ def one_then_two(folder: Path) -> Any:
     return trained(trainer(folder), resume=True)
 
 
-def one_fails(folder: Path) -> Any:
-    """The second process dies after a round; the first one ends with an error, and releases nothing more."""
-    crash = [Dies(STOP)] if RANK else []
-    trainer(folder, callbacks=crash).train()
+class Killed(TrainerCallback):
+    """Ends this process without a word when the gradients of a round are there, before its noise."""
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        if state.global_step == STOP:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def one_is_killed(folder: Path) -> Any:
+    """The second process is killed in the middle of a round."""
+    trainer(folder, callbacks=[Killed()] if RANK else []).train()
 
 
 def refused(folder: Path) -> Any:

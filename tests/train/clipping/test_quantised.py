@@ -36,7 +36,7 @@ class Int8Linear(nn.Linear):
         weight = linear.weight.detach()
         scale = weight.abs().amax(1, keepdim=True) / 127
         self.weight = nn.Parameter((weight / scale).round().to(torch.int8), requires_grad=False)
-        self.register_buffer("scale", scale)
+        self.scale = nn.Buffer(scale)
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.linear(input, self.weight.to(input.dtype) * self.scale.to(input.dtype))

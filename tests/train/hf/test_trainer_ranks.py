@@ -38,12 +38,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(root: Path) -> dict[str, list[Any]]:
     """What each process found, by scenario."""
     trainer(root / "one_then_two", callbacks=[Stops(STOP)]).train()
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launch, two_trainers.__file__, str(root), *SCENARIOS]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = by_torchrun(root, *SCENARIOS)
     assert done.returncode == 0, done.stderr[-5000:]
     return {name: [torch.load(root / f"{name}.{rank}") for rank in range(2)] for name in SCENARIOS}
+
+
+def by_torchrun(root: Path, *scenarios: str) -> "subprocess.CompletedProcess[str]":
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launch, two_trainers.__file__, str(root), *scenarios]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
 
 @pytest.fixture
@@ -184,15 +188,31 @@ def test_shards_of_one_process_and_launchers_with_the_first_fsdp_are_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--use_fsdp", "--fsdp_version", "2"]])
-def test_accelerate_launch_starts_them_too(tmp_path: Path, options: list[str]) -> None:
+def test_one_process_goes_on_where_another_was_killed_in_a_round_and_what_was_released_stays(tmp_path: Path) -> None:
+    assert by_torchrun(tmp_path, "one_is_killed").returncode != 0
+    output, owner = tmp_path / "one_is_killed", tmp_path / "one_is_killed-hush"
+    before = (output / "checkpoint-2" / "model.safetensors").read_bytes()
+    assert [path.name for path in output.iterdir()] == ["checkpoint-2"]
+    resumed = trainer(output)
+    resumed.train(resume_from_checkpoint=True)
+    assert (output / "checkpoint-2" / "model.safetensors").read_bytes() == before
+    assert resumed.state.global_step == ROUNDS
+    records = RunLog.read(owner / "owner" / "rounds.jsonl")
+    assert [record.round for record in records] == list(range(1, ROUNDS + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["--multi_gpu"], ["--use_fsdp", "--fsdp_version", "2"]])
+def test_accelerate_launch_starts_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
     """Replicas, or shards by the launcher's own option."""
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", *options]
+    launch = [sys.executable, "-m", "accelerate.commands.launch", *options, "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     program = [two_trainers.__file__, str(tmp_path), "public_replicas"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run([*launch, *program], capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-5000:]
+    if "--use_fsdp" in options:
+        add_by_shard(monkeypatch, rounds=ROUNDS)
     one = trainer(tmp_path / "one", public=True)
     one.train()
-    found = [torch.load(tmp_path / f"public_replicas.{rank}") for rank in range(2)]
-    assert [rank["step"] for rank in found] == [ROUNDS, ROUNDS]
+    assert_as_one([torch.load(tmp_path / f"public_replicas.{rank}") for rank in range(2)], one)

@@ -7,7 +7,7 @@ by block. What a callback of one process asks for, all processes do, since all m
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
 
@@ -45,11 +45,11 @@ def sharded_by_hush() -> Iterator[None]:
             os.environ[LAUNCHED_WITH_FSDP] = asked
 
 
-def check_processes_alike(plan: Plan, **settings: object) -> None:
-    """Refuse processes that were given other plans, data or settings than the first one."""
+def check_processes_alike(plan: Plan, *, data: str | None, settings: Sequence[object]) -> None:
+    """Refuse processes that were given other plans, data (by their fingerprint) or settings than the first one."""
     ranks = Ranks.current()
     if ranks.world > 1:
-        ranks.check_alike({"plan": plan_identity(plan), "settings": {name: str(settings[name]) for name in settings}})
+        ranks.check_alike({"plan": plan_identity(plan), "data": data, "settings": list(map(str, settings))})
 
 
 def shard_model(model: nn.Module, device: torch.device, *, has_optimizer: bool) -> None:

@@ -25,7 +25,7 @@ from hush.train.checkpoints import Checkpoints
 from hush.train.distributed import Ranks
 from hush.train.private_training import PrivateTraining
 
-__all__ = ["Releases", "Scoring", "move_into_place", "owner_folder"]
+__all__ = ["Releases", "Scoring", "move_into_place", "owner_folder", "unpack"]
 
 
 @final
@@ -156,6 +156,13 @@ def owner_folder(folder: str | Path | None, output: Path) -> Path:
             "files must stay out of it: choose another folder, or leave it out"
         )
     return chosen
+
+
+def unpack(folder: Path) -> None:
+    """Put what is in a folder into the one around it."""
+    for path in folder.iterdir():
+        path.rename(folder.parent / path.name)
+    folder.rmdir()
 
 
 def move_into_place(staged: Path, target: Path) -> None:

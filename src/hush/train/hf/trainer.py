@@ -10,13 +10,11 @@ HushTrainer overrides private methods of the Trainer, so the supported versions 
 checks the signatures of what is overridden or called.
 """
 
-import inspect
 import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -39,7 +37,7 @@ from hush.slots import Spans
 from hush.train.cautions import cautions_before
 from hush.train.distributed import full_parameters, is_sharded
 from hush.train.hf.arguments import checked_settings, refuse_overrides, refuse_selection
-from hush.train.hf.collation import Collate, collated_alone, padded_together, padding_values
+from hush.train.hf.collation import Collate, collated_alone, padded_together, padding_values, takes_mask
 from hush.train.hf.data import (
     CheckedRows,
     check_collator,
@@ -53,7 +51,7 @@ from hush.train.hf.data import (
 )
 from hush.train.hf.loop import OwnerProgress, PrivateOptimizer, StoredSchedule
 from hush.train.hf.processes import Unwrapped, agree, check_processes_alike, shard_model, sharded_by_hush
-from hush.train.hf.releases import Releases, Scoring, owner_folder
+from hush.train.hf.releases import Releases, Scoring, owner_folder, unpack
 from hush.train.language_models import CausalCollator, Collator, DifferenceLoss, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
 from hush.train.public.first import PublicOutcome
@@ -205,11 +203,9 @@ class HushTrainer(Trainer):
             self._check_collator()
         self._data_fingerprint = self._fingerprint_of(self.train_dataset)  # a list may be shuffled in place
         self._checked = self.train_dataset, self.data_collator
-        check_processes_alike(
-            self.plan, data=self._data_fingerprint, public=self._public, metric=self._metric, average=self._average,
-            public_first=self._public_first, seed=self._insecure_seed, shard=self._settings.shard,
-            autocast=self._settings.autocast, steps=(self.args.learning_rate, self.args.lr_scheduler_type),
-        )  # fmt: skip
+        parts = (self._public, self._metric, self._public_first, self._average)
+        steps = (self.args.learning_rate, self.args.lr_scheduler_type, self._insecure_seed, self._settings.shard)
+        check_processes_alike(self.plan, data=self._data_fingerprint, settings=(*parts, *steps))
         self._resuming = bool(resume_from_checkpoint)
         if self._resuming:
             resume_from_checkpoint = self._releases.resumed_from(resume_from_checkpoint)
@@ -335,7 +331,7 @@ class HushTrainer(Trainer):
         else:
             alone = {n: collated_alone(self._collate(n, round, examples.length), row) for n, row in rows.items()}
             padding = padding_values(collator, self.processing_class)
-            batch = padded_together([alone[number] for number in numbers], padding, takes_mask=self._takes_mask)
+            batch = padded_together([alone[number] for number in numbers], padding, takes_mask=takes_mask(self.model))
         return dict(self._prepare_inputs(batch))
 
     def _collate(self, number: int = 0, round: int = 0, length: int | None = None) -> Collate:
@@ -367,11 +363,6 @@ class HushTrainer(Trainer):
             stated=self._stated_fingerprint,
             rows=self._checked_rows,
         )
-
-    @cached_property
-    def _takes_mask(self) -> bool:
-        parameters = inspect.signature(self.model.forward).parameters.values()  # pyright: ignore[reportOptionalMemberAccess]
-        return any(one.name == "attention_mask" or one.kind is one.VAR_KEYWORD for one in parameters)
 
     def _maybe_log_save_evaluate(self, *args: Any, **options: Any) -> None:
         agree(self.control)
@@ -503,9 +494,7 @@ class HushTrainer(Trainer):
             if best == self.state.global_step:
                 self.state.best_model_checkpoint = str(self._releases.target(self.state.global_step))
             self.state.save_to_json(str(inner / "trainer_state.json"))
-        for path in inner.iterdir():
-            path.rename(folder / path.name)
-        inner.rmdir()
+        unpack(inner)
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.args.output_dir if self._staging is None else self._staging)
