@@ -439,6 +439,29 @@ def test_torchrun_starts_it_and_no_interpreter_ends_before_the_threads_of_its_co
         assert not (taken_down and "gloo" in threads), (rank, threads)
 
 
+@pytest.mark.slow
+def test_shards_learn_what_is_public_first_if_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process does, with the whole model; by default shards leave it out."""
+    prepare(tmp_path)
+    first = ["--public-first", "--first-rate", "1e-3", "--first-epochs", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hush"]
+    arguments = [*command, *train(tmp_path, "two", *first, "--shard", "--json")]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), timeout=300)
+    assert done.returncode == 0, done.stderr
+    add = Noise.add_
+
+    def add_by_shard(self: Noise, sums: dict[str, Tensor], *, scale: float, round: int, rank: int) -> None:
+        for shard in range(2):
+            add(self, {name: v.chunk(2)[shard] for name, v in sums.items()}, scale=scale, round=round, rank=shard)
+
+    monkeypatch.setattr(Noise, "add_", add_by_shard)
+    assert alone(*train(tmp_path, "one", *first)).exit_code == 0
+    assert_close(tmp_path / "two", tmp_path / "one")
+    for folder in ("one", "two"):
+        certificate = json.loads((tmp_path / folder / "release" / "certificate.json").read_text())
+        assert certificate["public_part"]["examples"] > 0
+
+
 def test_processes_that_cannot_meet_are_refused(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
