@@ -267,8 +267,9 @@ def plain_tensors(tensor: Tensor) -> list[Tensor]:
     >>> [len(part) for part in plain_tensors(torch.ones(3))]
     [3]
     """
-    if hasattr(tensor, "__tensor_flatten__") and not isinstance(tensor, DTensor):  # torchao
-        names, _ = tensor.__tensor_flatten__()
+    flatten: Any = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None and not isinstance(tensor, DTensor):  # torchao
+        names, _ = flatten()
         return [part for name in names for part in plain_tensors(getattr(tensor, name))]
     parts, state = [tensor], getattr(tensor, "quant_state", None)  # bitsandbytes: the tensor holds codes of four bits
     while state is not None:  # their scales, which may be quantised themselves
