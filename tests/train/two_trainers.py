@@ -1,11 +1,14 @@
 """One of two processes that train with ``HushTrainer``: runs every scenario, for test_trainer_ranks.py.
 
 A program rather than a test; a launcher starts it: torchrun --nproc-per-node 2 two_trainers.py FOLDER SCENARIO …
+Without a launcher it is both processes: it imports everything once, and forks them.
 """
 
 import os
 import signal
+import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,5 +167,31 @@ def main(folder: Path, names: list[str]) -> None:
     dist.destroy_process_group()
 
 
+def fork_both(folder: Path, names: list[str]) -> int:
+    """Be the launcher; 1 if one of the processes failed."""
+    global RANK
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    children: list[int] = []
+    for RANK in range(2):
+        children.append(os.fork())
+        if children[-1]:
+            continue
+        os.environ |= {"RANK": str(RANK), "LOCAL_RANK": str(RANK), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        code = 1
+        try:
+            main(folder, names)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(code)
+    ended = [os.waitpid(child, 0)[1] for child in children]
+    return int(any(ended))
+
+
 if __name__ == "__main__":
+    if "RANK" not in os.environ:
+        sys.exit(fork_both(Path(sys.argv[1]), sys.argv[2:]))
     main(Path(sys.argv[1]), sys.argv[2:])

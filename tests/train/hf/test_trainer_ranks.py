@@ -38,14 +38,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(root: Path) -> dict[str, list[Any]]:
     """What each process found, by scenario."""
     trainer(root / "one_then_two", callbacks=[Stops(STOP)]).train()
-    done = by_torchrun(root, *SCENARIOS)
+    done = started(root, *SCENARIOS)
     assert done.returncode == 0, done.stderr[-5000:]
     return {name: [torch.load(root / f"{name}.{rank}") for rank in range(2)] for name in SCENARIOS}
 
 
-def by_torchrun(root: Path, *scenarios: str) -> "subprocess.CompletedProcess[str]":
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launch, two_trainers.__file__, str(root), *scenarios]
+def started(root: Path, *scenarios: str, by: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
+    """The program, started as it is (it forks two processes) or by a launcher."""
+    command = [sys.executable, *by, two_trainers.__file__, str(root), *scenarios]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
@@ -189,7 +189,8 @@ def test_shards_of_one_process_and_launchers_with_the_first_fsdp_are_refused(
 
 @pytest.mark.slow
 def test_one_process_goes_on_where_another_was_killed_in_a_round_and_what_was_released_stays(tmp_path: Path) -> None:
-    assert by_torchrun(tmp_path, "one_is_killed").returncode != 0
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    assert started(tmp_path, "one_is_killed", by=torchrun).returncode != 0
     output, owner = tmp_path / "one_is_killed", tmp_path / "one_is_killed-hush"
     before = (output / "checkpoint-2" / "model.safetensors").read_bytes()
     assert [path.name for path in output.iterdir()] == ["checkpoint-2"]
