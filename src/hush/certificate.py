@@ -63,7 +63,8 @@ ASSUMPTIONS = (
     "there is one, was measured from public text alone: what no promise covers, or a corpus that the owner states to "
     "be public.",
     "Draws and noise come from the operating system's entropy through a generator that an adversary cannot tell from "
-    "randomness, and stay secret: batch sizes, losses on private examples and random states are not released.",
+    "randomness, and stay secret: batch sizes, losses on private examples and random states are not released, and what "
+    "several processes of the training send each other is read by nobody else.",
     "The incidence is complete: every example that contains a secret, or a copy of it, is listed for it.",
     "Nobody gives any single candidate for a secret more than the stated prior, given everything else they know; "
     "near-misses that would satisfy them count towards it.",

@@ -145,13 +145,13 @@ def test_the_page_says_what_the_private_part_changes_under_promises_that_can_be_
         if "shares" not in outcome:
             continue
         began = outcome["shares"]["0"]["test"]
+        weight = "rule" if key["weight"] is None else f"{key['weight']:g}"
         models = {share: each["test"] for share, each in outcome["shares"].items() if share != "0"}
         models["1"] = outcome["test"]
         for share, losses in models.items():
             if key["weight"] is None and share != "1":
                 continue
             gain = {where: losses[where] - began[where] for where in began}
-            weight = "rule" if key["weight"] is None else f"{key['weight']:g}"
             said.append(
                 f"| \\({key['prior']:g} \\to {key['ceiling']:g}\\) | {outcome['noise_multiplier']:.2f} | {weight} | "
                 f"{share} | {gain['elsewhere']:+.3f} | {gain['secret pieces']:+.3f} | {gain['whole words']:+.2f} |"

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import transformers as hf
+import two_commands
 import typer
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -25,9 +26,10 @@ from hush.cli import app, messages
 from hush.cli.interrupt import Interrupt
 from hush.errors import InvalidInput
 from hush.keys import DataKey
+from hush.ledger import Ledger
 from hush.plan.make import choose_held_out, make_plan_holding_out
 from hush.slots import save_spans, slots_of_spans
-from hush.train import launch
+from hush.train import launch, noise, private_training
 from hush.train.noise import Noise
 from hush.train.run_folder import RoundLines, RunLog
 
@@ -68,6 +70,24 @@ def train(
     options = [part for pair in files.items() for part in pair]
     seed = ["--insecure-seed", SEED, "--micro-batch", 3]
     return [str(part) for part in ("train", root / plan, *options, *seed, *more)]
+
+
+def run(root: Path, output: str, *, shard: bool = False, ledger: str = "ledger") -> list[str]:
+    """``hush run`` with a ledger, of a small model, without dropout; the same key and data as all else here."""
+    config = root / f"{output}.yaml"
+    content: dict[str, Any] = {
+        "data": {"source": "data.txt"},
+        "promises": {"prior": 1e-6, "ceiling": 1e-2},
+        "rules": [{"name": "codes", "find": "patterns", "patterns": [r"note 2\d"]}],
+        "plan": {"batch_size": 4, "rounds": ROUNDS, "hold_out": 0.2},
+        "model": {"small": {"layers": 1, "width": 8, "heads": 1, "length": 32}},
+        "training": {"evaluate_every": 1, "device": "cpu", "shard": shard, "micro_batch": 3},
+        "releases": {"ledger": ledger, "series": {"count": 2}},
+        "audit": None,
+        "report": {"frontier": False, "methods": False},
+    }
+    config.write_text(json.dumps(content))
+    return ["run", str(config), "--output", str(root / output), "--quiet"]
 
 
 def prepare(root: Path) -> None:
@@ -140,9 +160,21 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         "terminated, then on": [train(root, "terminated", *PUBLIC)] * 2,
         "one terminated": [train(root, "one-terminated")] * 2,
     }
+    unseen = run(root, "unseen", ledger="unseen-ledger")
+    given |= {
+        "run": [run(root, "run")] * 2,
+        "run, again": [run(root, "run")] * 2,
+        "run in shards": [run(root, "run in shards", shard=True, ledger="ledger of shards")] * 2,
+        "run, killed": [run(root, "run, killed", ledger="ledger of killed")] * 2,
+        "run, then on": [run(root, "run, killed", ledger="ledger of killed")] * 2,
+        "run elsewhere": [unseen, [*unseen[:3], str(root / "not there"), "--quiet"]],
+        "run refused": [[*run(root, "refused"), "--from", "nothing"]] * 2,
+    }
     scenarios = {name: {"commands": commands, "port": free_port()} for name, commands in given.items()}
     scenarios["killed"]["killed"] = 1
     scenarios["terminated"]["terminated"] = STOP
+    scenarios["run"]["known_entropy"] = scenarios["run, then on"]["known_entropy"] = True
+    scenarios["run, killed"] |= {"killed": 1, "known_entropy": True}
     scenarios["one terminated"] |= {"terminated": STOP, "which": 1}
     (root / "scenarios.json").write_text(json.dumps(scenarios))
     program = [sys.executable, str(Path(__file__).with_name("two_commands.py"))]
@@ -264,6 +296,57 @@ def test_whoever_refuses_all_end_with_2_and_one_message(ran: Ran, scenario: str)
     assert not (ran.root / "never").exists()
 
 
+def released_run(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "release" / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize("scenario", ["run", "run, killed"])
+def test_hush_run_in_two_processes_releases_the_model_of_one(
+    ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str
+) -> None:
+    """The same seeds and keys, since a run has no insecure one; also after one of the processes was killed."""
+    if scenario == "run, killed":
+        assert ran.outcomes[scenario].codes == [1, -9], ran.outcomes[scenario].stderr
+        assert len(ran.outcomes[scenario].errors) == 1
+        assert ran.outcomes["run, then on"].codes == [0, 0], ran.outcomes["run, then on"].stderr
+    else:
+        assert ran.outcomes[scenario].codes == [0, 0], ran.outcomes[scenario].stderr
+    for module in (noise, private_training):
+        monkeypatch.setattr(module, "os", two_commands.KnownEntropy())
+    (tmp_path / "data.txt").write_text((ran.root / "data.txt").read_text())
+    done = alone(*run(tmp_path, "one"))
+    assert done.exit_code == 0, done.stderr
+    one, two = (folder / "release" for folder in (tmp_path / "one", ran.root / scenario))
+    assert sorted(path.name for path in two.rglob("*")) == sorted(path.name for path in one.rglob("*"))
+    for name, value in released_run(tmp_path / "one").items():
+        torch.testing.assert_close(value, released_run(ran.root / scenario)[name], rtol=0, atol=TOLERANCE)
+    assert hush.verify(two).passed
+
+
+def test_the_ledger_of_a_run_in_two_processes_has_one_entry(ran: Ran) -> None:
+    for name in ("ledger", "ledger of shards", "ledger of killed"):
+        (entry,) = Ledger.load(ran.root / name).entries
+        assert (entry.state, entry.rounds) == ("released", True)
+
+
+def test_a_run_in_shards_is_finished_and_verifies(ran: Ran) -> None:
+    assert ran.outcomes["run in shards"].codes == [0, 0], ran.outcomes["run in shards"].stderr
+    assert hush.verify(ran.root / "run in shards" / "release").passed
+
+
+def test_a_finished_run_calls_no_other_process(ran: Ran) -> None:
+    assert ran.outcomes["run, again"].codes == [0, 0], ran.outcomes["run, again"].stderr
+    assert ran.outcomes["run, again"].stderr[1] == ""
+
+
+def test_a_process_that_does_not_see_the_run_is_refused_and_ends_all(ran: Ran) -> None:
+    outcome = ran.outcomes["run elsewhere"]
+    assert outcome.codes == [2, 2], outcome.stderr
+    assert len(outcome.errors) == 1
+    assert "holds no run here, but the first process has planned one there" in outcome.errors[0]
+    assert ran.outcomes["run refused"].codes == [2, 2]
+
+
 ERRORS = {
     "refused": InvalidInput("pass something else"),
     "no file": FileNotFoundError(2, "No such file or directory", "a file"),
@@ -280,10 +363,8 @@ def test_who_keeps_silent_ends_with_the_code_of_who_speaks(
 ) -> None:
     """What the first to fail tells the others is the code with which the command line ends it."""
     store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-    monkeypatch.setattr(dist, "get_rank", lambda: 1)
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(atexit, "register", lambda *_, **__: None)
-    assert launch._claim_report(store, error) is None
+    assert launch._Report(store, 1, 2).claim(error) is None
 
     def fail() -> None:
         raise error
@@ -356,6 +437,29 @@ def test_torchrun_starts_it_and_no_interpreter_ends_before_the_threads_of_its_co
         threads = (tmp_path / "seen" / f"threads.{rank}").read_text()
         taken_down = (tmp_path / "seen" / f"taken-down.{rank}").exists()
         assert not (taken_down and "gloo" in threads), (rank, threads)
+
+
+@pytest.mark.slow
+def test_shards_learn_what_is_public_first_if_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process does, with the whole model; by default shards leave it out."""
+    prepare(tmp_path)
+    first = ["--public-first", "--first-rate", "1e-3", "--first-epochs", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hush"]
+    arguments = [*command, *train(tmp_path, "two", *first, "--shard", "--json")]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), timeout=300)
+    assert done.returncode == 0, done.stderr
+    add = Noise.add_
+
+    def add_by_shard(self: Noise, sums: dict[str, Tensor], *, scale: float, round: int, rank: int) -> None:
+        for shard in range(2):
+            add(self, {name: v.chunk(2)[shard] for name, v in sums.items()}, scale=scale, round=round, rank=shard)
+
+    monkeypatch.setattr(Noise, "add_", add_by_shard)
+    assert alone(*train(tmp_path, "one", *first)).exit_code == 0
+    assert_close(tmp_path / "two", tmp_path / "one")
+    for folder in ("one", "two"):
+        certificate = json.loads((tmp_path / folder / "release" / "certificate.json").read_text())
+        assert certificate["public_part"]["examples"] > 0
 
 
 def test_processes_that_cannot_meet_are_refused(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,14 @@ import pandas  # noqa: F401 - the children need not import it again, nor what fo
 import pyarrow.dataset  # noqa: F401
 import pydantic  # noqa: F401
 import torch
+import yaml  # noqa: F401
 from peft import get_peft_model  # noqa: F401
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, PreTrainedTokenizerFast  # noqa: F401
 
 import hush.train.fit
-import hush.train.launch  # noqa: F401
+import hush.train.launch
+import hush.train.noise
+import hush.train.private_training
 from hush.cli import main
 from hush.train.private_training import PrivateTraining
 
@@ -32,6 +35,9 @@ def command(rank: int, scenario: dict, out: Path) -> NoReturn:
         os.dup2(os.open(out / f"{name}.{rank}", os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(scenario["port"])}
+    if scenario.get("known_entropy"):
+        for module in (hush.train.noise, hush.train.private_training):
+            module.os = KnownEntropy()  # pyright: ignore[reportAttributeAccessIssue]
     if scenario.get("killed") == rank:
         PrivateTraining.step = lambda self: os.kill(os.getpid(), signal.SIGKILL)
     if "terminated" in scenario and scenario.get("which", rank) == rank:
@@ -45,6 +51,17 @@ def command(rank: int, scenario: dict, out: Path) -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(code)  # taking down a forked interpreter that holds torch takes seconds
+
+
+class KnownEntropy:
+    """Stands for the module os where seeds and keys are taken from: the n-th is the same in every process."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def urandom(self, size: int) -> bytes:
+        self.taken += 1
+        return bytes([self.taken % 256]) * size
 
 
 def terminated_after(step: Callable[..., None], round: int) -> Callable[..., None]:

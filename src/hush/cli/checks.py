@@ -23,6 +23,7 @@ __all__ = [
     "check_output",
     "check_outside_data",
     "check_scanned",
+    "has_other_processes",
     "is_inside",
     "missing_library_explained",
     "quiet_libraries",
@@ -51,6 +52,11 @@ def check_output(
         raise InvalidInput(f"{option}={path}: pass a name that ends in .{' or .'.join(forms)}")
     if path.exists() and not force:
         raise InvalidInput(f"{option}={path} exists; pass --force to overwrite it, or another path")
+
+
+def has_other_processes() -> bool:
+    """Whether this is one of several processes that torchrun started."""
+    return os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def check_outside_data(folder: Path, data: str | None) -> None:

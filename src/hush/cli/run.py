@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from hush.cli.checks import has_other_processes, missing_library_explained, quiet_libraries
 from hush.cli.interrupt import RESUMABLE_MESSAGE, Interrupt, message_when_stopped, stopped_after_message
 from hush.cli.messages import is_quiet, is_verbose, terminal
 from hush.cli.options import ForceOption, JsonOption, flag
 from hush.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from hush.run.job import Together
     from hush.run.pipeline import Outcome
 
 __all__ = ["demo", "init", "run"]
@@ -107,14 +109,34 @@ def run(
     says so and exits with 0.
 
     Example: `hush run hush.yaml --output hush-run`
+
+    On 4 GPUs: `torchrun --nproc-per-node 4 -m hush run hush.yaml`. The first process does all stages, the others join
+    it for the training.
     """
+    if has_other_processes():
+        _run_in_group(config, output=output, since=since, new_release=new_release, dry_run=dry_run, json=json)
+        return
     if dry_run:
         _show_dry_run(config, output=output, since=since, new_release=new_release, json=json)
         return
+    _run_to_its_end(config, output=output, since=since, new_release=new_release, json=json)
+
+
+def _run_to_its_end(
+    config: Path,
+    *,
+    output: Path | None,
+    since: str | None,
+    new_release: bool,
+    json: bool,
+    together: "Together | None" = None,
+) -> None:
+    """All stages, and what came of them."""
     with message_when_stopped(RESUMABLE_MESSAGE) as raise_if_interrupted:  # from here on, also during imports
         outcome = _run_stages(
-            config, output=output, since=since, new_release=new_release, raise_if_interrupted=raise_if_interrupted
-        )
+            config, output=output, since=since, new_release=new_release, raise_if_interrupted=raise_if_interrupted,
+            together=together,
+        )  # fmt: skip
     if isinstance(outcome, KeyboardInterrupt):
         raise outcome
     from hush.cli.results.accounting import print_json
@@ -126,6 +148,37 @@ def run(
         raise typer.Exit(1)
 
 
+def _run_in_group(
+    config: Path, *, output: Path | None, since: str | None, new_release: bool, dry_run: bool, json: bool
+) -> None:
+    """The same as one of several processes: the first one does all stages, the others its training."""
+    with missing_library_explained("training"):
+        from hush.train.launch import WorkerGroup, leave
+    from hush.run.config import load_config
+    from hush.run.pipeline import train_beside
+
+    trained_shards = False
+    with WorkerGroup.met() as group:
+        if group.is_first and dry_run:
+            _show_dry_run(config, output=output, since=since, new_release=new_release, json=json)
+        elif group.is_first:
+            trained_shards = load_config(config).training.shard
+            _run_to_its_end(
+                config, output=output, since=since, new_release=new_release, json=json, together=group.training
+            )
+        else:
+            quiet_libraries(silent=True)
+            with Interrupt(lambda: None) as stop:
+                stop()  # the first process decides when to end
+                while group.wait(stop):
+                    loaded = load_config(config)
+                    trained_shards = loaded.training.shard
+                    with group.training(loaded.training.device):
+                        train_beside(loaded, output=output, stop=stop)
+    if trained_shards:
+        leave(0)
+
+
 def _run_stages(
     config: Path,
     *,
@@ -133,6 +186,7 @@ def _run_stages(
     since: str | None,
     new_release: bool,
     raise_if_interrupted: Callable[..., None],
+    together: "Together | None",
 ) -> "Outcome | KeyboardInterrupt":
     """The outcome of a run, or the exception to raise if training stopped because of a signal.
 
@@ -152,7 +206,9 @@ def _run_stages(
         with screen:
             watch = log_progress(screen.watch(stoppable=lambda: stop), console)
             watch = replace(watch, stage=call_both(raise_if_interrupted, watch.stage))
-            return run_pipeline(loaded, output=output, since=since, new_release=new_release, watch=watch)
+            return run_pipeline(
+                loaded, output=output, since=since, new_release=new_release, watch=watch, together=together
+            )
     except Interrupted as stopped:
         return stop.exception(stopped_after_message(stopped.round, stopped.rounds))
 

@@ -1,6 +1,5 @@
 """The command ``hush train``: fine-tune a language model under a plan, in one process or in several."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, final
 import typer
 from rich.console import Console
 
-from hush.cli.checks import check_model, missing_library_explained, quiet_libraries
+from hush.cli.checks import check_model, has_other_processes, missing_library_explained, quiet_libraries
 from hush.cli.interrupt import Interrupt, message_when_stopped, stopped_after_message
 from hush.cli.messages import terminal, working
 from hush.cli.options import (
@@ -518,7 +517,7 @@ def _check_run_folder(folder: Path) -> None:
 @contextmanager
 def _processes(device: str | None) -> Iterator[bool]:
     """Connect the processes that torchrun started. Yields whether this one prints for all of them."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
+    if not has_other_processes():
         yield True
         return
     with missing_library_explained("training"):

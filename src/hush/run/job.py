@@ -33,6 +33,7 @@ __all__ = [
     "Known",
     "RunJob",
     "StageWork",
+    "Together",
     "Watch",
     "chat_template_of",
     "file_rows",
@@ -42,8 +43,15 @@ __all__ = [
 ]
 
 
+Together = Callable[[str | None], AbstractContextManager[None]]
+
+
 def _ignore(*_: object) -> None:
     pass
+
+
+def _alone(device: str | None) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @final
@@ -66,7 +74,10 @@ class Watch:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunJob:
-    """A run in progress. new_release: whether the owner asked for a further training on the same data."""
+    """A run in progress. new_release: whether the owner asked for a further training on the same data.
+
+    together: entered around the training, with its device; calls the other processes, if there are any.
+    """
 
     config: Config
     paths: RunPaths
@@ -74,6 +85,7 @@ class RunJob:
     record: RunRecord
     watch: Watch = field(default_factory=Watch)
     new_release: bool = False
+    together: Together = field(default=_alone)
 
     def outputs(self, stage: str) -> dict[str, Any]:
         """What a finished stage recorded."""

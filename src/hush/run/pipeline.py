@@ -7,7 +7,7 @@ finds the same in changed files leads to the same plan.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -28,11 +28,11 @@ from hush.run.folder import (
     publish,
     rename_old_release,
 )
-from hush.run.job import RunJob, StageWork, Watch
+from hush.run.job import RunJob, StageWork, Together, Watch
 from hush.run.preflight import preflight
 from hush.run.releases import check_apart, check_begins, enter_release, ledger_folder
 from hush.run.stage_plan import PlanStage
-from hush.run.stage_train import TrainStage, training_folder
+from hush.run.stage_train import TrainStage, fit_job, training_folder
 from hush.run.stages import AuditStage, CanariesStage, DataStage, ReportStage, ScanStage
 from hush.run.trainings import check_further, earlier_trainings
 from hush.storage import discard, whole_file, whole_folder
@@ -50,6 +50,7 @@ __all__ = [
     "run_pipeline",
     "stages_from",
     "stages_of",
+    "train_beside",
 ]
 
 
@@ -149,11 +150,13 @@ def run_pipeline(
     since: str | None = None,
     new_release: bool = False,
     watch: Watch | None = None,
+    together: Together | None = None,
 ) -> Outcome:
     """Run every stage whose inputs changed, in the folder of a run; an unfinished stage resumes.
 
     output: the folder of the run, by default as the config says. since: run this stage and all later ones again.
-    new_release: allow a further training on the same data.
+    new_release: allow a further training on the same data. together: calls other processes for the training, each of
+    which does ``train_beside``; all else is done by this one.
 
     Guarantee: safe to kill. Started again, it arrives at the same plan and at one training of it. Only release/ is
     meant to leave; it appears at the end and as a whole, unless the audit failed.
@@ -164,6 +167,8 @@ def run_pipeline(
         job = RunJob(
             config=config, paths=paths, key=key, record=record, watch=watch or Watch(), new_release=new_release
         )
+        if together is not None:
+            job = replace(job, together=together)
         if rename_old_release(paths):
             job.watch.notice(f"{OLD_RELEASE}/, which hush 0.1.0 wrote, is now called release/; nothing in it changed")
         inputs = _input_files(config)
@@ -185,6 +190,24 @@ def run_pipeline(
                 publish(paths, released, report)
             enter_release(job)
         return outcome
+
+
+def train_beside(config: Config, *, output: str | Path | None = None, stop: Callable[[], bool]) -> None:
+    """Take part, as another process, in the training that ``run_pipeline`` does in the first one.
+
+    It reads the folder of the run, which it must see under the same path, and writes nothing into it.
+    """
+    with settings_shown_as_keys():
+        paths = RunPaths(run_folder(config, output).resolve())
+        if not paths.stages.is_file():
+            raise InvalidInput(
+                f"{paths.root} holds no run here, but the first process has planned one there; with several processes "
+                "each must see the config, the data and the folder of the run under the same paths"
+            )
+        key = DataKey.load(key_path(config, paths))
+        record = RunRecord.load(paths.stages, key.id)
+        job = RunJob(config=config, paths=paths, key=key, record=record)
+        fit_job(job, training_folder(job), stop=stop)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from hush.train.settings import DEFAULT_MAX_TOKENS, EVALUATIONS_PER_RUN, Learnin
 
 if TYPE_CHECKING:
     from hush.scan.long_texts import ModelTokens
+    from hush.train.fit import Fitted, Stopped
     from hush.train.round import LiveNumbers
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "base_model",
     "base_model_path",
     "check_libraries",
+    "fit_job",
     "model_fingerprint",
     "model_path",
     "model_size",
@@ -186,7 +188,7 @@ def _is_finished(folder: Path) -> bool:
 
 def _train(job: RunJob, folder: Path) -> None:
     """Start or resume this training, to its end."""
-    from hush.train.fit import Stopped, fit
+    from hush.train.fit import Stopped
 
     if is_further(job, folder):
         check_asked(job)
@@ -201,27 +203,37 @@ def _train(job: RunJob, folder: Path) -> None:
     if why_not is not None:
         job.watch.notice(why_not)
     digest = begin_training(job, folder)
-    with job.watch.stoppable() as stop:
-        ended = fit(
-            Plan.load(job.paths.plan),
-            _recipe(job),
-            job.corpus(),
-            key=job.key,
-            output=folder,
-            spans=spans_in(job.paths.canaries if job.has_canaries else job.paths.scan),
-            runtime=job.config.training.runtime,
-            rehearsed=_is_rehearsed(job),
-            private_rounds=why_not is None,
-            progress=job.watch.live if digest is None else _entering(job, digest),
-            public_progress=lambda progress: job.watch.work("Public part", progress.step, progress.most_steps),
-            reading=lambda done, total: job.watch.work("Reading the data", done, total),
-            stop=stop,
-            notice=job.watch.notice,
-        )
+    model_path(job)  # a small model is made before others read it
+    with job.watch.stoppable() as stop, job.together(job.config.training.device):
+        ended = fit_job(job, folder, stop=stop, live=job.watch.live if digest is None else _entering(job, digest))
     if isinstance(ended, Stopped):
         raise Interrupted(ended.round, ended.rounds)
     for caution in (*ended.cautions, *ended.owner_cautions):
         job.watch.notice(caution)
+
+
+def fit_job(
+    job: RunJob, folder: Path, *, stop: Callable[[], bool], live: "Callable[[LiveNumbers], None] | None" = None
+) -> "Fitted | Stopped":
+    """Train in this folder as config and plan say, in this process or in one of several."""
+    from hush.train.fit import fit
+
+    return fit(
+        Plan.load(job.paths.plan),
+        _recipe(job),
+        job.corpus(),
+        key=job.key,
+        output=folder,
+        spans=spans_in(job.paths.canaries if job.has_canaries else job.paths.scan),
+        runtime=job.config.training.runtime,
+        rehearsed=_is_rehearsed(job),
+        private_rounds=trains_privately(job),
+        progress=live,
+        public_progress=lambda progress: job.watch.work("Public part", progress.step, progress.most_steps),
+        reading=lambda done, total: job.watch.work("Reading the data", done, total),
+        stop=stop,
+        notice=job.watch.notice,
+    )
 
 
 def _entering(job: RunJob, digest: str) -> "Callable[[LiveNumbers], None]":

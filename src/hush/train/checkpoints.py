@@ -31,7 +31,7 @@ from hush.plan import Plan
 from hush.plan.plan import fingerprint
 from hush.storage import flush, read_json, whole_file
 from hush.train.average import IterateAverage
-from hush.train.distributed import Ranks, full_tensors, shard_like, shard_optimizer_state
+from hush.train.distributed import Ranks, full_tensors, plain_tensors, shard_like, shard_optimizer_state
 
 __all__ = [
     "Checkpoints",
@@ -41,6 +41,7 @@ __all__ = [
     "check_storable",
     "durable_file",
     "frozen_digest",
+    "plan_identity",
     "refuse_moved_buffers",
     "renew_random_states",
     "restore",
@@ -270,9 +271,10 @@ def _map_shards(tree: Any, change: Callable[[DTensor], Tensor]) -> Any:
 def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
     for name, tensor in tensors:
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        value: Tensor = full_tensors(tensor.detach())
-        digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        for part in plain_tensors(tensor):
+            digest.update(f"{name} {part.dtype} {tuple(part.shape)}\n".encode())
+            value: Tensor = full_tensors(part.detach())
+            digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -317,7 +319,7 @@ class Ledger:
         cls, plan: Plan, insecure_seed: int | None, draw_seed: bytes, *, public_part: Mapping[str, int] | None = None
     ) -> Self:
         """The ledger of a new run; public_part: what was learnt before its first round."""
-        run, identity = os.urandom(16).hex(), _identity(plan, public_part)
+        run, identity = os.urandom(16).hex(), plan_identity(plan, public_part)
         return cls(run=run, plan=identity, insecure_seed=insecure_seed, draw_seed=draw_seed.hex())
 
     @classmethod
@@ -353,7 +355,7 @@ class Ledger:
     ) -> None:
         """Refuse to resume under another plan, with other seeding, or from another public part."""
         remedy = "resume it as it began, or train in a new folder"
-        identity = _identity(plan, public_part)
+        identity = plan_identity(plan, public_part)
         differ = [
             f"{name} {self.plan.get(name)!r} against {identity[name]!r}"
             for name in identity
@@ -368,7 +370,7 @@ class Ledger:
             )
 
 
-def _identity(plan: Plan, public_part: Mapping[str, int] | None) -> dict[str, Any]:
+def plan_identity(plan: Plan, public_part: Mapping[str, int] | None = None) -> dict[str, Any]:
     """What defines the training: settings, incidence, promises, weights, what is public, and what was learnt first."""
     held_out = None if plan.held_out is None else fingerprint(b"hush held out 1\n", plan.held_out)
     return {

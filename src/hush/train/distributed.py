@@ -175,6 +175,17 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values
 
+    def check_alike(self, mine: Mapping[str, object]) -> None:
+        """Refuse processes that were given different things, each by itself and maybe on another machine."""
+        by_rank = self.gather(dict(mine))
+        for rank, theirs in enumerate(by_rank):
+            differ = [name for name in mine if theirs[name] != by_rank[0][name]]
+            if differ:
+                raise InvalidInput(
+                    f"process {rank} has other {differ[0]} than the first one; give all of them the same plan, "
+                    "settings, data and model"
+                )
+
     # ---- tensors ----
 
     @torch.no_grad()
@@ -183,8 +194,8 @@ class Ranks:
         if self.world == 1:
             return
         for tensor in tensors:
-            if not isinstance(tensor, DTensor):
-                communicate_flat([tensor.detach()], lambda flat: dist.broadcast(flat, src=0))
+            for part in () if isinstance(tensor, DTensor) else plain_tensors(tensor):
+                communicate_flat([part.detach()], _broadcast_from_any_device)
 
     def broadcast_model_(self, model: nn.Module) -> None:
         """Give every replica the first rank's parameters and buffers; shards are one model from the start."""
@@ -250,6 +261,33 @@ def _message_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
+def plain_tensors(tensor: Tensor) -> list[Tensor]:
+    """The plain tensors that hold a tensor's values: the tensor itself, or the parts of a quantised one.
+
+    >>> [len(part) for part in plain_tensors(torch.ones(3))]
+    [3]
+    """
+    flatten: Any = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None and not isinstance(tensor, DTensor):  # torchao
+        names, _ = flatten()
+        return [part for name in names for part in plain_tensors(getattr(tensor, name))]
+    parts, state = [tensor], getattr(tensor, "quant_state", None)  # bitsandbytes: the tensor holds codes of four bits
+    while state is not None:  # their scales, which may be quantised themselves
+        parts += [value for value in vars(state).values() if isinstance(value, Tensor)]
+        state = getattr(state, "state2", None)
+    return parts if len(parts) == 1 else [part.data.as_subclass(Tensor) for part in parts]
+
+
+def _broadcast_from_any_device(flat: Tensor) -> None:
+    """Overwrite a tensor with the first rank's; one on a CPU goes through the GPU if the group has no other way."""
+    if flat.device.type == "cpu" and _message_device().type != "cpu" and "gloo" not in dist.get_backend():
+        moved = flat.to(_message_device())
+        dist.broadcast(moved, src=0)
+        flat.copy_(moved)
+    else:
+        dist.broadcast(flat, src=0)
+
+
 def unwrap_ddp(model: nn.Module) -> nn.Module:
     """The model inside DistributedDataParallel, which from here on averages no gradients of its own.
 
@@ -303,6 +341,7 @@ def full_parameters(model: nn.Module, *, here: bool) -> Iterator[None]:
 
     All ranks must call it.
     """
+    reshard(model)  # what the last forward pass gathered is no shard, and its memory may be freed
     sharded = [
         (module, name, parameter)
         for module in model.modules()

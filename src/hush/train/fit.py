@@ -27,13 +27,13 @@ from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey, refuse_other_key
 from hush.plan import Plan
 from hush.plan.make import held_out_examples
-from hush.plan.plan import fingerprint
 from hush.slots import Spans
 from hush.train.cautions import cautions_before, owner_cautions, refuse_unlabelled, release_cautions
+from hush.train.checkpoints import plan_identity
 from hush.train.distributed import Ranks
 from hush.train.evaluation import Evaluation
 from hush.train.language_models import DifferenceLoss, TokenizedTexts
-from hush.train.pretrained import choose_device, load_for_training
+from hush.train.pretrained import choose_device, load_for_training, shard_blocks
 from hush.train.private_training import PrivateTraining
 from hush.train.public.corpus import metric_of_settings
 from hush.train.public.down_projections import begun_with, down_projections, store_down_projections
@@ -140,21 +140,7 @@ def check_alike(ranks: Ranks, plan: Plan, tokens: TokenizedTexts | SlotTexts, *,
     for row in range(len(tokens)):
         for name in ("input_ids", "labels"):
             digest.update(tokens[row].get(name, np.zeros(0)).tobytes() + b"end")
-    skeletons = plan.skeleton_fingerprint, None if plan.slots is None else plan.slots.fingerprint
-    numbers = (plan.rounds, plan.batch_size, plan.clip_norm, plan.training_noise_multiplier, plan.data_fingerprint)
-    mine = {
-        "plan": (*numbers, *skeletons, plan.incidence.fingerprint, fingerprint(b"hush rates 1\n", plan.rates)),
-        "settings": settings,
-        "tokens": digest.hexdigest(),
-    }
-    by_rank = ranks.gather(mine)
-    for rank, theirs in enumerate(by_rank):
-        differ = [name for name in mine if theirs[name] != by_rank[0][name]]
-        if differ:
-            raise InvalidInput(
-                f"process {rank} has other {differ[0]} than the first one; give all of them the same plan, settings, "
-                "data and model"
-            )
+    ranks.check_alike({"plan": plan_identity(plan), "settings": settings, "tokens": digest.hexdigest()})
 
 
 # ---- between rounds: stopping ----
@@ -337,7 +323,7 @@ def fit(
         frozen = down_projections(pretrained.model)
     if runtime.shard:
         ranks.broadcast_model_(pretrained.model)  # each process keeps a part of its copy, so the copies must agree
-        pretrained.shard(device)
+        shard_blocks(pretrained.model, device)
     metric = None
     if recipe.metric is not None:
         public = partial(batches.of, round=0) if skeletons is None else stream  # the same words masked after a resume

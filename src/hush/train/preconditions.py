@@ -189,6 +189,7 @@ def _problems_by_name(module: nn.Module) -> Iterator[str]:
     hooks = {type(hook).__name__ for hook in module._forward_pre_hooks.values()}
     if "FullyShardedDataParallel" in names:
         yield "reduces raw gradients on its own; shard with torch.distributed.fsdp.fully_shard instead"
+    yield from _quantised_activations(module, names)
     if not module.training:
         return  # what follows is fixed in eval mode
     own_batch_norm = any("BatchNorm" in name for name in names) and "Frozen" not in type(module).__name__
@@ -210,6 +211,29 @@ def _problems_by_name(module: nn.Module) -> Iterator[str]:
             "keeps running ranges of all examples' activations, which training would change without clipping or "
             "noise; quantise after training, or freeze the observer: .eval() after every model.train()"
         )
+
+
+def _quantised_activations(module: nn.Module, names: set[str]) -> Iterator[str]:
+    """Frozen layers that round an example's activations as its neighbours decide; rounded weights are harmless."""
+    threshold = getattr(getattr(module, "state", None), "threshold", 0.0)
+    if "Linear8bitLt" in names and threshold > 0:
+        yield (
+            f"rounds a column of activations unless any example of the micro-batch has a large value in it "
+            f"(threshold={threshold:g}), which ties examples together; load the model with llm_int8_threshold=0.0, or "
+            "in 4 bits"
+        )
+    for parameter in module._parameters.values():
+        kind = type(parameter).__name__
+        rounding: Any = getattr(parameter, "act_quant_kwargs", None)
+        scale = type(getattr(rounding, "granularity", None)).__name__
+        if kind == "LinearActivationQuantizedTensor" or (rounding is not None and scale not in _SCALES_OF_ROWS):
+            yield (
+                f"rounds activations at a scale that other examples may decide ({kind}, {scale}); quantise the weights "
+                "alone, or each row of activations by itself (PerRow)"
+            )
+
+
+_SCALES_OF_ROWS = ("PerRow", "PerToken")
 
 
 def _parameter_problems(parameter: nn.Parameter) -> Iterator[str]:

@@ -34,6 +34,7 @@ __all__ = [
     "longest_text",
     "model_metadata",
     "needed",
+    "shard_blocks",
     "unloaded",
 ]
 
@@ -197,16 +198,6 @@ class Pretrained:
         model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
-    def shard(self, device: torch.device) -> None:
-        """Shard the parameters over all processes, block by block; a block is gathered only while it computes."""
-        from torch.distributed.device_mesh import init_device_mesh  # slow to import, and one process needs neither
-        from torch.distributed.fsdp import fully_shard
-
-        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        for block in blocks_of(self.model):
-            fully_shard(block, mesh=mesh)
-        fully_shard(self.model, mesh=mesh)
-
     def with_lora(self, lora: Lora) -> "Pretrained":
         """The same model, frozen, with adapters to train."""
         with needed("LoRA", "peft"):
@@ -229,6 +220,17 @@ class Pretrained:
                 setting="lora.targets",
             ) from error
         return replace(self, model=model)
+
+
+def shard_blocks(model: nn.Module, device: torch.device) -> None:
+    """Shard the parameters over all processes, block by block; a block is gathered only while it computes."""
+    from torch.distributed.device_mesh import init_device_mesh  # slow to import, and one process needs neither
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for block in blocks_of(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hush.errors import InvalidInput
-from hush.train.distributed import Ranks, full_tensors, gradients_of, is_sharded
+from hush.train.distributed import Ranks, full_tensors, gradients_of, is_sharded, plain_tensors
 from hush.train.language_models import IGNORED
 from hush.train.preconditions import refuse_batch, refuse_coupled
 from hush.train.side_effect_free import Batch, Loss, SideEffectFreeLoss, equal, reseed, without_side_effects
@@ -291,8 +291,13 @@ def _different_rows(batch: Mapping[str, Tensor], real: Tensor, padding: int | No
 def _value_stamp(parameter: Tensor) -> tuple[float, int]:
     """A number that changes whenever the values do, at the cost of one pass over them."""
     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    dtype = torch.promote_types(local.dtype, torch.float32)
-    return float(torch.linalg.vector_norm(local.detach(), dtype=dtype)), local._version
+    stamp = 0.0
+    for part in plain_tensors(local.detach()):
+        if part.is_floating_point() and part.itemsize > 1:
+            stamp += float(torch.linalg.vector_norm(part, dtype=torch.promote_types(part.dtype, torch.float32)))
+        else:  # of a quantised one
+            stamp += float(part.sum(dtype=torch.float64) if part.itemsize > 1 else part.view(torch.uint8).sum())
+    return stamp, local._version
 
 
 def _distance(left: Tensor, right: Tensor) -> float:

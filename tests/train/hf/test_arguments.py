@@ -64,9 +64,9 @@ def test_arguments_that_agree_with_the_plan_are_accepted_and_left_alone(plan: hu
     ("flag", "value", "message"),
     [
         ("use_liger_kernel", True, "normalise over the batch"),
-        ("fsdp", True, "reduce raw gradients"),
+        ("fsdp", True, "shards over several processes, and there is one"),
         ("deepspeed", "ds.json", "reduce raw gradients"),
-        ("_n_gpu", 2, "runs on one device"),
+        ("_n_gpu", 2, "start a process for each GPU"),
     ],
 )
 def test_machinery_that_goes_around_the_clipped_sums_is_refused(

@@ -45,6 +45,12 @@ SIGNATURES = {
     "_get_grad_norm": "model grad_norm",
     "_save_checkpoint": "model trial",
     "_finalize_training": "trial num_train_samples start_time",
+    "_load_from_checkpoint": "resume_from_checkpoint model",
+    "_maybe_log_save_evaluate": "tr_loss grad_norm model trial epoch ignore_keys_for_eval start_time learning_rate",
+    "_move_model_to_device": "model device",
+    "_wrap_model": "model training dataloader",
+    "store_flos": "",
+    "is_world_process_zero": "",
     "_get_output_dir": "trial",
     # called
     "_get_collator_with_removed_columns": "data_collator description",

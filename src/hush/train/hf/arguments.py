@@ -1,10 +1,11 @@
 """The arguments of ``HushTrainer`` under a plan: settings and overrides that would break the guarantee are refused.
 
-Settings that the plan decides (steps, clipping) are set here; those that hush takes over (bf16, compiling) are removed
-from the arguments, so that they are not applied twice.
+Settings that the plan decides (steps, clipping) are set here; those that hush takes over (bf16, compiling, shards) are
+removed from the arguments, so that they are not applied twice.
 """
 
 import copy
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 __all__ = [
+    "LAUNCHED_WITH_FSDP",
     "CheckedArguments",
     "checked_settings",
     "refuse_overrides",
@@ -25,7 +27,15 @@ __all__ = [
 ]
 
 
+LAUNCHED_WITH_FSDP = "ACCELERATE_USE_FSDP"  # in the environment, from accelerate launch --use_fsdp
+
 _DEFAULT_EPOCHS = 3.0
+_NOT_BY_FSDP2 = {
+    "cpu_offload": "leave it out",
+    "offload_params": "leave it out",
+    "activation_checkpointing": "pass gradient_checkpointing=True instead",
+    "xla": "leave it out",
+}
 _BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules that wait for an evaluation
 _IN_BACKWARD = ("lomo", "adalomo")  # optimizers that step while gradients are computed, before clipping and noise
 
@@ -33,11 +43,15 @@ _IN_BACKWARD = ("lomo", "adalomo")  # optimizers that step while gradients are c
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedArguments:
-    """Arguments for ``transformers.Trainer``, and the settings that were removed from them."""
+    """Arguments for ``transformers.Trainer``, and the settings that were removed from them.
+
+    shard: whether the parameters are sharded over all processes (FSDP2).
+    """
 
     arguments: "TrainingArguments"
     autocast: torch.dtype | None
     compile: bool
+    shard: bool
 
 
 def checked_settings(
@@ -57,8 +71,11 @@ def checked_settings(
     copied.torch_compile_backend, copied.torch_compile_mode = "no", None
     changed: Any = copied
     changed.mixed_precision = "no"
+    shard = _asks_for_shards(args)
+    if shard:
+        changed.fsdp, changed.fsdp_plugin_args = False, None
     return CheckedArguments(
-        arguments=copied, autocast=torch.bfloat16 if args.bf16 else None, compile=args.torch_compile
+        arguments=copied, autocast=torch.bfloat16 if args.bf16 else None, compile=args.torch_compile, shard=shard
     )
 
 
@@ -130,21 +147,49 @@ def _leaks(args: "TrainingArguments") -> Iterator[str]:
 
 def _missing(args: "TrainingArguments") -> Iterator[str]:
     """Features that bypass the clipped sums or the ledger."""
-    if args.deepspeed or args.fsdp or args.parallelism_config is not None:
+    if args.deepspeed or args.parallelism_config is not None:
         yield (
-            "deepspeed, fsdp and parallelism_config reduce raw gradients; leave them out, and use "
-            "hush.train.PrivateTraining with torchrun"
+            "deepspeed and parallelism_config reduce raw gradients; leave them out, and start replicas or shards "
+            "(fsdp=True) with torchrun or accelerate launch"
         )
+    if _asks_for_shards(args):
+        yield from _sharding_problems(args)
     if args.enable_jit_checkpoint:
         yield (
             "enable_jit_checkpoint=True writes a checkpoint in the middle of a round; leave it out: a training that is "
             "killed resumes with train(resume_from_checkpoint=True)"
         )
-    if args.world_size > 1 or args.n_gpu > 1:
+    if args.n_gpu > 1:
         yield (
-            f"HushTrainer runs on one device, and there are {max(args.world_size, args.n_gpu)}; use "
-            "hush.train.PrivateTraining with torchrun, or set CUDA_VISIBLE_DEVICES to one"
+            f"one process would split its batches over {args.n_gpu} GPUs and sum raw gradients; start a process for "
+            "each GPU with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one"
         )
+    if args.save_on_each_node and args.world_size > 1:
+        yield "save_on_each_node=True writes releases that no ledger lists; leave it out: the first process writes"
+
+
+def _asks_for_shards(args: "TrainingArguments") -> bool:
+    """Whether arguments or launcher ask for fully sharded parameters."""
+    return bool(args.fsdp) or os.environ.get(LAUNCHED_WITH_FSDP, "false").lower() == "true"
+
+
+def _sharding_problems(args: "TrainingArguments") -> Iterator[str]:
+    """What hush's sharding, with FSDP2 and block by block, does not do."""
+    config: Mapping[str, Any] = args.fsdp_config if args.fsdp and isinstance(args.fsdp_config, Mapping) else {}
+    launched = {} if args.fsdp else {name: os.environ.get(f"FSDP_{name}".upper()) for name in _NOT_BY_FSDP2}
+    version = config.get("version", 2) if args.fsdp else os.environ.get("FSDP_VERSION", "1")
+    if str(version) != "2":
+        yield (
+            f"version {version} of FSDP reduces raw gradients; pass fsdp_config={{'version': 2}}, or "
+            "accelerate launch --fsdp_version 2"
+        )
+    if args.world_size == 1:
+        yield "fsdp shards over several processes, and there is one; start them with torchrun, or leave fsdp out"
+    for name, remedy in _NOT_BY_FSDP2.items():
+        if str(config.get(name) or launched.get(name) or False).lower() != "false":
+            yield f"{name} of fsdp_config is not supported under a plan; {remedy}"
+    if args.load_best_model_at_end:
+        yield "load_best_model_at_end=True cannot load a model into shards; leave it out, and load the checkpoint"
 
 
 def _selections(args: "TrainingArguments", callbacks: Sequence[object]) -> Iterator[str]:

@@ -17,6 +17,7 @@ collator whose rows are independent is thus never refused in practice.
 """
 
 import copy
+import inspect
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -31,7 +32,16 @@ from torch import Tensor
 from hush.errors import InvalidInput
 from hush.train.preconditions import refuse_batch
 
-__all__ = ["Collate", "collated_alone", "copied", "held_state", "padded_together", "padding_values", "refuse_tied"]
+__all__ = [
+    "Collate",
+    "collated_alone",
+    "copied",
+    "held_state",
+    "padded_together",
+    "padding_values",
+    "refuse_tied",
+    "takes_mask",
+]
 
 
 Collate = Callable[[list[Any]], Mapping[str, Any]]
@@ -69,6 +79,12 @@ def padding_values(collator: Any, processing_class: Any) -> dict[str, int]:
     values = {**_PADDING, "input_ids": token, "decoder_input_ids": token, "token_type_ids": kind}
     label = getattr(collator, "label_pad_token_id", None)
     return values if label is None else {**values, "labels": label, "label": label}
+
+
+def takes_mask(model: Any) -> bool:
+    """Whether the model takes an attention mask."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    return any(one.name == "attention_mask" or one.kind is one.VAR_KEYWORD for one in parameters)
 
 
 def padded_together(rows: Sequence[Batch], padding: Mapping[str, int], *, takes_mask: bool = True) -> Batch:

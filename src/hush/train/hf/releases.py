@@ -22,14 +22,17 @@ from hush.certificate import Certificate
 from hush.errors import InvalidInput
 from hush.storage import flush, whole_folder
 from hush.train.checkpoints import Checkpoints
+from hush.train.distributed import Ranks
 from hush.train.private_training import PrivateTraining
 
-__all__ = ["Releases", "Scoring", "move_into_place", "owner_folder"]
+__all__ = ["Releases", "Scoring", "move_into_place", "owner_folder", "unpack"]
 
 
 @final
 class Releases:
     """The releases of a run, and where they are.
+
+    All processes of a training call its methods together; the first one looks into folders and writes.
 
     entered is the last round that is known to be in the ledger. writing is what an export must write: a checkpoint as
     the Trainer makes it, except inside ``enter`` and ``finish``.
@@ -42,6 +45,9 @@ class Releases:
 
     def begun_after(self, *, resuming: bool) -> int:
         """The round after which training continues, 0 for a new one; refuses to mix new and resumed training."""
+        return Ranks.current().run_on_first(lambda: self._begun_after(resuming))
+
+    def _begun_after(self, resuming: bool) -> int:
         state, newest = Checkpoints(self._folder / "owner" / "checkpoints").newest(), self._newest()
         reached = 0 if state is None else int(state["round"])
         earlier = self._folder if state is not None else newest
@@ -65,6 +71,9 @@ class Releases:
 
     def resumed_from(self, checkpoint: str | bool | None) -> str | None:
         """The Trainer's own record of a run: the newest one, since the owner's state is never older."""
+        return Ranks.current().run_on_first(lambda: self._resumed_from(checkpoint))
+
+    def _resumed_from(self, checkpoint: str | bool | None) -> str | None:
         newest = self._newest()
         if isinstance(checkpoint, str) and (newest is None or Path(checkpoint).resolve() != Path(newest).resolve()):
             raise InvalidInput(
@@ -80,15 +89,15 @@ class Releases:
     def appeared(self, round: int | None) -> str | None:
         """The path of the release of a round; None if it is not there. A release does not state its own path."""
         path = None if not round else self.target(round)
-        return str(path) if path is not None and path.is_dir() else None
+        is_there = path is not None and Ranks.current().run_on_first(path.is_dir)
+        return str(path) if is_there else None
 
     def checkpoint(self, private: PrivateTraining) -> Path | None:
         """Release the current model as a checkpoint; None if it has appeared before."""
-        staged, target = self._staged(private.round), self.target(private.round)
-        if target.exists():
+        staged, target, ranks = self._staged(private.round), self.target(private.round), Ranks.current()
+        if ranks.run_on_first(target.exists):
             return None
-        if staged.exists():
-            staged.rmdir()  # entered for its score
+        ranks.run_on_first(lambda: staged.rmdir() if staged.exists() else None)  # entered for its score
         private.release()
         self.publish(private.round)
         return target
@@ -110,8 +119,12 @@ class Releases:
     def publish(self, round: int) -> None:
         """Move the release of a round into place, if that has not happened yet."""
         staged = self._staged(round)
-        move_into_place(staged, self.target(round))
-        if staged.exists():
+
+        def move() -> bool:
+            move_into_place(staged, self.target(round))
+            return staged.exists()
+
+        if Ranks.current().run_on_first(move):
             self.entered = round
 
     @contextmanager
@@ -143,6 +156,13 @@ def owner_folder(folder: str | Path | None, output: Path) -> Path:
             "files must stay out of it: choose another folder, or leave it out"
         )
     return chosen
+
+
+def unpack(folder: Path) -> None:
+    """Put what is in a folder into the one around it."""
+    for path in folder.iterdir():
+        path.rename(folder.parent / path.name)
+    folder.rmdir()
 
 
 def move_into_place(staged: Path, target: Path) -> None:
@@ -196,7 +216,7 @@ class Scoring:
     ) -> dict[str, float]:
         """The part of these logs that loggers may have; scores are kept for the release, or for the owner."""
         if self._evaluating and not public:
-            if training is not None:
+            if training is not None and Ranks.current().is_first:
                 _append_line(self._folder / "owner" / "evaluations.jsonl", {"round": round, **logs})
             return {}
         if self._evaluating and training is not None:

@@ -10,13 +10,11 @@ HushTrainer overrides private methods of the Trainer, so the supported versions 
 checks the signatures of what is overridden or called.
 """
 
-import inspect
 import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -37,8 +35,9 @@ from hush.keys import DataKey
 from hush.plan import Plan
 from hush.slots import Spans
 from hush.train.cautions import cautions_before
+from hush.train.distributed import full_parameters, is_sharded
 from hush.train.hf.arguments import checked_settings, refuse_overrides, refuse_selection
-from hush.train.hf.collation import Collate, collated_alone, padded_together, padding_values
+from hush.train.hf.collation import Collate, collated_alone, padded_together, padding_values, takes_mask
 from hush.train.hf.config import RowSettings
 from hush.train.hf.data import (
     CheckedRows,
@@ -53,7 +52,8 @@ from hush.train.hf.data import (
 )
 from hush.train.hf.loop import OwnerProgress, PrivateOptimizer, StoredSchedule
 from hush.train.hf.preparation import Formatting, PreparedData, adapted, prepare, slot_texts
-from hush.train.hf.releases import Releases, Scoring, owner_folder
+from hush.train.hf.processes import Unwrapped, agree, check_processes_alike, shard_model, sharded_by_hush
+from hush.train.hf.releases import Releases, Scoring, owner_folder, unpack
 from hush.train.language_models import CausalCollator, Collator, DifferenceLoss, Loss, MaskedCollator, default_loss
 from hush.train.private_training import PrivateTraining
 from hush.train.public.first import PublicOutcome
@@ -166,27 +166,33 @@ class HushTrainer(Trainer):
             train_dataset, eval_dataset = data.train, data.evaluation
             data_collator, buckets = data.collator, data.buckets
         check_data(train_dataset, plan, data_collator, buckets)
-        self.plan, self._buckets = plan, buckets
+        self.plan, self._buckets, self._settings = plan, buckets, settings
         self._data_fingerprint = self._fingerprint_of(train_dataset)
         self.folder = owner_folder(folder, Path(settings.arguments.output_dir or "").resolve())
-        super().__init__(
-            model=model,
-            args=settings.arguments,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            compute_metrics=compute_metrics,
-            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
-            callbacks=list(callbacks),
-            optimizers=optimizers,
-            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
-        )
+        with sharded_by_hush():
+            super().__init__(
+                model=model,
+                args=settings.arguments,
+                data_collator=data_collator,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=processing_class,
+                compute_metrics=compute_metrics,
+                preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+                callbacks=list(callbacks),
+                optimizers=optimizers,
+                optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+            )
+        if self.is_fsdp_enabled:
+            raise InvalidInput(
+                "an Accelerator of this process was made with FSDP, which reduces raw gradients; make none, and pass "
+                "fsdp=True in the arguments"
+            )
         self.model_accepts_loss_kwargs = False  # no loss is divided by the tokens of a batch
         self.eval_is_public = eval_is_public
         self.certificate: Certificate | None = None
         self.private: PrivateTraining | None = None
-        self._settings, self._public, self._metric, self._average = settings, public, metric, average
+        self._public, self._metric, self._average = public, metric, average
         self._insecure_seed, self._public_first = insecure_seed, public_first
         self.learnt_first: PublicOutcome | None = None
         self._loss = default_loss(model) if loss is None else loss
@@ -221,6 +227,9 @@ class HushTrainer(Trainer):
             self._check_collator()
         self._data_fingerprint = self._fingerprint_of(self.train_dataset)  # a list may be shuffled in place
         self._checked = self.train_dataset, self.data_collator
+        parts = (self._public, self._metric, self._public_first, self._average)
+        steps = (self.args.learning_rate, self.args.lr_scheduler_type, self._insecure_seed, self._settings.shard)
+        check_processes_alike(self.plan, data=self._data_fingerprint, settings=(*parts, *steps))
         self._resuming = bool(resume_from_checkpoint)
         if self._resuming:
             resume_from_checkpoint = self._releases.resumed_from(resume_from_checkpoint)
@@ -254,14 +263,19 @@ class HushTrainer(Trainer):
         return divmod(self.state.global_step, self.plan.rounds)
 
     def _prepare_for_training(self, *args: Any, **options: Any) -> Any:
-        prepared = super()._prepare_for_training(*args, **options)
+        inner: Any = self.model
+        if not (is_sharded(inner) and self.private is not None):  # not again in a second call of train()
+            self.learnt_first = learn_first_here(
+                inner, self._loss, self.plan, self._public, self._public_first, folder=self.folder,
+                device=self.args.device, micro_batch=self.args.per_device_train_batch_size,
+                autocast=self._settings.autocast,
+            )  # fmt: skip
+        if self._settings.shard:
+            shard_model(inner, self.args.device, has_optimizer=self.optimizer is not None)
+        _, loader = super()._prepare_for_training(*args, **options)
         wrapped: Any = self.optimizer
         optimizer = wrapped.optimizer
-        inner: Any = self.model
-        self.learnt_first = learn_first_here(
-            inner, self._loss, self.plan, self._public, self._public_first, folder=self.folder,
-            micro_batch=self.args.per_device_train_batch_size, autocast=self._settings.autocast,
-        )  # fmt: skip
+        self.model_wrapped = inner
         self.private = PrivateTraining(
             inner,
             optimizer,
@@ -282,13 +296,24 @@ class HushTrainer(Trainer):
             marks=unchecked_marks(self.plan, fingerprint=self._data_fingerprint),
             save_every=self.plan.rounds + 1,  # states are saved with the checkpoints of the Trainer instead
         )
-        for caution in cautions_before(self.plan, self.private.num_trained):
+        for caution in cautions_before(self.plan, self.private.num_trained) if self.is_world_process_zero() else ():
             logger.warning(caution)
         self._open = True
         wrapped.optimizer = PrivateOptimizer(optimizer, self.private)
         self._rounds = self.private.rounds()
         self._releases.publish(self.private.round)  # if a crash prevented that
-        return prepared
+        return inner, loader
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        return Unwrapped(model) if training else model
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        if not self._settings.shard:  # shards are moved one by one
+            super()._move_model_to_device(model, device)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if not is_sharded(self.model):  # pyright: ignore[reportArgumentType] - shards are restored from the owner's state
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _run_epoch(self, *args: Any, **options: Any) -> None:
         # The Trainer skips completed steps only if resumed from a checkpoint, which a crash may have prevented.
@@ -330,7 +355,7 @@ class HushTrainer(Trainer):
         else:
             alone = {n: collated_alone(self._collate(n, round, examples.length), row) for n, row in rows.items()}
             padding = padding_values(collator, self.processing_class)
-            batch = padded_together([alone[number] for number in numbers], padding, takes_mask=self._takes_mask)
+            batch = padded_together([alone[number] for number in numbers], padding, takes_mask=takes_mask(self.model))
         return dict(self._prepare_inputs(batch))
 
     def _collate(self, number: int = 0, round: int = 0, length: int | None = None) -> Collate:
@@ -363,10 +388,12 @@ class HushTrainer(Trainer):
             rows=self._checked_rows,
         )
 
-    @cached_property
-    def _takes_mask(self) -> bool:
-        parameters = inspect.signature(self.model.forward).parameters.values()  # pyright: ignore[reportOptionalMemberAccess]
-        return any(one.name == "attention_mask" or one.kind is one.VAR_KEYWORD for one in parameters)
+    def _maybe_log_save_evaluate(self, *args: Any, **options: Any) -> None:
+        agree(self.control)
+        super()._maybe_log_save_evaluate(*args, **options)
+
+    def store_flos(self) -> None:
+        """Nothing: the number of operations follows the secret draw, and was never counted."""
 
     # ---- what others may see ----
 
@@ -433,7 +460,9 @@ class HushTrainer(Trainer):
         """Save the model as ``from_pretrained`` reads it: a release, entered in the ledger before it appears."""
         if not _internal_call:
             self._check_released()
-        with nullcontext() if self.private is None else self.private.released_model():
+        model: Any = self.model
+        shown = nullcontext() if self.private is None else self.private.released_model()
+        with shown, full_parameters(model, here=self.args.should_save):
             super().save_model(output_dir, _internal_call)
 
     def push_to_hub(self, *args: Any, **options: Any) -> Any:
@@ -454,13 +483,16 @@ class HushTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         made = self._releases.checkpoint(self._running())
+        if made is not None and self.state.best_global_step == self.state.global_step:
+            self.state.best_model_checkpoint = str(made)
         if made is not None and self.args.push_to_hub:
             self._push_from_checkpoint(str(made))
-        rotate_checkpoints(
-            output_dir=str(self.args.output_dir),
-            save_total_limit=self.args.save_total_limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-        )
+        if self.args.should_save:
+            rotate_checkpoints(
+                output_dir=str(self.args.output_dir),
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+            )
 
     def _finalize_training(self, *args: Any, **options: Any) -> TrainOutput:
         if self._running().round < self.plan.rounds:  # stopped early, and from now on its model may be used
@@ -474,19 +506,19 @@ class HushTrainer(Trainer):
         if self._releases.writing == "model":
             self.save_model(str(folder), _internal_call=True)
             return
-        pushed = self.args.push_to_hub
-        self._staging, self.args.push_to_hub = folder, False  # it is pushed later, from where it stays
+        pushed, best = self.args.push_to_hub, self.state.best_global_step
+        # It is pushed later, from where it stays. And only this process writes: with a best step it would wait for all.
+        self._staging, self.args.push_to_hub, self.state.best_global_step = folder, False, None
         try:
             super()._save_checkpoint(self.model, None)  # pyright: ignore[reportArgumentType]
         finally:
-            self._staging, self.args.push_to_hub = None, pushed
+            self._staging, self.args.push_to_hub, self.state.best_global_step = None, pushed, best
         inner = folder / f"checkpoint-{self.state.global_step}"
-        if self.state.best_global_step == self.state.global_step:
-            self.state.best_model_checkpoint = str(self._releases.target(self.state.global_step))
+        if best:
+            if best == self.state.global_step:
+                self.state.best_model_checkpoint = str(self._releases.target(self.state.global_step))
             self.state.save_to_json(str(inner / "trainer_state.json"))
-        for path in inner.iterdir():
-            path.rename(folder / path.name)
-        inner.rmdir()
+        unpack(inner)
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.args.output_dir if self._staging is None else self._staging)

@@ -4,6 +4,7 @@ By default both are on where they are of use. Without a stream the private round
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -46,9 +47,9 @@ def learn_first(
     if begun or not learns_first(asked, public_examples(plan).size):  # a run ends as it began
         return None, False
     if job.runtime.shard:
-        if asked is None:
+        if asked is None:  # the model may be too large for one device
             return None, False
-        raise InvalidInput("a sharded model has no public part; drop one of the two", setting="public_first")
+        job = replace(job, runtime=job.runtime.model_copy(update={"shard": False}))  # the child is one process
     split = split_of_plan(plan, collate, seed=job.seed)
     device = next(model.parameters()).device
     model.to("cpu")  # the other process needs the memory
@@ -72,30 +73,44 @@ def learn_first_here(
     asked: PublicFirst | bool,
     *,
     folder: Path,
+    device: torch.device,
     micro_batch: int,
     autocast: torch.dtype | None,
 ) -> PublicOutcome | None:
-    """Do it in this process, with the batches of the public stream; all ranks do the same."""
+    """Do it in the first rank's process, on this device, with the batches of the public stream.
+
+    All ranks call this together; the first one's model has the weights then.
+    """
     if asked is False:
         return None
     if stream is None:
         raise InvalidInput(
             "public_first needs batches of public examples; pass public=PublicStream(plan, collate, batch_size=...)"
         )
-    owner = folder / "owner"
-    if Ranks.current().is_first:
+    owner, collate, examples = folder / "owner", stream.collate, stream.examples
+
+    def work(still_working: Callable[[], None]) -> PublicOutcome | None:
         owner.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return learn_public(
-        model,
-        loss,
-        stream.collate,
-        plan,
-        settings=asked if isinstance(asked, PublicFirst) else None,
-        examples=stream.examples,
-        micro_batch=micro_batch,
-        folder=owner / PUBLIC_FIRST / "training" if Ranks.current().is_first else None,
-        autocast=autocast,
-    )
+        before = next(model.parameters()).device
+        if before != device:  # a model that will be sharded is not there yet
+            model.to(device)
+        outcome = learn_public(
+            model,
+            loss,
+            collate,
+            plan,
+            settings=asked if isinstance(asked, PublicFirst) else None,
+            examples=examples,
+            micro_batch=micro_batch,
+            folder=owner / PUBLIC_FIRST / "training",
+            autocast=autocast,
+            progress=lambda _: still_working(),
+        )
+        if before != device:
+            model.to(before)
+        return outcome
+
+    return Ranks.current().work_on_first(work)
 
 
 def stream_beside(

@@ -34,6 +34,7 @@ from hush.errors import HushError, InvalidInput
 from hush.storage import FolderLock, discard, read_json, whole_folder
 from hush.train.checkpoints import Checkpoints
 from hush.train.language_models import TokenizedTexts
+from hush.train.launch import OF_LAUNCHER
 from hush.train.pretrained import load_for_training
 from hush.train.public.first import PublicOutcome, PublicProgress, train_public
 from hush.train.public.split import PublicSplit
@@ -47,7 +48,6 @@ __all__ = ["PublicJob", "learn_in_process", "load_public_weights", "was_learnt_f
 PROGRESS_SECONDS = 0.2  # between two lines of the child
 LOCK_SECONDS = 60.0  # for an earlier child to save its state and end
 ERROR_LINES = 20  # of what a child that failed printed
-OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 Say = Callable[[Mapping[str, Any]], None]
@@ -174,7 +174,7 @@ class _Child:
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-P", "-m", "hush.train.public.process", str(folder.resolve())]
         paths = os.pathsep.join(str(Path(path).resolve()) for path in sys.path)  # it finds the same libraries
-        alone = {name: value for name, value in os.environ.items() if name not in OF_TORCHRUN}
+        alone = {name: value for name, value in os.environ.items() if name not in OF_LAUNCHER}
         self._process = subprocess.Popen(
             command,
             env=alone | {"PYTHONPATH": paths},
