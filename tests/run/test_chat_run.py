@@ -55,18 +55,22 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (r"# learn: assistant.*", "learn: assistant"),
         (r"trials: 2000.*", "trials: 50\n  prompts: [8]"),
         (r"secrets: 5.*", "secrets: 1"),
+        (r"# attest: .*", "attest: {private_key: private.pem}"),
         (r"# report: .*", "report: {frontier: false, methods: false}"),
     ):
         text, count = re.subn(line, changed, text, count=1)
         assert count == 1, line
     config.write_text(text)
+    assert command("attest", "--new-key", folder / "private.pem", folder / "public.pem").exit_code == 0
     run_pipeline(load_config(config), output=folder / "run")
     return folder
 
 
 def test_the_release_keeps_its_promises_and_writes_texts_as_they_were_trained(desk: Path) -> None:
     release = desk / "run" / "release"
-    assert hush.verify(release).passed
+    verified = hush.verify(release, public_key=desk / "public.pem")
+    assert verified.passed
+    assert {"model.sig", "attestations"} <= {check.name for check in verified.checks}
     ours, theirs = (AutoTokenizer.from_pretrained(folder) for folder in (desk / "model", release / "model"))
     assert theirs.chat_template == ours.chat_template
     corpus = read_corpus(desk / "run" / "owner" / "scan" / "owner" / "data.parquet")

@@ -161,6 +161,7 @@ def test_the_template_for_texts_promises_small_priors_for_random_keys_alone(desk
     first, last = lines.index("rules:"), next(n for n, line in enumerate(lines) if line.startswith("# --- Long texts"))
     lines[first:last] = [line.replace("# ", "", 1) if line.startswith("  # ") else line for line in lines[first:last]]
     Path("customers.txt").write_text("Acme\n")
+    Path("private.pem").touch()
     config = load_config(written("\n".join(lines)))
     priors = {
         rule.name: config.rules.protection(rule).points[-1][0] for rule in config.rules.rules if rule.find != "copies"
@@ -190,6 +191,7 @@ def test_what_a_template_leaves_out_as_a_comment_is_right_too(desk: Path, kind: 
     """Every key that stands behind a # is one that the config takes: each is put in, one at a time."""
     Path("repository").mkdir()
     Path("customers.txt").write_text("Acme\n")
+    Path("private.pem").touch()
     lines = template(kind).splitlines()
     keys = [number for number, line in enumerate(lines) if line.lstrip().startswith("# ") and _is_option(line)]
     assert len(keys) > 10

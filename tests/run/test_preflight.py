@@ -10,6 +10,7 @@ import pytest
 from small_runs import small_config
 
 from hush.errors import InvalidInput
+from hush.plan.files import create_keys
 from hush.run import forecast, run_pipeline
 from hush.run.config import Config
 from hush.run.job import Watch
@@ -38,6 +39,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         {"audit": {"reference": "other"}},
         "other'; it has another tokenizer, of 257 tokens and not the 258",
     ),
+    "a key of another kind": ({"attest": {"private_key": "signing.pem"}}, "not an elliptic-curve key on P-256"),
     "held-out texts in no column": ({"audit": {"held_out": "odd.csv"}}, "odd.csv has the columns"),
     "no such modules": (
         {"training": {"lora": {"targets": ["nothing"]}}},
@@ -63,6 +65,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "odd.csv").write_text("Ann,Bob\none,two\n")
     (tmp_path / "none.jsonl").write_text("\n")
     (tmp_path / "names.csv").write_text("nothing\n")
+    create_keys(tmp_path / "signing.pem", tmp_path / "public.pem")
     return tmp_path
 
 

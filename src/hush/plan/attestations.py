@@ -48,6 +48,7 @@ __all__ = [
     "Signer",
     "Trust",
     "attestations_problem",
+    "check_signing",
     "model_signature_problem",
     "sign_model",
     "sign_statements",
@@ -159,6 +160,12 @@ def statements(subject: list[Any], certificate: Mapping[str, Any], result: Mappi
 
 
 # Writing.
+
+
+def check_signing() -> None:
+    """Refuse to begin what would end with a signature if a library for it is missing."""
+    _model_signing()
+    _securesystemslib()
 
 
 def sign_model(model: Path, signer: Signer, signature: Path) -> None:

@@ -1,5 +1,5 @@
 """The config of a run: one YAML file with data, rules, promises, plan, releases, model, training, audit, report,
-rehearsal and output.
+attest, rehearsal and output.
 
 A config is checked as a whole, and one error lists all its problems; relative paths start at the folder of the file.
 It is read like a rules file, so messages have the same form: line, key, allowed values, the nearest name. Rules are
@@ -26,7 +26,7 @@ from hush.numbers import counted
 from hush.plan.settings import Draw, PlanSettings
 from hush.rehearse.settings import RehearsalSettings
 from hush.report.settings import ReportSettings
-from hush.run.sections import AuditSection, DataSection, ModelSection, ReleasesSection, TrainingSection
+from hush.run.sections import AttestSection, AuditSection, DataSection, ModelSection, ReleasesSection, TrainingSection
 from hush.scan.rules import Rules, RulesFile, document_error
 from hush.scan.rules.promises import Promise
 from hush.scan.rules.reading import PROMISE, Document, Problems, kind_of_value, read_yaml
@@ -67,6 +67,9 @@ class _Sections(Model):
     report: ReportSettings = Field(
         default=ReportSettings(), description="a mapping with title, frontier, methods or show_text"
     )
+    attest: AttestSection | None = Field(
+        default=None, description="a mapping, such as {private_key: key.pem}, or leave it out to sign nothing"
+    )
     rehearsal: RehearsalSettings = Field(
         default=RehearsalSettings(),
         description="a mapping, such as {minutes: 30}, or leave it out for the defaults",
@@ -103,6 +106,7 @@ class Config:
     training: TrainingSection
     audit: AuditSection | None
     report: ReportSettings
+    attest: AttestSection | None
     rehearsal: RehearsalSettings
     output: Path | None
     folder: Path
@@ -212,6 +216,7 @@ def _checked(document: Document, folder: Path, source: str, text: bytes) -> Conf
         training=sections.training,
         audit=sections.audit,
         report=sections.report,
+        attest=sections.attest,
         rehearsal=sections.rehearsal,
         output=None if sections.output is None else folder / Path(sections.output).expanduser(),
         folder=folder,
@@ -272,6 +277,11 @@ def _path_problems(config: Config) -> Iterator[tuple[Place, str]]:
         located = config.located(held_out)
         if not Path(located.split(":")[0]).exists():
             yield ("audit", "held_out"), f"{located} does not exist; {PATHS_NOTE}"
+    attest = {} if config.attest is None else config.attest.model_dump(exclude_none=True)
+    for name, stated in attest.items():
+        for path in (stated,) if isinstance(stated, str) else stated:
+            if not Path(config.located(path)).is_file():
+                yield ("attest", name), f"{config.located(path)} is not a file; {PATHS_NOTE}"
     corpus = None if config.training.metric is None else config.training.metric.corpus
     if corpus is not None and means_path(corpus, folder=config.folder):
         located = config.located(corpus)

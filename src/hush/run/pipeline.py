@@ -16,6 +16,8 @@ from hush.data.text_readers import kind_of
 from hush.errors import InvalidInput, Setting
 from hush.keys import DataKey, check_key_apart
 from hush.ledger import Ledger
+from hush.plan.attest import attest
+from hush.plan.attestations import ATTESTATIONS, MODEL_SIGNATURE
 from hush.run.config import Config, settings_shown_as_keys
 from hush.run.folder import (
     OLD_RELEASE,
@@ -29,7 +31,7 @@ from hush.run.folder import (
     rename_old_release,
 )
 from hush.run.job import RunJob, StageWork, Together, Watch
-from hush.run.preflight import preflight
+from hush.run.preflight import preflight, signer_of
 from hush.run.releases import check_apart, check_begins, enter_release, ledger_folder
 from hush.run.stage_plan import PlanStage
 from hush.run.stage_train import TrainStage, fit_job, training_folder
@@ -189,7 +191,22 @@ def run_pipeline(
             if not is_published(paths, released, report):
                 publish(paths, released, report)
             enter_release(job)
+            _attest(config, paths)
         return outcome
+
+
+def _attest(config: Config, paths: RunPaths) -> None:
+    """Sign the release as the config says; signatures that are there stay, since they are of the same certificate."""
+    if config.attest is None or all((paths.release / name).is_file() for name in (MODEL_SIGNATURE, ATTESTATIONS)):
+        return
+    signer = signer_of(config.attest, config.located)
+    attest(
+        paths.release,
+        private_key=signer.private_key,
+        certificate=signer.certificate,
+        chain=signer.chain,
+        force=True,  # a run that was killed here has left one of the two
+    )
 
 
 def train_beside(config: Config, *, output: str | Path | None = None, stop: Callable[[], bool]) -> None:

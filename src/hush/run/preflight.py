@@ -6,6 +6,7 @@ checks together, so they are imported only where a check needs them: for a model
 """
 
 import socket
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,11 +14,13 @@ from urllib.request import getproxies
 
 from hush.data import read_corpus
 from hush.errors import InvalidInput
+from hush.plan.attestations import Signer, check_signing
 from hush.run.config import BASE_MODEL, Config
 from hush.run.job import read_source
+from hush.run.sections import AttestSection
 from hush.run.stage_train import check_libraries
 
-__all__ = ["check_reachable", "is_local", "preflight"]
+__all__ = ["check_reachable", "is_local", "preflight", "signer_of"]
 
 
 FIRST_ROWS = 100  # of conversations, that are rendered
@@ -33,6 +36,16 @@ def preflight(config: Config, *, quickly: bool = False) -> None:
     _check_data(config)
     _check_training(config, quickly=quickly)
     _check_audit(config)
+    if config.attest is not None:
+        signer_of(config.attest, config.located)
+        check_signing()
+
+
+def signer_of(section: AttestSection, located: Callable[[str], str]) -> Signer:
+    """Whose key the config names; refused if it is of another kind, or the certificate of another key."""
+    certificate = None if section.certificate is None else Path(located(section.certificate))
+    chain = tuple(Path(located(path)) for path in section.chain)
+    return Signer(private_key=Path(located(section.private_key)), certificate=certificate, chain=chain)
 
 
 def check_reachable(name: str) -> None:

@@ -149,3 +149,12 @@ class ReleasesSection(Settings):
         if (self.series is None) == (self.filter is None):
             raise wrong("pass exactly one of series (announced beforehand) and filter (releases as they come)")
         return self
+
+
+@final
+class AttestSection(Settings):
+    """Whose key signs the release at the end of the run, for the tools of OpenSSF and in-toto."""
+
+    private_key: Text = Field(description="the path of a private key on P-256, P-384 or P-521, in PEM")
+    certificate: Text | None = Field(default=None, description="the path of that key's certificate, in PEM")
+    chain: tuple[Text, ...] = Field(default=(), description="a list of paths: certificates between it and a root")
