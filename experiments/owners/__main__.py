@@ -16,6 +16,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,7 +42,7 @@ class Scale:
     batch_size: int
     rounds: int
     micro_batch: int
-    causal: dict[str, int]
+    causal: dict[str, Any]
     pretraining: tuple[int, int]
     seeds: int
 
@@ -108,7 +109,7 @@ def main() -> None:
         until=None if args.minutes is None else time.time() + 60 * args.minutes,
         compile=torch.cuda.is_available() and not args.eager, arms=None if args.arm is None else tuple(args.arm),
     )  # fmt: skip
-    if "prepare" in stages:
+    if "prepare" in stages and args.vocabulary is not None:
         prepare(
             args.abstracts, args.authors, args.vocabulary, work, public=args.public, limit=scale.abstracts,
             books=scale.books, canaries=canaries,

@@ -23,7 +23,7 @@ from experiments.secret_words.arms import CLIP_NORM, PRIOR
 from hush.plan.signal import plan_budget
 from hush.weights.choose import make_chooser
 
-__all__ = ["CEILING", "Arm", "Planned", "all_arms", "make_plans", "record_of"]
+__all__ = ["CAPS", "PAPER_STEPS", "SMALLER", "Arm", "Method", "Planned", "Promise", "all_arms", "make_plans"]
 
 CEILING = 1e-3  # the one for all
 CEILINGS = -4.0, -1.0  # decimal exponents between which those of a company lie

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import hush
-from experiments.owners.arms import CAPS, PAPER_STEPS, SMALLER, Arm, Planned
+from experiments.owners.arms import CAPS, PAPER_STEPS, SMALLER, Arm, Method, Planned, Promise
 from experiments.owners.data import FRAME, INCIDENCE, SECRET, Canaries
 from experiments.runs import RunLog
 from experiments.secret_words.data import LENGTH, PARTS, Prepared
@@ -35,12 +35,14 @@ __all__ = ["CausalTask", "Setup", "canary_ranks", "run_jobs", "tuned"]
 
 Key = dict[str, Any]
 EXPONENT = -0.25  # of the public metric: the robust one in the study of secret words
-LORA = {"r": 8, "lora_alpha": 16, "target_modules": ["query", "key", "value", "dense"]}
+LORA: dict[str, Any] = {"r": 8, "lora_alpha": 16, "target_modules": ["query", "key", "value", "dense"]}
 RATES = {"all": (1e-3, 3e-3), "lora": (3e-3, 1e-2), "bias": (3e-3, 1e-2)}
 OPEN_RATE = 3e-3  # of no protection, in the study of secret words
 CAUSAL_RATE = 5e-4
 MICRO_CAUSAL = 256
 STEP = PAPER_STEPS[-1]
+TIGHT: tuple[Method, ...] = ("hush", "bounding")  # under the tight bound
+BOUNDS: tuple[Method, ...] = ("hush", "paper")  # with all data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class Setup:
     rounds: int
     micro_batch: int
     canaries: Canaries
-    causal: Mapping[str, int]  # size of the causal model
+    causal: Mapping[str, Any]  # size of the causal model
     pretraining: tuple[int, int]  # of the causal model: batch size and rounds
     seeds: int
     workers: int
@@ -101,19 +103,21 @@ def _tried(setup: Setup) -> Iterator[list[Key]]:
 
     yield [_key("before", 0.0, setup)]
     yield [_key("none", OPEN_RATE, setup)]
-    first = (("hush", CAPS[0]), ("bounding", CAPS[0]), ("paper", STEP))
-    for promise in ("one", "decades"):
+    first: tuple[tuple[Method, int], ...] = (("hush", CAPS[0]), ("bounding", CAPS[0]), ("paper", STEP))
+    smaller: tuple[tuple[Method, int], ...] = (*first, ("hush", 0))
+    promised: tuple[Promise, ...] = ("one", "decades")
+    for promise in promised:
         for metric in (True, False):
             yield from (group(Arm(method=m, level=k, promise=promise), metric=metric) for m, k in first)
-    for promise in ("one", "decades"):
+    for promise in promised:
         for metric in (True, False):
-            yield from (group(Arm(method=m, level=0, promise=promise), metric=metric) for m in ("hush", "paper"))
+            yield from (group(Arm(method=m, level=0, promise=promise), metric=metric) for m in BOUNDS)
     for part in SMALLER:
         yield [_key("none", OPEN_RATE, setup, part=part)]
-        yield from (group(Arm(method=m, level=k, part=part), metric=True) for m, k in (*first, ("hush", 0)))
-    for promise in ("decades", "one"):
+        yield from (group(Arm(method=m, level=k, part=part), metric=True) for m, k in smaller)
+    for promise in reversed(promised):
         for cap in CAPS[1:]:
-            yield from (group(Arm(method=m, level=cap, promise=promise), metric=True) for m in ("hush", "bounding"))
+            yield from (group(Arm(method=m, level=cap, promise=promise), metric=True) for m in TIGHT)
         yield group(Arm(method="paper", level=PAPER_STEPS[0], promise=promise), metric=True)
     for trained in ("lora", "bias"):
         yield from (group(Arm(method=m, level=k), metric=True, trained=trained) for m, k in first)

@@ -8,7 +8,13 @@ from typing import Any
 from experiments.owners.arms import all_arms
 from experiments.runs import RunLog, interval, provenance
 
-__all__ = ["promises", "table"]
+__all__ = ["plan_table", "promises", "table"]
+
+NAMES = {"hush": "hush", "bounding": "contribution bounding", "paper": "the paper"}
+PLAN_HEAD = (
+    "| arm | examples kept, by weight | noise multiplier | signal | its limit | batch at the elbow |\n|---"
+    + "|---:" * 5
+)
 
 HEAD = "| arm | metric | trained | model | seeds | test loss | 95 % radius | exposure of canaries |\n" + "|---" * 8
 PLAN_FIELDS = ("noise_multiplier", "bound", "capacity", "kept_weight", "examples", "effective_size", "signal", "limit",
@@ -32,6 +38,22 @@ def promises(incidence: Any, plans: Path, *, batch_size: int, rounds: int) -> di
         "owners": incidence.num_secrets, "pairs": incidence.num_entries,
         "most examples of an owner": int(incidence.examples_per_secret.max()), **provenance(), "plans": records,
     }  # fmt: skip
+
+
+def plan_table(record: dict[str, Any], promise: str, part: int = 1) -> str:
+    """Markdown: the plans of one promise on one part of the data, by method and by how much is kept."""
+    chosen = [plan for plan in record["plans"] if (plan["promise"], plan["part"]) == (promise, part)]
+    lines = [f"{PLAN_HEAD}|"]
+    for plan in sorted(chosen, key=lambda plan: (list(NAMES).index(plan["method"]), plan["level"])):
+        level = {"hush": f"at the noise of cap {plan['level']}", "bounding": f"cap {plan['level']}",
+                 "paper": f"program, step {plan['level']}"}[plan["method"]]  # fmt: skip
+        name = f"{NAMES[plan['method']]}, {level if plan['level'] else 'all data'}"
+        if "infeasible" in plan:
+            lines.append(f"| {name} | infeasible | | | | |")
+            continue
+        signal = f"{plan['signal']:,.0f} | {plan['limit']:,.0f} | {plan['elbow']:,.0f}"
+        lines.append(f"| {name} | {100 * plan['kept_weight']:.1f} % | {plan['noise_multiplier']:.3g} | {signal} |")
+    return "\n".join(lines)
 
 
 def table(log: RunLog, chosen: Sequence[dict[str, Any]], seeds: int) -> str:

@@ -1,5 +1,6 @@
 """The study of owners runs from end to end on abstracts made on the spot; its page says what its plans say."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from test_secret_words import material  # noqa: F401  (a fixture: abstracts, a v
 import hush
 from experiments.owners.arms import Arm, Planned
 from experiments.owners.data import Canaries, kept_by_cap
+from experiments.owners.table import plan_table
 from experiments.runs import RunLog
 from experiments.secret_words.data import Prepared
 from experiments.secret_words.training import Task, new_model
@@ -124,3 +126,10 @@ def test_what_is_planted_depends_on_the_vocabulary_alone() -> None:
     assert canaries.candidates.min() >= 999
     assert canaries.candidates.max() < 2000
     assert len({row.tobytes() for row in canaries.rows()}) == 3
+
+
+def test_the_page_shows_the_plans() -> None:
+    record = json.loads((ROOT / "experiments" / "results" / "owners" / "promises.json").read_text())
+    page = (ROOT / "docs" / "studies" / "owners.md").read_text()
+    for promise in ("one", "decades"):
+        assert plan_table(record, promise) in page
