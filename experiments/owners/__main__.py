@@ -44,21 +44,22 @@ class Scale:
     micro_batch: int
     causal: dict[str, Any]
     pretraining: tuple[int, int]
+    tries: int  # learning rates of every arm
     seeds: int
 
 
 SCALES = {
     "smoke": Scale(
         abstracts=400, books=(16, 8), canaries=(2, 2), batch_size=8, rounds=1, micro_batch=8,
-        causal={"n_embd": 8, "n_layer": 1, "n_head": 1}, pretraining=(8, 1), seeds=1,
+        causal={"n_embd": 8, "n_layer": 1, "n_head": 1}, pretraining=(8, 1), tries=1, seeds=1,
     ),
     "small": Scale(
         abstracts=30_000, books=(1000, 2000), canaries=(16, 8), batch_size=128, rounds=60, micro_batch=32,
-        causal={"n_embd": 64, "n_layer": 2, "n_head": 2}, pretraining=(32, 50), seeds=1,
+        causal={"n_embd": 64, "n_layer": 2, "n_head": 2}, pretraining=(32, 50), tries=2, seeds=1,
     ),
     "full": Scale(
         abstracts=None, books=(4000, 24_000), canaries=(64, 16), batch_size=BATCH, rounds=ROUNDS,
-        micro_batch=BATCH + 128, causal={"n_embd": 512, "n_layer": 12, "n_head": 8}, pretraining=(256, 1000), seeds=3,
+        micro_batch=BATCH + 128, causal={"n_embd": 512, "n_layer": 12, "n_head": 8}, pretraining=(256, 1000), tries=2, seeds=3,
     ),
 }  # fmt: skip
 
@@ -105,7 +106,7 @@ def main() -> None:
     setup = Setup(
         work=work, plans=work / f"plans-{batch_size}-{rounds}", log=output / "runs.jsonl", start=args.start,
         batch_size=batch_size, rounds=rounds, micro_batch=scale.micro_batch, canaries=canaries, causal=scale.causal,
-        pretraining=scale.pretraining, seeds=scale.seeds, workers=args.workers,
+        pretraining=scale.pretraining, tries=scale.tries, seeds=scale.seeds, workers=args.workers,
         until=None if args.minutes is None else time.time() + 60 * args.minutes,
         compile=torch.cuda.is_available() and not args.eager, arms=None if args.arm is None else tuple(args.arm),
     )  # fmt: skip

@@ -59,6 +59,7 @@ class Setup:
     canaries: Canaries
     causal: Mapping[str, Any]  # size of the causal model
     pretraining: tuple[int, int]  # of the causal model: batch size and rounds
+    tries: int  # learning rates of every arm
     seeds: int
     workers: int
     until: float | None
@@ -96,7 +97,7 @@ def _tried(setup: Setup) -> Iterator[list[Key]]:
     """Groups of runs that differ in the learning rate alone, in order."""
 
     def group(arm: Arm, **options: Any) -> list[Key]:
-        rates = RATES[options.get("trained", "all")]
+        rates = RATES[options.get("trained", "all")][: setup.tries]
         if options.get("model") == "causal":
             rates = (CAUSAL_RATE,)
         return [_key(arm, rate, setup, **options) for rate in rates]
