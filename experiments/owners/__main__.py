@@ -59,7 +59,8 @@ SCALES = {
     ),
     "full": Scale(
         abstracts=None, books=(4000, 24_000), canaries=(64, 16), batch_size=BATCH, rounds=ROUNDS,
-        micro_batch=BATCH + 128, causal={"n_embd": 512, "n_layer": 12, "n_head": 8}, pretraining=(256, 1000), tries=2, seeds=3,
+        micro_batch=BATCH + 128, causal={"n_embd": 512, "n_layer": 12, "n_head": 8}, pretraining=(256, 1000),
+        tries=2, seeds=3,
     ),
 }  # fmt: skip
 
