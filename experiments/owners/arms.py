@@ -28,7 +28,7 @@ __all__ = ["CAPS", "PAPER_STEPS", "SMALLER", "Arm", "Method", "Planned", "Promis
 CEILING = 1e-3  # the one for all
 CEILINGS = -4.0, -1.0  # decimal exponents between which those of a company lie
 CAPS = 4, 8, 24
-PAPER_STEPS = 3, 6  # of the sweep c = 2^k of the paper
+PAPER_STEPS = 3, 6, 9  # of the sweep c = 2^k of the paper
 SMALLER = 4, 16  # one part in so many of the data
 _STATED = ("noise_multiplier", "rounds", "batch_size", "clip_norm", "bound", "capacity", "weights_gap", "noise_scale",
            "created")  # fmt: skip

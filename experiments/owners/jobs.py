@@ -119,7 +119,7 @@ def _tried(setup: Setup) -> Iterator[list[Key]]:
     for promise in reversed(promised):
         for cap in CAPS[1:]:
             yield from (group(Arm(method=m, level=cap, promise=promise), metric=True) for m in TIGHT)
-        yield group(Arm(method="paper", level=PAPER_STEPS[0], promise=promise), metric=True)
+        yield from (group(Arm(method="paper", level=step, promise=promise), metric=True) for step in PAPER_STEPS[:-1])
     for trained in ("lora", "bias"):
         yield from (group(Arm(method=m, level=k), metric=True, trained=trained) for m, k in first)
     yield from ([_key(name, CAUSAL_RATE, setup, model="causal")] for name in ("before", "none"))

@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pages import RESULTS, missing
 from safetensors.torch import save_file
 from test_secret_words import material  # noqa: F401  (a fixture: abstracts, a vocabulary and a public text)
 
@@ -21,6 +23,7 @@ from experiments.secret_words.data import Prepared
 from experiments.secret_words.training import Task, new_model
 
 ROOT = Path(__file__).parents[2]
+PAGE = "docs/studies/owners.md"
 TRAINED = "before", "none", "one-hush-04-of-1", "one-bounding-04-of-4"
 CANARIES = 2  # of the smallest scale, each with as many copies
 
@@ -128,8 +131,37 @@ def test_what_is_planted_depends_on_the_vocabulary_alone() -> None:
     assert len({row.tobytes() for row in canaries.rows()}) == 3
 
 
-def test_the_page_shows_the_plans() -> None:
-    record = json.loads((ROOT / "experiments" / "results" / "owners" / "promises.json").read_text())
-    page = (ROOT / "docs" / "studies" / "owners.md").read_text()
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    return json.loads((RESULTS / "owners" / "promises.json").read_text())
+
+
+def test_the_page_shows_the_plans(record: dict[str, Any]) -> None:
+    page = (ROOT / PAGE).read_text()
+    for promise, part in (("one", 1), ("decades", 1), ("one", 4), ("one", 16)):
+        assert plan_table(record, promise, part) in page
+
+
+def test_what_the_page_says_of_the_plans_follows_from_them(record: dict[str, Any]) -> None:
+    plans = {plan["name"]: plan for plan in record["plans"]}
+    noise = {name: plan["noise_multiplier"] for name, plan in plans.items()}
+    said = [f"{record['owners'] - 64:,} authors", f"{record['examples'] - 1024:,} abstracts"]
     for promise in ("one", "decades"):
-        assert plan_table(record, promise) in page
+        paper, tight = noise[f"{promise}-paper-00-of-1"], noise[f"{promise}-hush-00-of-1"]
+        said += [f"{paper / tight:.1f}", f"{paper:.0f}", f"{tight:.1f}"]
+        for cap in (4, 8, 24):
+            ours, bounding = (plans[f"{promise}-{method}-{cap:02d}-of-1"] for method in ("hush", "bounding"))
+            assert ours["noise_multiplier"] == bounding["noise_multiplier"]
+            assert ours["signal"] == pytest.approx(bounding["signal"])
+            said.append(f"{100 * ours['kept_weight']:.1f} % instead of {100 * bounding['kept_weight']:.1f} %")
+    step, most = plans["one-paper-06-of-1"], plans["one-hush-24-of-1"]
+    said += [f"keeps {100 * step['kept_weight']:.1f} % the paper needs {step['noise_multiplier']:.1f}"]
+    said += [f"keeps {100 * most['kept_weight']:.1f} % at {most['noise_multiplier']:.2f}"]
+    said += [f"gives up {100 - 100 * most['kept_weight']:.1f} % of the weight leaves a "
+             f"{noise['one-hush-00-of-1'] / most['noise_multiplier']:.0f}nd"]  # fmt: skip
+    limits = [plans[f"decades-{method}-04-of-1"]["limit"] for method in ("hush", "bounding")]
+    said += [
+        f"{limits[0]:,.0f} instead of {limits[1]:,.0f}",
+        f"at {plans['one-bounding-04-of-1']['elbow']:,.0f} examples",
+    ]
+    assert missing(PAGE, said) == []
