@@ -27,6 +27,7 @@ from experiments.secret_words.__main__ import SCALES
 from experiments.secret_words.data import PARTS, PUBLIC_PARTS, Prepared, prepare_public_parts
 from experiments.secret_words.training import Task, _optimizer, mean_loss_of, new_model, train_ordinarily
 from hush.train import PrivateTraining, masked_lm_loss
+from hush.train.language_models import Loss
 from hush.train.public.metric import PublicMetric
 
 HERE = Path(__file__).parent.parent
@@ -46,7 +47,9 @@ def metric_from(task: Task, part: str, **settings: Any) -> PublicMetric:
     )
 
 
-def train(task: Task, plan: hush.Plan, model: Any, key: Mapping[str, Any], *, compile: bool) -> Any:
+def train(
+    task: Task, plan: hush.Plan, model: Any, key: Mapping[str, Any], *, compile: bool, loss: Loss = masked_lm_loss
+) -> Any:
     """The model after the plan's rounds. Seeds are fixed for the sake of repetition: nothing is certified here."""
     metric = None
     if key["exponent"] is not None:
@@ -59,7 +62,7 @@ def train(task: Task, plan: hush.Plan, model: Any, key: Mapping[str, Any], *, co
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, scheduler.lr_lambdas)
     generator = torch.Generator(task.device).manual_seed(key["seed"])
     private = PrivateTraining(
-        model, optimizer, plan, loss=masked_lm_loss, micro_batch=task.micro_batch, scheduler=scheduler,
+        model, optimizer, plan, loss=loss, micro_batch=task.micro_batch, scheduler=scheduler,
         insecure_seed=key["seed"], compile=compile, autocast=task.autocast, metric=metric,
     )  # fmt: skip
     for round in private.rounds():

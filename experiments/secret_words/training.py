@@ -122,13 +122,16 @@ def train_ordinarily(
     step = torch.compile(mean_loss) if compile else mean_loss
     for round in range(rounds):
         examples = torch.randint(len(task.rows[part]), (batch_size,), generator=generator, device=task.device)
-        loss = step(task.masked(part, examples, generator))
-        loss.backward()
+        losses = []
+        for some in examples.split(task.micro_batch):
+            loss = step(task.masked(part, some, generator)) * (len(some) / batch_size)
+            loss.backward()
+            losses.append(loss.detach())
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad(set_to_none=True)
         if shown is not None and (round + 1) % 500 == 0:
-            shown(round + 1, float(loss.detach()))
+            shown(round + 1, float(sum(losses)))
     return model
 
 
@@ -138,7 +141,8 @@ def mean_loss_of(task: Task, model: Any, part: str) -> float:
     model.eval()
     generator = torch.Generator(task.device).manual_seed(20_000)
     total, count = 0.0, 0
-    for examples in torch.arange(len(task.rows[part]), device=task.device).split(1024):
+    at_once = 1024 if hasattr(model, "bert") else 64  # a causal model has logits at every position
+    for examples in torch.arange(len(task.rows[part]), device=task.device).split(at_once):
         found, guessed = _guess_losses(model, task.masked(part, examples, generator))
         total, count = total + float(found), count + int(guessed)
     model.train()
@@ -146,7 +150,14 @@ def mean_loss_of(task: Task, model: Any, part: str) -> float:
 
 
 def _guess_losses(model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """(sum of the losses of all guessed pieces, their number), with the head at those positions alone."""
+    """(sum of the losses of all guessed pieces, their number), with a masked model's head at those positions alone."""
+    if not hasattr(model, "bert"):
+        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
+        labels = batch["labels"][:, 1:]
+        losses = functional.cross_entropy(
+            logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+        return losses, (labels != IGNORED).sum()
     hidden = model.bert(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])[0]
     guessed = batch["labels"] != IGNORED
     place = guessed.byte().topk(MOST, dim=1).indices  # B × L
