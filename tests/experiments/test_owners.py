@@ -1,8 +1,6 @@
 """The study of owners runs from end to end on abstracts made on the spot; its page says what its plans say."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pages import RESULTS, missing
+from programs import run_program
 from safetensors.torch import save_file
 from test_secret_words import material  # noqa: F401  (a fixture: abstracts, a vocabulary and a public text)
 
@@ -48,13 +47,13 @@ def study(material: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # 
         name: value for name, value in start.state_dict().items() if not name.startswith("cls.predictions.decoder")
     }
     save_file({name: value.contiguous() for name, value in saved.items()}, folder / "start.safetensors")
-    command = [sys.executable, "-m", "experiments.owners", "--scale", "smoke", "--work", str(folder / "work")]
-    command += ["--abstracts", str(folder / "abstracts.parquet"), "--authors", str(folder / "authors.parquet")]
-    command += ["--vocabulary", str(material / "vocab.txt"), "--public", str(material / "public.jsonl.gz")]
-    command += ["--start", str(folder / "start.safetensors"), "--output", str(folder / "results")]
+    words = ["--scale", "smoke", "--work", str(folder / "work")]
+    words += ["--abstracts", str(folder / "abstracts.parquet"), "--authors", str(folder / "authors.parquet")]
+    words += ["--vocabulary", str(material / "vocab.txt"), "--public", str(material / "public.jsonl.gz")]
+    words += ["--start", str(folder / "start.safetensors"), "--output", str(folder / "results")]
     for arm in TRAINED:
-        command += ["--arm", arm]
-    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        words += ["--arm", arm]
+    run_program("owners/__main__.py", *words)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,13 +20,15 @@ from toys import Held, killed_on_text, process_of, refusing
 import hush
 from hush.scan.engines import LocalEngine
 
+SERVICES = re.compile(rb"resource_tracker|forkserver")
+
 
 def shards(*texts: str) -> list[Held]:
     return [Held(((text, None),), 1) for text in texts]
 
 
 def children() -> set[int]:
-    """Processes that were started here and have not ended, but for the one that tracks resources."""
+    """Processes that were started here and have not ended, but for those of multiprocessing itself."""
     found = set()
     for entry in Path("/proc").iterdir():
         try:
@@ -33,7 +36,7 @@ def children() -> set[int]:
             command = (entry / "cmdline").read_bytes()
         except (OSError, IndexError):
             continue
-        if int(state[1]) == os.getpid() and b"resource_tracker" not in command:
+        if int(state[1]) == os.getpid() and not SERVICES.search(command):
             found.add(int(entry.name))
     return found
 

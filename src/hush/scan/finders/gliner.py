@@ -56,7 +56,7 @@ def read_windows(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[int, 
     one of the reported ranges, and except at the ends of the text about half an overlap of context is on either side.
 
     >>> list(read_windows("abcdefgh", lambda piece: len(piece) <= 4))
-    [(0, 4, 0, 3), (2, 6, 3, 5), (4, 8, 5, 8)]
+    [(0, 4, 0, 3), (2, 5, 3, 5), (4, 8, 5, 8)]
     """
     begin = first = 0
     while True:
